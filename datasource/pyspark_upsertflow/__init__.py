@@ -1,0 +1,69 @@
+"""What Spark discovers: the data source ``upsertflow``.
+
+Spark imports every top-level module named ``pyspark_*`` in one process to find sources, so
+that this one must never raise and stay light: the engine, pyarrow and numpy are imported
+only when a reader or writer is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource", "register"]
+
+
+class DefaultSource(DataSource):
+    """A keyed table and its changelog, for reading and writing, in batch and as a stream.
+
+    Options: ``docs/options.md``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "upsertflow"
+
+    def schema(self) -> StructType:
+        from pyspark_upsertflow.readers import read_schema
+
+        return read_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_upsertflow.readers import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_upsertflow.stream import ChangeStreamReader
+
+        return ChangeStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark_upsert_sink import UpsertBatchWriter
+
+        return UpsertBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from spark_upsert_sink import UpsertStreamWriter
+
+        return UpsertStreamWriter(self.options, schema, overwrite)
+
+
+def register(spark: object) -> None:
+    """Make ``format("upsertflow")`` known to a session whose code came as an archive.
+
+    See `pyspark_upsertflow.registration`. After ``pip install`` it is not needed.
+    """
+    from pyspark_upsertflow.registration import register as register_source
+
+    register_source(spark)

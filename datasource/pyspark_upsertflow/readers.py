@@ -1,0 +1,285 @@
+"""Batch reads: the rows of a snapshot, or the changes of some versions.
+
+Spark asks a Python source for *one* schema, with nothing to tell a batch read from a stream.
+So the options decide: the changelog's columns are there if ``readChangeFeed`` says so, or if
+an option is given that only a read of changes can mean (`wants_changes`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from spark_upsert.errors import DataLossError, SchemaError
+from spark_upsert.hashing import HASH_END, even_cuts
+from spark_upsert.options import ReadOptions
+from spark_upsert.schema import CHANGELOG_FIELDS, TableSchema
+from spark_upsert.state.manifest import Manifest
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import open_store
+from spark_upsert.table import Table
+from spark_upsert.upsert.changes import ChangeOptions, Stretch, plan, read_changes
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+SPLIT_ROWS = 50_000
+"""Fewer rows than this are not worth a task of their own."""
+
+_CHANGE_COLUMNS = frozenset(field.name for field in CHANGELOG_FIELDS)
+
+
+@dataclass
+class SnapshotSplit(InputPartition):
+    """The rows of a version in a range of hashes."""
+
+    manifest: Manifest
+    lower: int
+    upper: int
+
+
+@dataclass
+class ChangesSplit(InputPartition):
+    """The changes of consecutive epochs in a range of hashes."""
+
+    stretches: tuple[Stretch, ...]
+    lower: int
+    upper: int
+
+
+def wants_changes(options: ReadOptions) -> bool:
+    """Return whether the options can only mean a read of changes."""
+    return options.change_feed or any(
+        value is not None
+        for value in (
+            options.starting_version,
+            options.starting_timestamp_ms,
+            options.rows_max,
+            options.bytes_max,
+            options.epochs_max,
+        )
+    )
+
+
+def open_table(options: ReadOptions) -> Table:
+    """Return the table of a read."""
+    return Table(open_store(options.path, options.storage))
+
+
+def read_schema(given: Mapping[str, str]) -> StructType:
+    """Return the columns of a read, batch or stream."""
+    options = ReadOptions.parse(given)
+    table = open_table(options)
+    manifest = table.log.head()
+    if not wants_changes(options):
+        manifest = manifest_of(table, options)
+    names = chosen_columns(options, manifest.schema)
+    fields = [manifest.schema.columns.field(name) for name in names]
+    if wants_changes(options):
+        fields += CHANGELOG_FIELDS
+    return from_arrow_schema(pa.schema(fields))
+
+
+def chosen_columns(options: ReadOptions, schema: TableSchema) -> tuple[str, ...]:
+    """Return the table's columns that a read wants."""
+    asked = [name for name in options.columns if name not in _CHANGE_COLUMNS]
+    return schema.select(asked) if options.columns else tuple(schema.columns.names)
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """Return the table's columns in a read schema."""
+    return tuple(name for name in schema.fieldNames() if name not in _CHANGE_COLUMNS)
+
+
+def manifest_of(table: Table, options: ReadOptions) -> Manifest:
+    """Return the version that a snapshot read means."""
+    if options.version_as_of is not None:
+        return table.log.at(options.version_as_of)
+    if options.timestamp_as_of_ms is not None:
+        return table.log.at_timestamp(options.timestamp_as_of_ms)
+    return table.log.head()
+
+
+def split_count(options: ReadOptions, rows: int) -> int:
+    """Return how many splits the options, or else the amount of data, ask for."""
+    if options.splits is not None:
+        return options.splits
+    most = options.parallelism or os.cpu_count() or 1
+    return max(1, min(most, rows // SPLIT_ROWS))
+
+
+def snapshot_splits(
+    options: ReadOptions, manifest: Manifest, lower: int = 0, upper: int = HASH_END
+) -> list[InputPartition]:
+    """Cut the rows of a version with hashes in ``[lower, upper)`` into splits."""
+    share = (upper - lower) / HASH_END
+    rows = int(share * sum(part.file.rows for part in manifest.slices))
+    return [
+        SnapshotSplit(_within(manifest, low, high), low, high)
+        for low, high in even_cuts(split_count(options, rows), lower, upper)
+    ]
+
+
+def starting_version(table: Table, options: ReadOptions) -> int | None:
+    """Return the first version whose changes a read wants, or None if it names none.
+
+    Raises
+    ------
+    DataLossError
+        The version does not exist yet, and could not be the next one either.
+    """
+    upper = table.log.head().upper
+    if options.starting_timestamp_ms is not None:
+        return table.log.version_at(options.starting_timestamp_ms - 1) + 1
+    if options.starting_version == "latest":
+        return upper
+    if options.starting_version == "earliest":
+        return 0
+    if isinstance(options.starting_version, int) and options.starting_version > upper:
+        raise DataLossError(
+            f"startingVersion {options.starting_version} is beyond the next version, {upper}.",
+            hint=f"start at {upper} or before, or with 'latest'.",
+        )
+    return options.starting_version if isinstance(options.starting_version, int) else None
+
+
+def to_spark(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield batches in exactly the Arrow types that Spark expects."""
+    target = to_arrow_schema(schema, timezone="UTC")
+    for batch in batches:
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(batch.columns, target, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """Return the reader that the options mean."""
+    options = ReadOptions.parse(given)
+    options.require_batch()
+    return (ChangesReader if options.change_feed else SnapshotReader)(options, schema)
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads the rows of one version."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        manifest = manifest_of(open_table(self._options), self._options)
+        return snapshot_splits(self._options, manifest)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SnapshotSplit)
+        yield from to_spark(read_rows(self._options, partition, self._schema), self._schema)
+
+
+def read_rows(
+    options: ReadOptions, split: SnapshotSplit, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a split, the table's columns only."""
+    snapshot = Snapshot(open_store(options.path, options.storage), split.manifest)
+    yield from snapshot.read(columns_of(schema), lower=split.lower, upper=split.upper)
+
+
+def _within(manifest: Manifest, lower: int, upper: int) -> Manifest:
+    """Keep only what a split needs, so that it stays small on its way to the task."""
+    kept = tuple(part for part in manifest.slices if part.overlaps(lower, upper))
+    return replace(manifest, slices=kept, transactions={})
+
+
+class ChangesReader(DataSourceReader):
+    """Reads the changes of the versions ``[starting, ending]``."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        table = open_table(self._options)
+        lower = starting_version(table, self._options) or 0
+        return plan_changes(table, self._options, self._schema, lower, self._upper(table))
+
+    def _upper(self, table: Table) -> int:
+        head = table.log.head()
+        if self._options.ending_timestamp_ms is not None:
+            return table.log.version_at(self._options.ending_timestamp_ms) + 1
+        ending = self._options.ending_version
+        if ending is None:
+            return head.upper
+        if ending > head.version:
+            raise DataLossError(
+                f"endingVersion {ending} is beyond the newest version, {head.version}.",
+                hint=f"end at {head.version} or before, or drop the option.",
+            )
+        return ending + 1
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from read_change_split(self._options, partition, self._schema)
+
+
+def plan_changes(
+    table: Table, options: ReadOptions, schema: StructType, lower: int, upper: int
+) -> list[InputPartition]:
+    """Cut the changes of the versions ``lower <= v < upper`` into splits."""
+    stretches = plan(table.log, lower, upper, table_schema(table, schema))
+    if not stretches:
+        return []
+    rows = sum(
+        part.file.rows
+        for stretch in stretches
+        for part in (*stretch.after, *(stretch.before.slices if stretch.is_overwrite else ()))
+    )
+    return [
+        ChangesSplit(tuple(_stretch_within(s, low, high) for s in stretches), low, high)
+        for low, high in even_cuts(split_count(options, rows))
+    ]
+
+
+def table_schema(table: Table, schema: StructType) -> TableSchema:
+    """Return the table's schema, which must still have the columns of a planned read.
+
+    Raises
+    ------
+    SchemaError
+        The table has changed its columns since the query was planned.
+    """
+    own = table.log.head().schema
+    planned = to_arrow_schema(schema, timezone="UTC")
+    for name in columns_of(schema):
+        if name not in own.columns.names:
+            raise SchemaError.missing_column(name, own.columns.names, role="column")
+        if own.columns.field(name).type != planned.field(name).type:
+            raise SchemaError(
+                f"column '{name}' was {planned.field(name).type} when the query was planned, "
+                f"and is {own.columns.field(name).type} in the table.",
+                hint="restart the query, so that it takes the new columns.",
+                column=name,
+            )
+    return own
+
+
+def _stretch_within(stretch: Stretch, lower: int, upper: int) -> Stretch:
+    return replace(stretch, before=_within(stretch.before, lower, upper))
+
+
+def read_change_split(
+    options: ReadOptions, split: InputPartition, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of a split, stretch by stretch."""
+    if not isinstance(split, ChangesSplit):
+        return  # Spark makes one empty partition out of none.
+    store = open_store(options.path, options.storage)
+    wanted = ChangeOptions(columns=columns_of(schema), emit_unchanged=options.emit_unchanged)
+    for stretch in split.stretches:
+        batches = read_changes(store, stretch, wanted, lower=split.lower, upper=split.upper)
+        yield from to_spark(batches, schema)

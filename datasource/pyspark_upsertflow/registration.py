@@ -1,0 +1,126 @@
+"""Register the source by hand, for a program whose code arrived as an archive.
+
+A package in ``site-packages`` is discovered by Spark and needs none of this. A jar or zip that came by
+``--packages`` or ``--py-files`` is on the driver's ``sys.path``, but neither Spark's discovery nor the process
+that hosts a streaming source has it there. So the class we register is pickled *by value*: it arrives
+without being imported, finds the archive, puts it on ``sys.path`` and hands every call to the real
+``DefaultSource``. What that returns is pickled by reference, as always; the tasks that load it have the
+archive on their path already, because Spark sends its name along with every function.
+
+Invariant: only the small class below travels by value; every class of the engine has one identity per process.
+
+Rejected: ``cloudpickle.register_pickle_by_value``, which needs no archive on the workers, but puts the engine
+into every task and makes ``isinstance`` fail between objects that came by different ways.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make ``format("upsertflow")`` known to a session, wherever this package came from.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Registration belongs to this session; a new session needs its own. Calling twice is harmless.
+
+    Notes
+    -----
+    Needed with ``--packages`` and ``--py-files``, harmless with a package that is installed on every node.
+
+    Examples
+    --------
+    >>> import pyspark_upsertflow
+    >>> pyspark_upsertflow.register(spark)  # doctest: +SKIP
+    >>> spark.read.format("upsertflow").option("path", "/lake/orders").load()  # doctest: +SKIP
+    """
+    spark.dataSource.register(by_value(archive()))
+
+
+def archive() -> str | None:
+    """Path of the jar or zip that holds this package on this machine; None if it lies in a plain folder."""
+    # Only zipimport's loader knows an archive; asking it beats guessing from `__file__`.
+    return getattr(__spec__.loader if __spec__ else None, "archive", None)
+
+
+def by_value(archive: str | None) -> type[DataSource]:
+    """Build the source that carries itself to a process which cannot import this package.
+
+    Parameters
+    ----------
+    archive : str or None
+        Where the driver found the archive. None: the package must be installed where the class is used.
+
+    Notes
+    -----
+    A class defined inside a function has no importable name, hence cloudpickle sends its body. For the same
+    reason it must not use any name of this module: that name would be sent as an import of this package.
+    """
+
+    class Upsertflow(DataSource):
+        """Stands in for ``pyspark_upsertflow.DefaultSource`` until that can be imported."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "upsertflow"
+
+        def real(self) -> DataSource:
+            """Import the real source, with the archive first on the path, and give it the options."""
+            import os
+            import sys
+
+            from pyspark import SparkFiles
+
+            places: list[str] = []
+            if archive:
+                # The session's own copy first; a streaming source is given a root one folder below it,
+                # and a path to an archive that is not there. The driver's path helps in local mode,
+                # the working folder on YARN and Kubernetes.
+                root, name = SparkFiles.getRootDirectory(), os.path.basename(archive)
+                folders = (root, os.path.dirname(root), os.path.dirname(archive), os.curdir)
+                places = [os.path.join(folder, name) for folder in folders]
+            found = next(filter(os.path.isfile, places), None)
+            if found and found not in sys.path:
+                # At 1, as Spark does: the worker's own folder stays at 0.
+                sys.path.insert(1, found)
+            try:
+                from pyspark_upsertflow import DefaultSource
+            except ModuleNotFoundError as error:
+                raise ModuleNotFoundError(
+                    f"{sys.executable} cannot import {error.name}, which the format 'upsertflow' needs; "
+                    f"archives looked for: {', '.join(places) or 'none'}\n\n"
+                    "Hint: run `pip install upsertflow` for this interpreter on every node, or start Spark "
+                    "with --packages io.github.upsertflow:upsertflow:VERSION; if it is the wrong "
+                    "interpreter, set PYSPARK_PYTHON before the session starts.",
+                    name=error.name,
+                ) from error
+            return DefaultSource(self.options)
+
+        def schema(self) -> StructType | str:
+            return self.real().schema()
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return self.real().reader(schema)
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            return self.real().writer(schema, overwrite)
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return self.real().streamReader(schema)
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+            return self.real().streamWriter(schema, overwrite)
+
+    return Upsertflow

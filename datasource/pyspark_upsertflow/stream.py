@@ -1,0 +1,201 @@
+"""The stream of changes: snapshot first if no start is given, then epoch after epoch.
+
+The planner's reader lives as long as the query; another copy is pickled into the tasks and
+only reads. `latestOffset` decides how far a micro-batch goes, within the limits, and never
+cuts an epoch; `partitions` is a pure function of its two offsets and of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_upsertflow.offsets import StreamOffset
+from pyspark_upsertflow.readers import (
+    SnapshotSplit,
+    open_table,
+    plan_changes,
+    read_change_split,
+    read_rows,
+    snapshot_splits,
+    starting_version,
+    table_schema,
+    to_spark,
+    wants_changes,
+)
+from spark_upsert.errors import OptionError
+from spark_upsert.hashing import HASH_END
+from spark_upsert.options import ReadOptions
+from spark_upsert.table import Table
+from spark_upsert.upsert.changes import as_inserts
+from spark_upsert.upsert.counters import Counters
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_NO_BOUND = 2**62
+
+SNAPSHOT_STEPS = 1 << 16
+"""A limited snapshot is cut at multiples of 1/65536 of the hashes."""
+
+
+class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the changelog of one table as a stream."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._options = ReadOptions.parse(given)
+        self._options.require_stream()
+        if not wants_changes(self._options):
+            raise OptionError(
+                "a stream of this table is a stream of changes, with the columns '_change_type', "
+                "'_commit_version', '_commit_timestamp' and '_diff'; Spark asks for the columns "
+                "before it says that it wants a stream, so an option must tell.",
+                hint="add .option('readChangeFeed', 'true') to the readStream.",
+            )
+        self._schema = schema
+        self._table: Table | None = None
+        self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only read: the log and what it has cached stay on the driver.
+        return {**self.__dict__, "_table": None}
+
+    # -- planning, on the driver --------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        # The same for ever: a replay of the first batch asks again, when the table has grown.
+        return StreamOffset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # The real limits are combined in `latestOffset`; Spark can pass only one of its own.
+        return ReadMaxRows(self._options.rows_max or _NO_BOUND)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._log_table().log.head().upper
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        table = self._log_table()
+        offset = StreamOffset.from_json(start)
+        upper = table.log.head().upper if self._target is None else self._target
+        if offset.is_initial:
+            offset = self._begin(table, upper)
+        unlimited = isinstance(limit, ReadAllAvailable)
+        if offset.snapshot:
+            return self._next_in_snapshot(table, offset, unlimited=unlimited).to_json()
+        end = self._next_changes(table, offset, upper, unlimited=unlimited)
+        return start if end == StreamOffset.from_json(start) else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        upper = self._log_table().log.head().upper
+        return StreamOffset.at_changes(upper - 1, upper).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        if first == last or last.origin is None:
+            return []
+        table = self._log_table()
+        if first.is_initial:
+            # What the batch began with is decided by its end: it remembers the origin.
+            first = (
+                StreamOffset.in_snapshot(last.origin, 0)
+                if self._begins_with_snapshot()
+                else StreamOffset.at_changes(last.origin, last.origin)
+            )
+        if first.snapshot:
+            return self._snapshot_splits(table, first, last)
+        return plan_changes(table, self._options, self._schema, first.upper, last.upper)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: what a stream has read is in Spark's checkpoint."""
+
+    def stop(self) -> None:
+        """Do nothing: the reader owns no resource."""
+
+    def _log_table(self) -> Table:
+        if self._table is None:
+            self._table = open_table(self._options)
+        return self._table
+
+    def _begins_with_snapshot(self) -> bool:
+        options = self._options
+        return options.starting_version is None and options.starting_timestamp_ms is None
+
+    def _begin(self, table: Table, upper: int) -> StreamOffset:
+        if self._begins_with_snapshot():
+            return StreamOffset.in_snapshot(upper - 1, 0)
+        origin = starting_version(table, self._options)
+        assert origin is not None
+        return StreamOffset.at_changes(origin, origin)
+
+    def _next_in_snapshot(
+        self, table: Table, offset: StreamOffset, *, unlimited: bool
+    ) -> StreamOffset:
+        assert offset.origin is not None
+        manifest = table.log.at(offset.origin)
+        entries = sum(part.file.rows for part in manifest.slices)
+        steps = [SNAPSHOT_STEPS]
+        if not unlimited and self._options.rows_max is not None and entries:
+            steps.append(SNAPSHOT_STEPS * self._options.rows_max // entries)
+        if not unlimited and self._options.bytes_max is not None and manifest.bytes:
+            steps.append(SNAPSHOT_STEPS * self._options.bytes_max // manifest.bytes)
+        step = max(1, min(steps)) * (HASH_END // SNAPSHOT_STEPS)
+        return StreamOffset.in_snapshot(offset.origin, min(HASH_END, offset.hash + step))
+
+    def _next_changes(
+        self, table: Table, offset: StreamOffset, upper: int, *, unlimited: bool
+    ) -> StreamOffset:
+        """Go as many whole epochs further as the limits allow, and at least one."""
+        assert offset.origin is not None
+        if unlimited or not self._is_limited():
+            return StreamOffset.at_changes(offset.origin, max(offset.upper, upper))
+        rows = size = epochs = 0
+        end = offset.upper
+        for version in range(offset.upper, upper):
+            commit = table.log.commit(version)
+            if commit.is_epoch:
+                rows += Counters.from_json(commit.counters).output_count
+                size += sum(file.bytes for file in commit.added)
+                epochs += 1
+                if epochs > 1 and self._exceeds(rows, size, epochs):
+                    break
+            end = version + 1
+        return StreamOffset.at_changes(offset.origin, end)
+
+    def _is_limited(self) -> bool:
+        options = self._options
+        return not options.rows_max is options.bytes_max is options.epochs_max is None
+
+    def _exceeds(self, rows: int, size: int, epochs: int) -> bool:
+        limits = (
+            (rows, self._options.rows_max),
+            (size, self._options.bytes_max),
+            (epochs, self._options.epochs_max),
+        )
+        return any(most is not None and value > most for value, most in limits)
+
+    def _snapshot_splits(
+        self, table: Table, first: StreamOffset, last: StreamOffset
+    ) -> list[InputPartition]:
+        assert first.origin is not None
+        table_schema(table, self._schema)
+        manifest = table.log.at(first.origin)
+        lower, upper = first.hash, last.hash if last.snapshot else HASH_END
+        return snapshot_splits(self._options, manifest, lower, upper)
+
+    # -- reading, in the tasks ----------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, SnapshotSplit):
+            rows = read_rows(self._options, partition, self._schema)
+            yield from to_spark(as_inserts(rows, partition.manifest), self._schema)
+        else:
+            yield from read_change_split(self._options, partition, self._schema)

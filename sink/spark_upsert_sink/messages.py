@@ -1,0 +1,22 @@
+"""What travels from a write task to the commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_upsert.upsert.epoch import Staged
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """The durable, not yet visible work of one task.
+
+    The commit of a stream is not told its query; the task is. So each message says who it
+    belongs to.
+    """
+
+    staged: Staged
+    task_index: int
+    query_id: str | None

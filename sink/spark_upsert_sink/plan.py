@@ -1,0 +1,182 @@
+"""What the driver decides before any row moves: the table, its schema, who writes what.
+
+Everything that can be wrong with options and columns is found here, on the driver, so that
+nothing is half written. The plan is a value; it travels to the tasks by pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.options import WriteOptions
+from spark_upsert.schema import Scope, TableSchema, find_column, storage_type
+from spark_upsert.state.manifest import Manifest
+from spark_upsert.store import open_store
+from spark_upsert.table import Table
+from spark_upsert.upsert.commands import UpsertEnvelope
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritePlan:
+    """How the rows of one epoch become commands, and on which version they were planned."""
+
+    path: str
+    storage: Mapping[str, str]
+    base: Manifest
+    envelope: UpsertEnvelope
+    overwrite: bool
+    allow_unordered: bool
+
+    def table(self) -> Table:
+        """Open the table, on the driver or in a task."""
+        return Table(open_store(self.path, self.storage))
+
+
+def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -> WritePlan:
+    """Check a write against its table, making or altering the table if allowed.
+
+    Parameters
+    ----------
+    options : WriteOptions
+    incoming : pyarrow.Schema
+        The columns of the DataFrame.
+    overwrite : bool
+        Whether the rows replace the contents.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something does not fit; the table is as it was.
+    """
+    columns = _stored_columns(options, incoming)
+    table = Table(open_store(options.path, options.storage))
+    manifest = table.log.try_head()
+    if manifest is None:
+        manifest = table.ensure(_new_schema(options, incoming, columns))
+    _check_identity(options, manifest.schema, incoming)
+    schema = manifest.schema.accept(columns, merge=options.merge_schema)
+    if schema != manifest.schema:
+        manifest = table.alter(schema)
+    names = manifest.schema.columns.names
+    envelope = UpsertEnvelope(
+        schema=manifest.schema,
+        sources={_own_name(name, names): name for name in columns.names},
+        order=tuple(
+            find_column(field.name, incoming.names, role="sequenceBy column")
+            for field in manifest.schema.order
+        ),
+        deletes=_deletes_column(options, incoming),
+    )
+    return WritePlan(
+        path=options.path,
+        storage=options.storage,
+        base=manifest,
+        envelope=envelope,
+        overwrite=overwrite,
+        allow_unordered=options.allow_unordered,
+    )
+
+
+def _own_name(name: str, names: Sequence[str]) -> str:
+    return find_column(name, names, role="column")
+
+
+def _stored_columns(options: WriteOptions, incoming: pa.Schema) -> pa.Schema:
+    """Choose the columns that the table is to hold."""
+    names = incoming.names
+    if options.columns:
+        kept = [find_column(n, names, role="column of 'columnList'") for n in options.columns]
+    else:
+        left_out = {
+            find_column(n, names, role="column of 'exceptColumnList'")
+            for n in options.except_columns
+        }
+        deletes = _deletes_column(options, incoming)
+        kept = [name for name in names if name not in left_out and name != deletes]
+    fields = [incoming.field(name) for name in kept]
+    for field in fields:
+        if pa.types.is_null(field.type):
+            raise SchemaError(
+                f"column '{field.name}' has no type (it is null everywhere).",
+                hint=f"cast it, for example cast({field.name} as string), or leave it out.",
+                column=field.name,
+            )
+    return pa.schema(fields)
+
+
+def _deletes_column(options: WriteOptions, incoming: pa.Schema) -> str | None:
+    if options.deletes is None:
+        return None
+    name = find_column(options.deletes, incoming.names, role="applyAsDeletes column")
+    type_ = incoming.field(name).type
+    if not pa.types.is_boolean(type_):
+        raise SchemaError(
+            f"the applyAsDeletes column '{name}' must be boolean, found {type_}.",
+            hint=f"compute it before the write, for example df.withColumn('{name}', "
+            "expr(\"op = 'd'\")).",
+            column=name,
+        )
+    return name
+
+
+def _new_schema(options: WriteOptions, incoming: pa.Schema, columns: pa.Schema) -> TableSchema:
+    if not options.keys:
+        raise OptionError.missing(
+            "keys",
+            f"there is no table at '{options.path}' yet, and a new one needs the columns that "
+            "identify a row",
+        )
+    names = incoming.names
+    order = [
+        incoming.field(find_column(name, names, role="sequenceBy column"))
+        for name in options.sequence_by
+    ]
+    for key in options.keys:
+        find_column(key, names, role="key column")
+    if options.scope is not None and not order:
+        raise OptionError.missing("sequenceBy", "'sequenceScope' says how far it reaches")
+    return TableSchema.of(
+        columns, keys=options.keys, order=order, scope=options.scope or Scope.TABLE
+    )
+
+
+def _check_identity(options: WriteOptions, schema: TableSchema, incoming: pa.Schema) -> None:
+    """Refuse keys or an order that differ from the table's own."""
+    if options.keys:
+        keys = tuple(
+            find_column(key, schema.columns.names, role="key column") for key in options.keys
+        )
+        if keys != schema.keys:
+            raise OptionError.invalid(
+                "keys", ",".join(options.keys), f"the table's own keys '{','.join(schema.keys)}'"
+            )
+    own = ",".join(field.name for field in schema.order)
+    if options.sequence_by:
+        given = ",".join(options.sequence_by)
+        if given.lower() != own.lower():
+            raise OptionError.invalid(
+                "sequenceBy",
+                given,
+                f"the table's own order '{own}'" if own else "nothing (the table has no order)",
+                hint="the order of a table is fixed by its first write.",
+            )
+    if options.scope is not None and options.scope is not schema.scope:
+        raise OptionError.invalid(
+            "sequenceScope",
+            options.scope.value,
+            f"the table's own '{schema.scope.value}'",
+            hint="the scope of a table is fixed by its first write.",
+        )
+    for field in schema.order:
+        name = find_column(field.name, incoming.names, role="sequenceBy column")
+        found = storage_type(incoming.field(name).type)
+        if found != field.type:
+            raise SchemaError(
+                f"the sequenceBy column '{name}' is {field.type} in the table, {found} in the rows.",
+                hint=f"cast it to {field.type} before the write.",
+                column=name,
+            )

@@ -1,0 +1,133 @@
+"""Spark's Arrow writers: stage in the tasks, seal on the driver, exactly once.
+
+The driver makes a writer per micro-batch and ships it to the tasks. Each task writes one run
+and answers with a message. A *fresh* writer then commits or aborts: nothing but the messages
+connects the two. The same batch may be committed again after a failure or a restart, and
+``abort`` may follow a commit that succeeded; the log is asked each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_upsert.errors import OptionError
+from spark_upsert.options import WriteOptions
+from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.upsert.epoch import Epoch, Staged, stage
+from spark_upsert_sink.messages import StagedMessage
+from spark_upsert_sink.plan import WritePlan, plan_write
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def _plan(options: WriteOptions, schema: StructType, *, overwrite: bool) -> WritePlan:
+    incoming = to_arrow_schema(schema, timezone="UTC")
+    return plan_write(options, incoming, overwrite=overwrite)
+
+
+def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
+    """Stage the rows of this task."""
+    context = TaskContext.get()
+    snapshot = Snapshot(plan.table().store, plan.base)
+    commands = (plan.envelope.commands(batch) for batch in batches)
+    return StagedMessage(
+        staged=stage(snapshot, commands, overwrite=plan.overwrite),
+        task_index=context.partitionId() if context else 0,
+        query_id=context.getLocalProperty(_QUERY_ID) if context else None,
+    )
+
+
+def _staged(messages: list[WriterCommitMessage | None]) -> tuple[Staged, ...]:
+    """Return what the tasks staged, in the order of the tasks; failed tasks have no message."""
+    found = [message for message in messages if isinstance(message, StagedMessage)]
+    return tuple(m.staged for m in sorted(found, key=lambda m: m.task_index))
+
+
+def _commit(
+    plan: WritePlan, messages: list[WriterCommitMessage | None], transaction: Transaction | None
+) -> None:
+    table = plan.table()
+    table.commit(
+        Epoch(
+            base=Snapshot(table.store, plan.base),
+            staged=_staged(messages),
+            transaction=transaction,
+            overwrite=plan.overwrite,
+            allow_unordered=plan.allow_unordered,
+        )
+    )
+
+
+class UpsertBatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame as one epoch."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._options = WriteOptions.parse(options)
+        self._plan = _plan(self._options, schema, overwrite=overwrite)
+
+    def _transaction(self) -> Transaction | None:
+        app_id, version = self._options.app_id, self._options.app_version
+        if app_id is None or version is None:
+            return None
+        return Transaction(writer=f"app:{app_id}", number=version)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _stage(self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._plan, messages, self._transaction())
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._plan.table().discard(_staged(messages), self._transaction())
+
+
+class UpsertStreamWriter(DataSourceStreamArrowWriter):
+    """Writes each micro-batch of a query as one epoch, identified by (query id, batch id)."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        parsed = WriteOptions.parse(options)
+        if parsed.app_id is not None:
+            raise OptionError(
+                "options 'txnAppId' and 'txnVersion' are for batch writes.",
+                hint="drop them: a stream is idempotent by its query id and batch id.",
+            )
+        self._checkpoint = parsed.checkpoint
+        self._plan = _plan(parsed, schema, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _stage(self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _commit(self._plan, messages, self._transaction(messages, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        staged = _staged(messages)
+        if staged:
+            transaction = self._transaction(messages, batchId)
+            self._plan.table().discard(staged, transaction)
+
+    def _transaction(
+        self, messages: list[WriterCommitMessage | None], batch_id: int
+    ) -> Transaction:
+        for message in messages:
+            if isinstance(message, StagedMessage) and message.query_id:
+                return Transaction(writer=f"query:{message.query_id}", number=batch_id)
+        if self._checkpoint:
+            return Transaction(writer=f"checkpoint:{self._checkpoint}", number=batch_id)
+        raise OptionError.missing(
+            "checkpointLocation", "this session does not tell its tasks the query id"
+        )

@@ -1,0 +1,146 @@
+"""What can go wrong, and what the reader should do about it.
+
+    UpsertFlowError
+    ├── OptionError          fix the options of the read or the write
+    ├── SchemaError          fix the columns, or allow the table to evolve
+    ├── DataError            fix the rows (null keys, ambiguous order, ...)
+    ├── TableNotFoundError   fix the path, or write first
+    ├── CorruptionError      restore the file that is named
+    ├── DataLossError        what was asked for has been expired; choose another start
+    └── ContentionError      retry later: other writers won every race
+
+A class exists only where the caller would *act* differently. The ``code`` is stable, the
+text is not. Every error says what was expected, what was found and where, then a blank
+line and ``Hint:`` with the remedy. All of them survive ``pickle`` with their fields,
+because Spark carries them from a worker to the driver.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+
+
+class UpsertFlowError(Exception):
+    """Any failure that this package reports on purpose."""
+
+    code: ClassVar[str] = "UPSERTFLOW"
+
+    def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
+        self.message = message
+        self.hint = hint
+        self.fields = fields
+        text = f"[{self.code}] {message}"
+        super().__init__(f"{text}\n\nHint: {hint}" if hint else text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.hint, self.fields)
+
+
+def _rebuild(
+    cls: type[UpsertFlowError], message: str, hint: str, fields: dict[str, Any]
+) -> UpsertFlowError:
+    return cls(message, hint=hint, **fields)
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that a mistyped ``name`` most likely meant, if any is near."""
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    found = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return a sentence that names the nearest candidate, else lists them all."""
+    known = list(candidates)
+    near = nearest(name, known)
+    return f"Did you mean '{near}'?" if near else f"Choose one of: {', '.join(sorted(known))}."
+
+
+class OptionError(UpsertFlowError, ValueError):
+    """An option is unknown, malformed, missing or contradicts another."""
+
+    code = "OPTION"
+
+    @classmethod
+    def unknown(cls, name: str, known: Iterable[str]) -> Self:
+        return cls(f"unknown option '{name}'.", hint=did_you_mean(name, known), option=name)
+
+    @classmethod
+    def missing(cls, name: str, meaning: str) -> Self:
+        return cls(
+            f"the option '{name}' is required ({meaning}), but was not given.",
+            hint=f'add .option("{name}", ...).',
+            option=name,
+        )
+
+    @classmethod
+    def invalid(cls, name: str, value: object, expected: str, *, hint: str = "") -> Self:
+        return cls(
+            f"option '{name}' expects {expected}, found {value!r}.",
+            hint=hint or f"give '{name}' as {expected}.",
+            option=name,
+        )
+
+
+class SchemaError(UpsertFlowError, ValueError):
+    """The columns of the rows and those of the table do not fit."""
+
+    code = "SCHEMA"
+
+    @classmethod
+    def missing_column(cls, name: str, available: Iterable[str], *, role: str) -> Self:
+        columns = list(available)
+        return cls(
+            f"the {role} '{name}' is not among the columns ({', '.join(columns) or 'none'}).",
+            hint=did_you_mean(name, columns) if columns else "give the rows that column.",
+            column=name,
+        )
+
+
+class DataError(UpsertFlowError, ValueError):
+    """A row cannot be a command: its key or order is null, or its order is ambiguous."""
+
+    code = "DATA"
+
+
+class TableNotFoundError(UpsertFlowError, FileNotFoundError):
+    """There is no table at the path."""
+
+    code = "TABLE_NOT_FOUND"
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        return cls(
+            f"there is no upsertflow table at '{path}' (no version 0 in its _log folder).",
+            hint="check the 'path' option, or write to it once: the first write makes the table.",
+            path=path,
+        )
+
+
+class CorruptionError(UpsertFlowError):
+    """A file of the table is missing, short or altered. Never retry; restore it."""
+
+    code = "CORRUPTION"
+
+    @classmethod
+    def in_file(cls, path: str, expected: str, found: str) -> Self:
+        return cls(
+            f"damaged file '{path}': expected {expected}, found {found}.",
+            hint="restore this file from a copy, or read an older version that does not use it; "
+            "nothing was changed.",
+            path=path,
+        )
+
+
+class DataLossError(UpsertFlowError):
+    """Versions that the reader needs are gone, or never were."""
+
+    code = "DATA_LOSS"
+
+
+class ContentionError(UpsertFlowError, TimeoutError):
+    """Other writers won every race for the next version."""
+
+    code = "CONTENTION"

@@ -1,0 +1,324 @@
+"""The options of reads and writes: their names, meanings and checks. One home for both sides.
+
+Names are matched without case, ``-`` and ``_``, so that ``starting_version`` is
+``startingVersion``. An unknown name is an error that says the nearest one. Everything is
+parsed at once, on the driver, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from spark_upsert.errors import OptionError
+from spark_upsert.schema import Scope
+
+STORAGE_PREFIX = "storage."
+
+WRITE_OPTIONS: Mapping[str, str] = {
+    "path": "Where the table lies: a local path or an object store's URL. Required.",
+    "keys": "Comma-separated columns that identify a row. Required for the first write.",
+    "sequenceBy": "Comma-separated columns that order the commands of a key: the greatest wins.",
+    "sequenceScope": "`table`: order keys compare across epochs, a late older row is stale. "
+    "`epoch`: the later epoch wins. Default `table`.",
+    "applyAsDeletes": "Boolean column that marks deletes. Not stored unless `columnList` names it.",
+    "columnList": "Comma-separated columns to store. Default: all but `applyAsDeletes`.",
+    "exceptColumnList": "Comma-separated columns not to store.",
+    "mergeSchema": "Whether the table may gain columns and widen types. Default `false`.",
+    "allowUnordered": "Without `sequenceBy`: accept different values of one key from several "
+    "tasks of one epoch, whichever wins. Default `false`.",
+    "txnAppId": "With `txnVersion`: makes a batch write idempotent under this name.",
+    "txnVersion": "A number that grows with each batch write of `txnAppId`.",
+    "checkpointLocation": "Spark's own: where a streaming query keeps its progress.",
+}
+
+READ_OPTIONS: Mapping[str, str] = {
+    "path": "Where the table lies. Required.",
+    "columns": "Comma-separated columns to read; `_change_type` and its like always come along. "
+    "Default: all.",
+    "versionAsOf": "Batch: read the table as of this version.",
+    "timestampAsOf": "Batch: read the table as of this time (ISO 8601, UTC if it names no zone, "
+    "or ms since 1970).",
+    "readChangeFeed": "Batch: read the changes instead of the rows. Default `false`.",
+    "startingVersion": "First version whose changes are read: a number, `earliest` or `latest` "
+    "(only what comes). A stream without it begins with the whole table as inserts.",
+    "startingTimestamp": "The same by time: the first version committed at or after it.",
+    "endingVersion": "Batch change feed: the last version, inclusive. Default: the newest.",
+    "endingTimestamp": "Batch change feed: the last version committed at or before this time.",
+    "emitUnchanged": "Show updates that leave all values as they were. Default `false`.",
+    "maxRowsPerTrigger": "Stream: soft bound of change rows per micro-batch; an epoch is never cut.",
+    "maxBytesPerTrigger": "Stream: soft bound of bytes read per micro-batch.",
+    "maxEpochsPerTrigger": "Stream: bound of epochs per micro-batch.",
+    "splits": "Number of read tasks. Default: by the amount of data, at most the parallelism.",
+    "parallelism": "Tasks that the cluster runs at once; `register(spark)` fills it in. "
+    "Default: the processors of the driver.",
+    "failOnDataLoss": "Whether missing versions stop a read. Default `true`.",
+}
+
+
+def fold(name: str) -> str:
+    """Return the form in which option names are compared."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+class Options:
+    """Given options, checked against the known ones."""
+
+    def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
+        by_fold = {fold(name): name for name in known}
+        self.storage: dict[str, str] = {}
+        self._values: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower().startswith(STORAGE_PREFIX):
+                self.storage[name[len(STORAGE_PREFIX) :].lower()] = value
+                continue
+            own = by_fold.get(fold(name))
+            if own is None:
+                raise OptionError.unknown(name, known)
+            if self._values.get(own, value) != value:
+                raise OptionError(
+                    f"option '{own}' is given twice, as {self._values[own]!r} and {value!r}.",
+                    hint="give it once; case, '-' and '_' do not tell options apart.",
+                )
+            self._values[own] = value
+
+    def text(self, name: str) -> str | None:
+        """Return an option's text, None if absent or empty."""
+        return self._values.get(name, "").strip() or None
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a truth value."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError.invalid(name, value, "'true' or 'false'")
+        return value.lower() == "true"
+
+    def number(self, name: str, *, least: int = 0) -> int | None:
+        """Return a whole number of at least ``least``."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise OptionError.invalid(name, value, f"a whole number of at least {least}")
+        return number
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return comma-separated names; one that holds a comma stands in backquotes."""
+        value = self.text(name)
+        return () if value is None else _split_names(name, value)
+
+    def timestamp_ms(self, name: str) -> int | None:
+        """Return a time in milliseconds since 1970."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if value.lstrip("-").isdigit():
+            return int(value)
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            expected = "a time such as '2026-01-31T12:00:00Z', or milliseconds since 1970"
+            raise OptionError.invalid(name, value, expected) from None
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        return int(time.timestamp() * 1000)
+
+    def refuse_together(self, *names: str) -> None:
+        """Raise if more than one of some options is given."""
+        given = [name for name in names if self.text(name) is not None]
+        if len(given) > 1:
+            raise OptionError(
+                f"options '{given[0]}' and '{given[1]}' contradict each other.",
+                hint="give one of them.",
+            )
+
+    def refuse(self, name: str, reason: str, *, hint: str) -> None:
+        """Raise if an option is given where it means nothing."""
+        if self.text(name) is not None:
+            raise OptionError(f"option '{name}' {reason}.", hint=hint, option=name)
+
+    def path(self) -> str:
+        """Return the table's path."""
+        path = self.text("path")
+        if path is None:
+            raise OptionError.missing("path", "where the table lies")
+        return path
+
+
+def _split_names(option: str, text: str) -> tuple[str, ...]:
+    names, current, quoted = [], "", False
+    for char in text:
+        if char == "`":
+            quoted = not quoted
+        elif char == "," and not quoted:
+            names.append(current.strip())
+            current = ""
+        else:
+            current += char
+    names.append(current.strip())
+    if quoted or not all(names):
+        raise OptionError.invalid(option, text, "comma-separated column names")
+    return tuple(names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """The checked options of a write."""
+
+    path: str
+    storage: Mapping[str, str]
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    scope: Scope | None
+    deletes: str | None
+    columns: tuple[str, ...]
+    except_columns: tuple[str, ...]
+    merge_schema: bool
+    allow_unordered: bool
+    app_id: str | None
+    app_version: int | None
+    checkpoint: str | None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
+        """Check the options of a write; raises `OptionError`."""
+        options = Options(given, WRITE_OPTIONS)
+        options.refuse_together("columnList", "exceptColumnList")
+        scope = options.text("sequenceScope")
+        if scope is not None and scope.lower() not in ("table", "epoch"):
+            raise OptionError.invalid("sequenceScope", scope, "'table' or 'epoch'")
+        app_id, app_version = options.text("txnAppId"), options.number("txnVersion")
+        if (app_id is None) != (app_version is None):
+            missing = "txnAppId" if app_id is None else "txnVersion"
+            raise OptionError.missing(missing, "'txnAppId' and 'txnVersion' go together")
+        return cls(
+            path=options.path(),
+            storage=options.storage,
+            keys=options.names("keys"),
+            sequence_by=options.names("sequenceBy"),
+            scope=Scope(scope.lower()) if scope else None,
+            deletes=options.text("applyAsDeletes"),
+            columns=options.names("columnList"),
+            except_columns=options.names("exceptColumnList"),
+            merge_schema=options.flag("mergeSchema"),
+            allow_unordered=options.flag("allowUnordered"),
+            app_id=app_id,
+            app_version=app_version,
+            checkpoint=options.text("checkpointLocation"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """The checked options of a read, batch or stream."""
+
+    path: str
+    storage: Mapping[str, str]
+    columns: tuple[str, ...]
+    version_as_of: int | None
+    timestamp_as_of_ms: int | None
+    change_feed: bool
+    starting_version: int | str | None
+    """A number, ``"latest"`` or ``"earliest"``."""
+    starting_timestamp_ms: int | None
+    ending_version: int | None
+    ending_timestamp_ms: int | None
+    emit_unchanged: bool
+    rows_max: int | None
+    bytes_max: int | None
+    epochs_max: int | None
+    splits: int | None
+    parallelism: int | None
+    fail_on_data_loss: bool
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
+        """Check the options of a read; raises `OptionError`."""
+        options = Options(given, READ_OPTIONS)
+        options.refuse_together("versionAsOf", "timestampAsOf")
+        options.refuse_together("startingVersion", "startingTimestamp")
+        options.refuse_together("endingVersion", "endingTimestamp")
+        starting = options.text("startingVersion")
+        version: int | str | None
+        if starting is not None and starting.lower() in ("latest", "earliest"):
+            version = starting.lower()
+        else:
+            version = _version(options, "startingVersion", "a version, 'latest' or 'earliest'")
+        return cls(
+            path=options.path(),
+            storage=options.storage,
+            columns=options.names("columns"),
+            version_as_of=_version(options, "versionAsOf", "a version"),
+            timestamp_as_of_ms=options.timestamp_ms("timestampAsOf"),
+            change_feed=options.flag("readChangeFeed"),
+            starting_version=version,
+            starting_timestamp_ms=options.timestamp_ms("startingTimestamp"),
+            ending_version=_version(options, "endingVersion", "a version"),
+            ending_timestamp_ms=options.timestamp_ms("endingTimestamp"),
+            emit_unchanged=options.flag("emitUnchanged"),
+            rows_max=options.number("maxRowsPerTrigger", least=1),
+            bytes_max=options.number("maxBytesPerTrigger", least=1),
+            epochs_max=options.number("maxEpochsPerTrigger", least=1),
+            splits=options.number("splits", least=1),
+            parallelism=options.number("parallelism", least=1),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        )
+
+    def require_batch(self) -> None:
+        """Refuse options that only a stream knows."""
+        for name, value in (
+            ("maxRowsPerTrigger", self.rows_max),
+            ("maxBytesPerTrigger", self.bytes_max),
+            ("maxEpochsPerTrigger", self.epochs_max),
+        ):
+            if value is not None:
+                raise OptionError(
+                    f"option '{name}' has no meaning in a batch read.",
+                    hint="use spark.readStream, or drop the option.",
+                )
+        if not self.change_feed:
+            for name, given in (
+                ("startingVersion", self.starting_version),
+                ("startingTimestamp", self.starting_timestamp_ms),
+                ("endingVersion", self.ending_version),
+                ("endingTimestamp", self.ending_timestamp_ms),
+            ):
+                if given is not None:
+                    raise OptionError(
+                        f"option '{name}' needs the change feed.",
+                        hint="add .option('readChangeFeed', 'true'), or use 'versionAsOf' to "
+                        "read the table as it was.",
+                    )
+        elif self.version_as_of is not None or self.timestamp_as_of_ms is not None:
+            raise OptionError(
+                "options 'versionAsOf' and 'timestampAsOf' do not go with 'readChangeFeed'.",
+                hint="use 'startingVersion' and 'endingVersion'.",
+            )
+
+    def require_stream(self) -> None:
+        """Refuse options that only a batch read knows."""
+        for name, value in (
+            ("versionAsOf", self.version_as_of),
+            ("timestampAsOf", self.timestamp_as_of_ms),
+            ("endingVersion", self.ending_version),
+            ("endingTimestamp", self.ending_timestamp_ms),
+        ):
+            if value is not None:
+                raise OptionError(
+                    f"option '{name}' has no meaning in a stream.",
+                    hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
+                )
+
+
+def _version(options: Options, name: str, expected: str) -> int | None:
+    value = options.text(name)
+    if value is not None and not value.isdigit():
+        raise OptionError.invalid(name, value, expected)
+    return None if value is None else int(value)

@@ -1,0 +1,327 @@
+"""What a table holds: its columns, its key, its order, and how they may change.
+
+A run stores the user's columns beside some of our own, all named with two underscores:
+
+===========  ========  ==========================================================
+column       type      meaning
+===========  ========  ==========================================================
+``__hash``   uint64    hash of the key (`hashing`); the first sort order
+*columns*              the table's own columns, keys among them
+``__order0`` any       order key, one column per ``sequenceBy`` column, never null
+``__diff``   int8      +1 put, -1 tombstone
+===========  ========  ==========================================================
+
+The changelog adds four columns behind the table's own; their names are the contract of
+Spark and Delta (``_change_type`` and so on).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.hashing import HASH_VERSION
+from spark_upsert.words import is_hashable
+
+HASH = "__hash"
+DIFF = "__diff"
+_ORDER = "__order"
+
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
+COMMIT_TIMESTAMP = "_commit_timestamp"
+CHANGE_DIFF = "_diff"
+
+CHANGELOG_FIELDS: tuple[pa.Field, ...] = (
+    pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+    pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+    pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field(CHANGE_DIFF, pa.int32(), nullable=False),
+)
+
+_RESERVED = frozenset(field.name for field in CHANGELOG_FIELDS)
+
+
+class Scope(Enum):
+    """How far order keys reach."""
+
+    TABLE = "table"
+    """Order keys compare across epochs: a late older command is stale."""
+
+    EPOCH = "epoch"
+    """The later epoch wins; order keys decide inside one epoch."""
+
+    ARRIVAL = "arrival"
+    """There are no order keys; the later epoch wins, then the later row."""
+
+
+def storage_type(type_: pa.DataType) -> pa.DataType:
+    """Return the one form in which values of a type are stored.
+
+    Large and view variants become the plain ones, times of any zone become UTC
+    microseconds, dictionaries become their values, and nested fields get Spark's names.
+    """
+    if pa.types.is_dictionary(type_):
+        return storage_type(type_.value_type)
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return pa.string()
+    if (
+        pa.types.is_large_binary(type_)
+        or pa.types.is_binary_view(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    ):
+        return pa.binary()
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp("us", tz=None if type_.tz is None else "UTC")
+    if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
+        return pa.decimal128(type_.precision, type_.scale)
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(f.name, storage_type(f.type)) for f in type_.fields])
+    if pa.types.is_map(type_):
+        return pa.map_(storage_type(type_.key_type), storage_type(type_.item_type))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(pa.field("element", storage_type(type_.value_type)))
+    return type_
+
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+def widens(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether every value of ``source`` is a value of ``target``."""
+    if source == target:
+        return True
+    if source in _INTEGERS and target in _INTEGERS:
+        return bool(source.bit_width <= target.bit_width)
+    if pa.types.is_float32(source) and pa.types.is_float64(target):
+        return True
+    if pa.types.is_decimal128(source) and pa.types.is_decimal128(target):
+        return bool(source.scale == target.scale and source.precision <= target.precision)
+    return False
+
+
+def find_column(name: str, available: Sequence[str], *, role: str) -> str:
+    """Return the column that ``name`` means: exactly, else the only one alike but for case."""
+    if name in available:
+        return name
+    alike = [column for column in available if column.lower() == name.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    raise SchemaError.missing_column(name, available, role=role)
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The columns, key and order of a table. Immutable; a change makes a new one.
+
+    Parameters
+    ----------
+    columns : pyarrow.Schema
+        The table's own columns in storage types, all nullable.
+    keys : tuple of str
+        Names of the key columns, in the order in which they are hashed.
+    order : tuple of pyarrow.Field
+        The ``sequenceBy`` columns of the *input*; empty for `Scope.ARRIVAL`.
+    scope : Scope
+    hash_seed : int
+        Seed of the key hash, 0 <= seed < 2**64.
+    """
+
+    columns: pa.Schema
+    keys: tuple[str, ...]
+    order: tuple[pa.Field, ...]
+    scope: Scope
+    hash_seed: int
+
+    def __post_init__(self) -> None:
+        names = self.columns.names
+        _refuse_reserved(names)
+        if len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise SchemaError(
+                f"each column may stand once, found more than one '{twice[0]}'.",
+                hint="rename or drop the others.",
+            )
+        if not self.keys:
+            raise OptionError.missing("keys", "the columns that identify a row, comma separated")
+        for key in self.keys:
+            _require_hashable(self.columns.field(find_column(key, names, role="key column")), "key")
+        for field in self.order:
+            _require_hashable(field, "sequenceBy")
+        if (self.scope is Scope.ARRIVAL) != (not self.order):
+            raise ValueError("exactly the arrival scope has no order key")
+
+    @classmethod
+    def of(
+        cls,
+        columns: pa.Schema,
+        *,
+        keys: Sequence[str],
+        order: Sequence[pa.Field] = (),
+        scope: Scope = Scope.TABLE,
+        hash_seed: int = 0,
+    ) -> TableSchema:
+        """Build a schema from any Arrow schema: types become storage types, nullable."""
+        names = columns.names
+        return cls(
+            columns=stored(columns),
+            keys=tuple(find_column(key, names, role="key column") for key in keys),
+            order=tuple(pa.field(f.name, storage_type(f.type), nullable=False) for f in order),
+            scope=scope if order else Scope.ARRIVAL,
+            hash_seed=hash_seed,
+        )
+
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """Names of the columns that are not keys."""
+        return tuple(name for name in self.columns.names if name not in self.keys)
+
+    @cached_property
+    def order_columns(self) -> tuple[str, ...]:
+        """Names of the stored order columns."""
+        return tuple(f"{_ORDER}{index}" for index in range(len(self.order)))
+
+    @cached_property
+    def run(self) -> pa.Schema:
+        """Schema of an appended run."""
+        order = zip(self.order_columns, self.order, strict=True)
+        return pa.schema(
+            [
+                pa.field(HASH, pa.uint64(), nullable=False),
+                *self.columns,
+                *(pa.field(name, field.type, nullable=False) for name, field in order),
+                pa.field(DIFF, pa.int8(), nullable=False),
+            ]
+        )
+
+    @cached_property
+    def changelog(self) -> pa.Schema:
+        """Schema of the changelog: the table's columns, then `CHANGELOG_FIELDS`."""
+        return pa.schema([*self.columns, *CHANGELOG_FIELDS])
+
+    def select(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the table's columns that the names mean, in the order of the names."""
+        return tuple(find_column(n, self.columns.names, role="column") for n in names)
+
+    def accept(self, incoming: pa.Schema, *, merge: bool) -> TableSchema:
+        """Return the schema under which rows of ``incoming`` columns can be stored.
+
+        Parameters
+        ----------
+        incoming : pyarrow.Schema
+            The columns that the writer wants to store.
+        merge : bool
+            Whether the table may gain columns and widen types (``mergeSchema``).
+
+        Raises
+        ------
+        SchemaError
+            A column is missing, new or of another type, and ``merge`` does not cover it.
+        """
+        incoming = stored(incoming)
+        own = {name.lower(): name for name in self.columns.names}
+        fields = {field.name: field for field in self.columns}
+        given = set()
+        for field in incoming:
+            name = own.get(field.name.lower())
+            if name is None:
+                if not merge:
+                    raise SchemaError(
+                        f"the rows have a column '{field.name}' that the table does not.",
+                        hint="add .option('mergeSchema', 'true') to let the table gain it, "
+                        f"or drop it with .option('exceptColumnList', '{field.name}').",
+                    )
+                fields[field.name] = field
+                continue
+            given.add(name)
+            fields[name] = self._accept_type(fields[name], field, merge=merge)
+        missing = [name for name in self.columns.names if name not in given]
+        for name in missing:
+            if name in self.keys or not merge:
+                raise SchemaError.missing_column(name, incoming.names, role="column")
+        evolved = pa.schema(list(fields.values()))
+        return self if evolved == self.columns else replace(self, columns=evolved)
+
+    def _accept_type(self, own: pa.Field, field: pa.Field, *, merge: bool) -> pa.Field:
+        if widens(field.type, own.type):
+            return own
+        if merge and widens(own.type, field.type):
+            return own.with_type(field.type)
+        remedy = (
+            "add .option('mergeSchema', 'true')"
+            if widens(own.type, field.type)
+            else (f"cast the column to {own.type} before writing")
+        )
+        raise SchemaError(
+            f"column '{own.name}' is {own.type} in the table, but {field.type} in the rows.",
+            hint=f"{remedy}.",
+            column=own.name,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in the log; the column list is for human readers."""
+        return {
+            "columns": {field.name: str(field.type) for field in self.columns},
+            "arrow": _encode(self.columns),
+            "keys": list(self.keys),
+            "order": _encode(pa.schema(self.order)),
+            "scope": self.scope.value,
+            "hash": {"version": HASH_VERSION, "seed": f"{self.hash_seed:016x}"},
+        }
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> TableSchema:
+        """Rebuild a schema from its form in the log."""
+        version = record["hash"]["version"]
+        if version != HASH_VERSION:
+            raise SchemaError(
+                f"the table uses key hash version {version}, this release knows {HASH_VERSION}.",
+                hint="use a newer release of upsertflow.",
+            )
+        return cls(
+            columns=_decode(record["arrow"]),
+            keys=tuple(record["keys"]),
+            order=tuple(_decode(record["order"])),
+            scope=Scope(record["scope"]),
+            hash_seed=int(record["hash"]["seed"], 16),
+        )
+
+
+def stored(columns: pa.Schema) -> pa.Schema:
+    """Return a schema in storage types, every column nullable, without metadata."""
+    return pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
+
+
+def _encode(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def _decode(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _refuse_reserved(names: Iterable[str]) -> None:
+    for name in names:
+        if name in _RESERVED or name.startswith("__"):
+            raise SchemaError(
+                f"the column name '{name}' is reserved.",
+                hint="rename it before writing, or drop it with 'exceptColumnList': names that "
+                f"begin with two underscores and {', '.join(sorted(_RESERVED))} are ours.",
+                column=name,
+            )
+
+
+def _require_hashable(field: pa.Field, role: str) -> None:
+    if not is_hashable(field.type):
+        raise SchemaError(
+            f"the {role} column '{field.name}' has type {field.type}, which has no hash and order.",
+            hint="use a column of a number, text, binary, boolean, date, time or decimal type.",
+            column=field.name,
+        )

@@ -1,0 +1,146 @@
+"""Find the entry that the table holds for each of many keys.
+
+The keys come sorted by hash. Each run is searched once for all of them; among the runs that
+hold a key, the rule of `resolve` decides. The cost is O(keys * runs * log rows), with values
+untouched: whoever needs a column gathers it by position afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.errors import CorruptionError
+from spark_upsert.schema import DIFF, Scope, TableSchema
+from spark_upsert.state.rows import Part, Rows, RunPart
+from spark_upsert.state.run import Positions
+from spark_upsert.words import compare, equal_rows
+
+ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the table's entry of each probed key is."""
+
+    rows: Rows
+    """The rows of the searched state."""
+    at: Positions
+    """For each key, the row number in ``rows``, or `ABSENT`."""
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Whether the table has an entry, be it a tombstone."""
+        return self.at != ABSENT
+
+    def is_live(self) -> npt.NDArray[np.bool_]:
+        """Return whether the table has a row for each key."""
+        live = self.present
+        hit = np.flatnonzero(live)
+        live[hit] = self.rows.take([DIFF], self.at[hit])[0].to_numpy() > 0
+        return live
+
+
+def find(
+    schema: TableSchema,
+    state: Sequence[tuple[Part, int]],
+    hashes: npt.NDArray[np.uint64],
+    keys: Sequence[pa.Array],
+) -> Found:
+    """Look keys up in a state.
+
+    Parameters
+    ----------
+    schema : TableSchema
+    state : sequence of (Part, epoch)
+        Parts sorted by hash with one entry per key each, in the order of their epochs.
+    hashes : numpy.ndarray of uint64, shape (n,), ascending
+    keys : sequence of pyarrow.Array, each of length n
+
+    Raises
+    ------
+    CorruptionError
+        A run is damaged where it was searched.
+    """
+    rows = Rows(schema, [part for part, _ in state])
+    at = np.full(len(hashes), ABSENT, dtype=np.int64)
+    for index, (part, epoch) in enumerate(state):
+        hits, positions = _search(rows, index, part, hashes, keys)
+        if not len(hits):
+            continue
+        candidates = positions + rows.starts[index]
+        contested = at[hits] != ABSENT
+        if bool(contested.any()):
+            current = at[hits[contested]]
+            epochs = np.array([e for _, e in state])[rows.part_of(current)]
+            beats = np.ones(len(hits), dtype=np.bool_)
+            beats[contested] = _beats(rows, candidates[contested], current, epoch > epochs)
+            hits, candidates = hits[beats], candidates[beats]
+        at[hits] = candidates
+    return Found(rows, at)
+
+
+def _beats(
+    rows: Rows, newer: Positions, older: Positions, later: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return where the entry of a later part wins over that of an earlier one."""
+    schema = rows.schema
+    if schema.scope is Scope.ARRIVAL:
+        return np.ones(len(newer), dtype=np.bool_)
+    names = schema.order_columns
+    greater = compare(rows.take(names, newer), rows.take(names, older)) > 0
+    return greater if schema.scope is Scope.TABLE else greater | later
+
+
+def _search(
+    rows: Rows,
+    index: int,
+    part: Part,
+    hashes: npt.NDArray[np.uint64],
+    keys: Sequence[pa.Array],
+) -> tuple[Positions, Positions]:
+    """Return which keys a part holds, and where."""
+    own = part.hashes
+    if not len(own) or not len(hashes):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    low = int(np.searchsorted(hashes, own[0], side="left"))
+    high = int(np.searchsorted(hashes, own[-1], side="right"))
+    probes = hashes[low:high]
+    places = np.searchsorted(own, probes).astype(np.int64)
+    if isinstance(part, RunPart):
+        _verify_search(part, probes, places)
+    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
+    candidates, positions = hit + low, places[hit]
+    found_keys, found_positions = [], []
+    names = rows.schema.keys
+    while len(candidates):
+        stored = rows.take(names, positions + rows.starts[index])
+        wanted = pa.array(candidates)
+        equal = equal_rows(stored, [key.take(wanted) for key in keys])
+        found_keys.append(candidates[equal])
+        found_positions.append(positions[equal])
+        # Another key may share the hash: it lies right behind.
+        candidates, positions = candidates[~equal], positions[~equal] + 1
+        inside = positions < len(own)
+        candidates, positions = candidates[inside], positions[inside]
+        if len(candidates):
+            shared = own[positions] == hashes[candidates]
+            candidates, positions = candidates[shared], positions[shared]
+    empty = np.empty(0, dtype=np.int64)
+    return np.concatenate([empty, *found_keys]), np.concatenate([empty, *found_positions])
+
+
+def _verify_search(part: RunPart, probes: npt.NDArray[np.uint64], places: Positions) -> None:
+    """Check both neighbours of each found place: they prove that the search went right."""
+    own = part.hashes
+    above = np.minimum(places, len(own) - 1)
+    below = np.maximum(places - 1, 0)
+    part.verify_hashes(above)
+    part.verify_hashes(below)
+    misled = ((places > 0) & (own[below] >= probes)) | ((places < len(own)) & (own[above] < probes))
+    if bool(misled.any()):
+        raise CorruptionError.in_file(part.path, "hashes in ascending order", "others")

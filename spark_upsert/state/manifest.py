@@ -1,0 +1,307 @@
+"""The manifest: what a table consists of at one version, as a pure fold over its commits.
+
+    manifest(v) = apply(manifest(v - 1), commit(v))
+
+No I/O happens here. A manifest lists **slices**: a run file, the range of hashes of it that
+is live, and the epochs that it covers. Compaction takes ranges away from old files and adds
+new files; it never has to rewrite a whole file, because any cut of the hashes is a file's
+valid part.
+
+Slices are in the order of their epochs, and those of one epoch in the order of its tasks:
+where nothing else decides, the later slice wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from spark_upsert.epochs import Epoch, Interval
+from spark_upsert.errors import CorruptionError
+from spark_upsert.hashing import HASH_END
+from spark_upsert.schema import TableSchema
+from spark_upsert.state.run import RunFile
+
+FORMAT_VERSION = 1
+
+
+class Kind(Enum):
+    """What a version did to the table."""
+
+    CREATE = "create"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    COMPACT = "compact"
+    ALTER = "alter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The live part of a run file."""
+
+    file: RunFile
+    hash_lower: int = 0
+    hash_upper: int = HASH_END
+    epochs: Interval
+    index: int = 0
+    """Position among the files of the same epochs."""
+
+    def overlaps(self, lower: int, upper: int) -> bool:
+        """Return whether some entry may have its hash in ``[lower, upper)``."""
+        first = max(self.hash_lower, self.file.hash_min, lower)
+        return first < min(self.hash_upper, self.file.hash_max + 1, upper)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in a checkpoint."""
+        return {
+            **self.file.to_json(),
+            "live": [f"{self.hash_lower:016x}", f"{self.hash_upper:016x}"],
+            "epochs": [self.epochs.lower, self.epochs.upper],
+            "index": self.index,
+        }
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Slice:
+        """Rebuild a slice from its form in a checkpoint."""
+        lower, upper = record["epochs"]
+        return cls(
+            file=RunFile.from_json(record),
+            hash_lower=int(record["live"][0], 16),
+            hash_upper=int(record["live"][1], 16),
+            epochs=Interval(lower=Epoch(lower), upper=Epoch(upper)),
+            index=record["index"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A range of hashes that a compaction takes away from a file."""
+
+    path: str
+    hash_lower: int
+    hash_upper: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """Who wrote an epoch, and its how-manieth: the key of idempotence."""
+
+    writer: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version of the log."""
+
+    version: int
+    kind: Kind
+    timestamp_ms: int
+    token: str
+    """Unique: settles whether a put that raised was ours."""
+    schema: TableSchema | None = None
+    transaction: Transaction | None = None
+    added: tuple[RunFile, ...] = ()
+    """Runs of an append or overwrite, in the order of their tasks."""
+    compacted: tuple[Slice, ...] = ()
+    """Slices that a compaction adds."""
+    taken: tuple[Taken, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    live_rows: int = 0
+    """Rows of the snapshot after this version."""
+
+    @property
+    def is_epoch(self) -> bool:
+        """Whether the version carries changes of rows."""
+        return self.kind in (Kind.APPEND, Kind.OVERWRITE)
+
+    def slices(self) -> tuple[Slice, ...]:
+        """Return the slices that this version adds."""
+        epochs = Interval.at(self.version)
+        runs = (Slice(file=f, epochs=epochs, index=i) for i, f in enumerate(self.added))
+        return (*runs, *self.compacted)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in the log."""
+        record: dict[str, Any] = {
+            "format": FORMAT_VERSION,
+            "version": self.version,
+            "kind": self.kind.value,
+            "timestamp_ms": self.timestamp_ms,
+            "token": self.token,
+            "live_rows": self.live_rows,
+        }
+        if self.schema is not None:
+            record["schema"] = self.schema.to_json()
+        if self.transaction is not None:
+            record["transaction"] = [self.transaction.writer, self.transaction.number]
+        if self.added:
+            record["added"] = [file.to_json() for file in self.added]
+        if self.compacted:
+            record["compacted"] = [part.to_json() for part in self.compacted]
+        if self.taken:
+            record["taken"] = [
+                [part.path, f"{part.hash_lower:016x}", f"{part.hash_upper:016x}"]
+                for part in self.taken
+            ]
+        if self.counters:
+            record["counters"] = dict(self.counters)
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Commit:
+        """Rebuild a commit from its form in the log."""
+        schema, transaction = record.get("schema"), record.get("transaction")
+        return cls(
+            version=record["version"],
+            kind=Kind(record["kind"]),
+            timestamp_ms=record["timestamp_ms"],
+            token=record["token"],
+            schema=TableSchema.from_json(schema) if schema else None,
+            transaction=Transaction(writer=transaction[0], number=transaction[1])
+            if transaction
+            else None,
+            added=tuple(RunFile.from_json(file) for file in record.get("added", ())),
+            compacted=tuple(Slice.from_json(part) for part in record.get("compacted", ())),
+            taken=tuple(
+                Taken(path=path, hash_lower=int(low, 16), hash_upper=int(high, 16))
+                for path, low, high in record.get("taken", ())
+            ),
+            counters=record.get("counters", {}),
+            live_rows=record["live_rows"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The table at one version."""
+
+    version: int
+    timestamp_ms: int
+    schema: TableSchema
+    slices: tuple[Slice, ...] = ()
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    """The last number that each writer committed; kept for ever, inside the commits."""
+    live_rows: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"Manifest(version={self.version}, rows={self.live_rows:_}, "
+            f"slices={len(self.slices)}, bytes={self.bytes:_})"
+        )
+
+    @property
+    def upper(self) -> Epoch:
+        """The first epoch that is not sealed."""
+        return Epoch(self.version + 1)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files that are at least partly live."""
+        return sum({part.file.path: part.file.bytes for part in self.slices}.values())
+
+    def has(self, transaction: Transaction) -> bool:
+        """Return whether a writer's epoch is part of the table."""
+        return self.transactions.get(transaction.writer, -1) >= transaction.number
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form of a checkpoint."""
+        return {
+            "format": FORMAT_VERSION,
+            "version": self.version,
+            "timestamp_ms": self.timestamp_ms,
+            "schema": self.schema.to_json(),
+            "slices": [part.to_json() for part in self.slices],
+            "transactions": dict(self.transactions),
+            "live_rows": self.live_rows,
+        }
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Manifest:
+        """Rebuild a manifest from a checkpoint."""
+        return cls(
+            version=record["version"],
+            timestamp_ms=record["timestamp_ms"],
+            schema=TableSchema.from_json(record["schema"]),
+            slices=tuple(Slice.from_json(part) for part in record["slices"]),
+            transactions=record["transactions"],
+            live_rows=record["live_rows"],
+        )
+
+
+def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
+    """Return the manifest behind one more commit; pure, and the only copy of the rule.
+
+    Raises
+    ------
+    CorruptionError
+        The commit does not continue the manifest: the log has a gap or is not ours.
+    """
+    expected = 0 if manifest is None else manifest.version + 1
+    if commit.version != expected or (manifest is None) != (commit.kind is Kind.CREATE):
+        raise CorruptionError.in_file(
+            f"_log/{commit.version:020d}.json",
+            f"version {expected}",
+            f"a '{commit.kind.value}' of version {commit.version}",
+        )
+    if manifest is None:
+        if commit.schema is None:
+            raise CorruptionError.in_file(f"_log/{0:020d}.json", "a schema", "none")
+        return Manifest(version=0, timestamp_ms=commit.timestamp_ms, schema=commit.schema)
+    kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
+    slices = sorted((*kept, *commit.slices()), key=_slice_order)
+    transactions = manifest.transactions
+    if commit.transaction is not None:
+        transactions = {**transactions, commit.transaction.writer: commit.transaction.number}
+    return replace(
+        manifest,
+        version=commit.version,
+        timestamp_ms=commit.timestamp_ms,
+        schema=commit.schema or manifest.schema,
+        slices=tuple(slices),
+        transactions=transactions,
+        live_rows=commit.live_rows,
+    )
+
+
+def _slice_order(part: Slice) -> tuple[int, int, int]:
+    return part.epochs.lower, part.index, part.hash_lower
+
+
+def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
+    """Return whether all ranges that a compaction takes away are still live."""
+    live = {}
+    for part in manifest.slices:
+        live.setdefault(part.file.path, []).append((part.hash_lower, part.hash_upper))
+    return all(
+        any(low <= t.hash_lower and t.hash_upper <= high for low, high in live.get(t.path, ()))
+        for t in taken
+    )
+
+
+def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice, ...]:
+    """Take ranges of hashes away from slices; what is left of a slice may be two."""
+    by_path: dict[str, list[Taken]] = {}
+    for part in taken:
+        by_path.setdefault(part.path, []).append(part)
+    left: list[Slice] = []
+    for part in slices:
+        pieces = [part]
+        for gone in by_path.get(part.file.path, ()):
+            pieces = [rest for piece in pieces for rest in _cut(piece, gone)]
+        left += pieces
+    return tuple(left)
+
+
+def _cut(part: Slice, gone: Taken) -> list[Slice]:
+    if gone.hash_upper <= part.hash_lower or part.hash_upper <= gone.hash_lower:
+        return [part]
+    below = replace(part, hash_upper=gone.hash_lower)
+    above = replace(part, hash_lower=gone.hash_upper)
+    return [
+        rest
+        for rest in (below, above)
+        if rest.hash_lower < rest.hash_upper and rest.overlaps(0, HASH_END)
+    ]

@@ -1,0 +1,153 @@
+"""Which of several entries of one key wins: the one place where entries are compared.
+
+Entries are put in order by (key hash, key, precedence); the first of each key wins. The
+precedence follows the table's scope, and where it is equal the earlier row stays:
+
+========  ============================================================
+scope     the winner of a key
+========  ============================================================
+table     the greatest order key; of equal ones the earliest row
+epoch     the latest epoch, then the greatest order key, then the earliest row
+arrival   the latest row
+========  ============================================================
+
+"Earlier" is the order of the rows given, which callers line up by (epoch, task, position).
+The rule is associative, so that a stash, a compaction and a read may each apply it to any
+part of the entries, in any grouping that keeps this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.schema import Scope
+from spark_upsert.state.rows import Rows
+from spark_upsert.state.run import Positions
+from spark_upsert.words import Words, equal_rows, ordered_words, sort_words
+
+Epochs = npt.NDArray[np.uint64]
+
+
+class Arrangement(NamedTuple):
+    """Rows in the order of their keys."""
+
+    order: Positions
+    """Row numbers sorted by (hash, key, precedence)."""
+    begins: npt.NDArray[np.bool_]
+    """Whether a place in ``order`` is the first of its key."""
+
+
+class Resolution(NamedTuple):
+    """Winners and losers of a set of entries."""
+
+    winners: Positions
+    """One row per key, sorted by (hash, key)."""
+    losers: Positions
+    beaten_by: Positions
+    """The winner of each loser's key."""
+
+
+def arrange(
+    rows: Rows, chosen: Positions | None, precedence: Callable[[Positions], Sequence[Words]]
+) -> Arrangement:
+    """Sort rows by (hash, key, precedence, row number).
+
+    Parameters
+    ----------
+    rows : Rows
+    chosen : numpy.ndarray of int64 or None
+        The row numbers to sort, ascending; None for all.
+    precedence : callable
+        Takes row numbers, returns words by which rows of one key are sorted, smallest
+        first. It is asked only about rows that share their hash with another.
+    """
+    hashes = rows.hashes if chosen is None else rows.hashes[chosen]
+    places = np.argsort(hashes)
+    ordered = hashes[places]
+    order: Positions = places if chosen is None else chosen[places]
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    if bool(begins.all()):
+        return Arrangement(order, begins)
+
+    shared = ~begins
+    shared[:-1] |= ~begins[1:]
+    group = np.cumsum(begins[shared])
+    members = order[shared]
+    words = [np.asarray(word) for word in precedence(members)]
+    by_precedence = np.lexsort((members, *reversed(words), group))
+    same = _same_key_as_before(rows, members[by_precedence], group)
+    if not bool((same | (np.diff(group, prepend=0) != 0)).all()):
+        # Different keys share a hash: sort by the keys themselves, too.
+        keys = sort_words(rows.take(rows.schema.keys, members))
+        by_precedence = np.lexsort((members, *reversed(words), *reversed(keys), group))
+        same = _same_key_as_before(rows, members[by_precedence], group)
+    order[shared] = members[by_precedence]
+    begins[shared] = ~same
+    return Arrangement(order, begins)
+
+
+def _same_key_as_before(
+    rows: Rows, members: Positions, group: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Return for each row of a sorted sequence whether the row before it has the same key."""
+    same = np.zeros(len(members), dtype=np.bool_)
+    near = np.flatnonzero(group[1:] == group[:-1]) + 1
+    keys = rows.take(rows.schema.keys, members)
+    before, after = pa.array(near - 1), pa.array(near)
+    same[near] = equal_rows([key.take(before) for key in keys], [key.take(after) for key in keys])
+    return same
+
+
+def precedence_of(
+    rows: Rows, epochs: Callable[[Positions], Epochs] | None = None
+) -> Callable[[Positions], list[Words]]:
+    """Return the precedence of rows under their table's scope, the winner first.
+
+    Parameters
+    ----------
+    rows : Rows
+    epochs : callable, optional
+        Gives the epoch of each row; needed where the rows are of several epochs.
+    """
+    schema = rows.schema
+
+    def words(chosen: Positions) -> list[Words]:
+        if schema.scope is Scope.ARRIVAL:
+            return [~chosen.astype(np.uint64)]
+        order = [
+            ~word
+            for column in rows.take(schema.order_columns, chosen)
+            for word in ordered_words(column)
+        ]
+        if schema.scope is Scope.EPOCH and epochs is not None:
+            return [~epochs(chosen), *order]
+        return order
+
+    return words
+
+
+def resolve(
+    rows: Rows,
+    *,
+    chosen: Positions | None = None,
+    epochs: Callable[[Positions], Epochs] | None = None,
+) -> Resolution:
+    """Return the winning entry of each key, sorted by (hash, key), and the losers."""
+    order, begins = arrange(rows, chosen, precedence_of(rows, epochs))
+    if bool(begins.all()):
+        none = np.empty(0, dtype=np.int64)
+        return Resolution(order, none, none)
+    winner_of_place = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+    return Resolution(order[begins], order[~begins], winner_of_place[~begins])
+
+
+def epochs_by_part(rows: Rows, epochs: Sequence[int]) -> Callable[[Positions], Epochs]:
+    """Return a function that gives the epoch of a row from the epoch of its part."""
+    table = np.asarray(epochs, dtype=np.uint64)
+    return lambda chosen: table[rows.part_of(chosen)]

@@ -1,0 +1,170 @@
+"""Rows of several places, addressed as one.
+
+Runs on disk and batches in memory are **parts**. `Rows` lines parts up, so that a row is one
+number, and gathers any columns of any rows with one call per part. A part that lacks a
+column (it was written before the table gained it) yields nulls; one that holds a narrower
+type is widened on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.schema import HASH, TableSchema
+from spark_upsert.state.run import Positions, Span
+
+
+class Part(Protocol):
+    """Consecutive rows that can be read by position, sorted by hash or not."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """The key hash of each row."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the part stores a column."""
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        """Return columns of the rows at some positions."""
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        """Return columns of consecutive rows, without a copy."""
+
+
+class RunPart:
+    """Rows of a run."""
+
+    def __init__(self, span: Span) -> None:
+        self._run = span.run
+        self._start = span.start
+        self._count = len(span)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        return self._run.hashes[self._start : self._start + self._count]
+
+    def has(self, name: str) -> bool:
+        return name in self._run.names
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        return self._run.take(names, positions + self._start)
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        return self._run.slice(names, self._start + start, self._start + stop)
+
+    def verify_hashes(self, positions: Positions) -> None:
+        """Verify the pages that hold the hashes at some positions."""
+        self._run.verify_at([HASH], positions + self._start)
+
+    @property
+    def path(self) -> str:
+        """The file that holds the rows."""
+        return self._run.file.path
+
+
+class BatchPart:
+    """Rows of a batch in memory."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        return self.batch.column(HASH).to_numpy()
+
+    def has(self, name: str) -> bool:
+        return name in self.batch.schema.names
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        indices = pa.array(positions)
+        return [self.batch.column(name).take(indices) for name in names]
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        return [self.batch.column(name).slice(start, stop - start) for name in names]
+
+
+class Rows:
+    """The rows of several parts, one part after the other.
+
+    Parameters
+    ----------
+    schema : TableSchema
+        Decides the types of what is read.
+    parts : sequence of Part
+    """
+
+    def __init__(self, schema: TableSchema, parts: Sequence[Part]) -> None:
+        self.schema = schema
+        self.parts = tuple(parts)
+        self.starts = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """The hashes of all rows; a copy if there is more than one part."""
+        if len(self.parts) == 1:
+            return self.parts[0].hashes
+        return np.concatenate([np.empty(0, np.uint64), *(part.hashes for part in self.parts)])
+
+    def part_of(self, rows: Positions) -> Positions:
+        """Return the index of the part that holds each row."""
+        return np.searchsorted(self.starts, rows, side="right") - 1
+
+    def take(self, names: Sequence[str], rows: Positions) -> list[pa.Array]:
+        """Return columns of some rows, in the order given."""
+        if not names:
+            return []
+        if not len(rows):
+            return [pa.array([], type=self._type(name)) for name in names]
+        owners = self.part_of(rows)
+        if bool((owners == owners[0]).all()):
+            return self._take_from(int(owners[0]), names, rows)
+        order = np.argsort(owners, kind="stable")
+        ends = np.searchsorted(owners[order], np.arange(len(self.parts) + 1))
+        pieces = [
+            self._take_from(index, names, rows[order[ends[index] : ends[index + 1]]])
+            for index in range(len(self.parts))
+            if ends[index] < ends[index + 1]
+        ]
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        indices = pa.array(back)
+        return [pa.concat_arrays(columns).take(indices) for columns in zip(*pieces, strict=True)]
+
+    def _take_from(self, index: int, names: Sequence[str], rows: Positions) -> list[pa.Array]:
+        part = self.parts[index]
+        stored = [name for name in names if part.has(name)]
+        found = dict(zip(stored, part.take(stored, rows - self.starts[index]), strict=True))
+        return [self._adapt(found.get(name), name, len(rows)) for name in names]
+
+    def slice(self, index: int, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        """Return columns of consecutive rows of one part, without a copy where possible."""
+        part = self.parts[index]
+        stored = [name for name in names if part.has(name)]
+        found = dict(zip(stored, part.slice(stored, start, stop), strict=True))
+        return [self._adapt(found.get(name), name, stop - start) for name in names]
+
+    def _type(self, name: str) -> pa.DataType:
+        return self.schema.run.field(name).type
+
+    def _adapt(self, column: pa.Array | None, name: str, count: int) -> pa.Array:
+        type_ = self._type(name)
+        if column is None:
+            return pa.nulls(count, type=type_)
+        return column if column.type == type_ else column.cast(type_)

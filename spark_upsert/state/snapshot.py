@@ -1,0 +1,138 @@
+"""The table at one version: its entries by hash range, its rows, its answers.
+
+A snapshot is a manifest with a store to read from. Reads go range by range of the hash, so
+that memory is bounded by `CHUNK_ROWS` whatever the size of the table, and never merge what
+one run alone holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.hashing import HASH_END, even_cuts
+from spark_upsert.schema import DIFF
+from spark_upsert.state.lookup import Found, find
+from spark_upsert.state.manifest import Manifest
+from spark_upsert.state.resolve import epochs_by_part, resolve
+from spark_upsert.state.rows import Part, Rows, RunPart
+from spark_upsert.state.run import RUNS, Positions, Span
+from spark_upsert.store import Store
+
+CHUNK_ROWS = 1 << 17
+"""Entries that a read holds at once; large enough that the cost per chunk is noise."""
+
+CHUNK_BYTES = 64 << 20
+"""Bytes that a read holds at once, by the average row of the runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table at one version."""
+
+    store: Store
+    manifest: Manifest
+
+    def parts(self, lower: int = 0, upper: int = HASH_END) -> list[tuple[Part, int]]:
+        """Return the entries with hashes in ``[lower, upper)``: parts with their epochs."""
+        found: list[tuple[Part, int]] = []
+        for part in self.manifest.slices:
+            if part.overlaps(lower, upper):
+                run = RUNS.open(self.store, part.file)
+                low, high = max(lower, part.hash_lower), min(upper, part.hash_upper)
+                span = Span.within(run, low, high)
+                if len(span):
+                    found.append((RunPart(span), part.epochs.lower))
+        return found
+
+    def find(self, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
+        """Look keys up; ``hashes`` ascending, ``keys`` beside them (`lookup.find`)."""
+        if not len(hashes):
+            return Found(Rows(self.manifest.schema, []), np.empty(0, dtype=np.int64))
+        parts = self.parts(int(hashes[0]), int(hashes[-1]) + 1)
+        return find(self.manifest.schema, parts, hashes, keys)
+
+    def read(
+        self, columns: Sequence[str] | None = None, *, lower: int = 0, upper: int = HASH_END
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with hashes in ``[lower, upper)``, each key once, in any order.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns of the table; all by default.
+        lower, upper : int
+            Range of hashes, 0 <= lower <= upper <= 2**64.
+        """
+        schema = self.manifest.schema
+        names = list(schema.columns.names) if columns is None else list(columns)
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        for low, high in self.chunks(lower, upper):
+            parts = self.parts(low, high)
+            rows = Rows(schema, [part for part, _ in parts])
+            losers = _losers(rows, [epoch for _, epoch in parts])
+            for index in range(len(parts)):
+                batch = _live_rows(rows, index, names, fields, losers)
+                if batch.num_rows:
+                    yield batch
+
+    def chunks(self, lower: int, upper: int) -> Iterator[tuple[int, int]]:
+        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries."""
+        rows = size = 0.0
+        for part in self.manifest.slices:
+            if part.overlaps(lower, upper):
+                width = min(upper, part.file.hash_max + 1) - max(lower, part.file.hash_min)
+                share = width / (part.file.hash_max + 1 - part.file.hash_min)
+                rows += part.file.rows * share
+                size += part.file.bytes * share
+        count = max(1, int(rows // CHUNK_ROWS), int(size // CHUNK_BYTES))
+        yield from even_cuts(count, lower, upper)
+
+
+def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
+    """Return the rows that another part's entry of the same key beats, ascending.
+
+    Only hashes that the largest part shares with the others are compared: the rest of it
+    wins unseen, so that a large run under small ones costs a search, not a sort.
+    """
+    if len(rows.parts) < 2:
+        return np.empty(0, dtype=np.int64)
+    largest = int(np.argmax([len(part) for part in rows.parts]))
+    own = rows.parts[largest].hashes
+    others = [
+        np.arange(rows.starts[i], rows.starts[i + 1])
+        for i in range(len(rows.parts))
+        if i != largest
+    ]
+    wanted = np.sort(np.concatenate([p.hashes for i, p in enumerate(rows.parts) if i != largest]))
+    low = np.searchsorted(own, wanted, side="left")
+    high = np.searchsorted(own, wanted, side="right")
+    marks = np.zeros(len(own) + 1, dtype=np.int64)
+    np.add.at(marks, low[high > low], 1)
+    np.add.at(marks, high[high > low], -1)
+    shared = np.flatnonzero(np.cumsum(marks[:-1]) > 0) + rows.starts[largest]
+    chosen = np.sort(np.concatenate([shared, *others]))
+    return np.sort(resolve(rows, chosen=chosen, epochs=epochs_by_part(rows, epochs)).losers)
+
+
+def _live_rows(
+    rows: Rows, index: int, names: list[str], fields: pa.Schema, losers: Positions
+) -> pa.RecordBatch:
+    """Return the rows of one part that win and are not tombstones."""
+    start, stop = int(rows.starts[index]), int(rows.starts[index + 1])
+    *columns, diffs = rows.slice(index, [*names, DIFF], 0, stop - start)
+    live = diffs.to_numpy() > 0
+    low, high = np.searchsorted(losers, [start, stop])
+    live[losers[low:high] - start] = False
+    # Without columns there is still a number of rows.
+    batch = pa.RecordBatch.from_arrays([*columns, diffs], schema=fields.append(_DIFF_FIELD))
+    if not bool(live.all()):
+        batch = batch.filter(pa.array(live))
+    return batch.select(names) if names else batch
+
+
+_DIFF_FIELD = pa.field(DIFF, pa.int8(), nullable=False)

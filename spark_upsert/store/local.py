@@ -1,0 +1,156 @@
+"""A table on a local (or mounted POSIX) file system.
+
+The order of durable writes, the only copy of the rule:
+
+1. write a file under its final name (unique, so that nobody looks for it) or a temporary one,
+2. ``fsync`` the file,
+3. for a commit: ``link`` it to its final name, which fails if that exists,
+4. ``fsync`` the folder.
+
+A reader can therefore see a version only if all that it names is durable, as long as the
+writer finishes its data files before it commits.
+
+Rejected: ``rename`` for commits, because it replaces; ``O_EXCL`` on the final name, because
+a crash leaves a torn version that blocks the table.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from spark_upsert.store.protocol import ObjectInfo
+
+_TEMPORARY = ".tmp-"
+
+
+class LocalStore:
+    """A folder of a local file system."""
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+
+    @property
+    def url(self) -> str:
+        return str(self._root)
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.url!r})"
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        target = self._root / path
+        if target.exists():
+            return False
+        temporary = self._write_temporary(target, data)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+        sync_folder(target.parent)
+        return True
+
+    def put(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        os.replace(self._write_temporary(target, data), target)
+        sync_folder(target.parent)
+
+    def create(self, path: str) -> LocalSink:
+        target = self._root / path
+        make_folders(target.parent)
+        return LocalSink(target)
+
+    def map(self, path: str) -> pa.Buffer:
+        target = self._root / path
+        if target.stat().st_size == 0:
+            return pa.py_buffer(b"")
+        with pa.memory_map(str(target)) as mapped:
+            return mapped.read_buffer()
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        folder = self._root / prefix
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return
+        for name in sorted(names):
+            path = f"{prefix}/{name}" if prefix else name
+            if path <= after or name.startswith(_TEMPORARY):
+                continue
+            try:
+                status = os.stat(folder / name)
+            except FileNotFoundError:
+                continue  # Removed since the folder was read.
+            yield ObjectInfo(path=path, bytes=status.st_size, modified_s=status.st_mtime)
+
+    def delete(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+    def _write_temporary(self, target: Path, data: bytes) -> Path:
+        make_folders(target.parent)
+        temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        with LocalSink(temporary, sync_parent=False) as sink:
+            sink.write(data)
+        return temporary
+
+
+class LocalSink:
+    """A file that is durable when closed, and gone if an error interrupts it."""
+
+    def __init__(self, target: Path, *, sync_parent: bool = True) -> None:
+        self._target = target
+        self._sync_parent = sync_parent
+        self._file = open(target, "xb", buffering=0)  # noqa: SIM115 - closed by __exit__
+
+    def write(self, data: bytes) -> int:
+        view = memoryview(data)
+        written = 0
+        while written < len(view):  # A raw write may be short, for example on a full disk.
+            written += self._file.write(view[written:])
+        return written
+
+    def __enter__(self) -> LocalSink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+            if error is not None:
+                self._target.unlink(missing_ok=True)
+        if error is None and self._sync_parent:
+            sync_folder(self._target.parent)
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it, each durable in its parent."""
+    if folder.is_dir():
+        return
+    make_folders(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,75 @@
+"""What a table asks of its storage: seven verbs, and the promise behind each.
+
+The promises are those of an object store with conditional put. A local file system keeps
+them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match``
+(`store.objects`). Paths are relative to the table, with ``/`` between their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """One object in a listing."""
+
+    path: str
+    bytes: int
+    modified_s: float
+    """When it was last written, in seconds since 1970 by the storage's own clock."""
+
+
+class ObjectSink(Protocol):
+    """A new object while it is written; it appears, whole and durable, when closed."""
+
+    def write(self, data: bytes) -> int:
+        """Append bytes; returns their number."""
+
+    def __enter__(self) -> ObjectSink: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Make the object durable; after an error, remove it as far as possible."""
+
+
+class Store(Protocol):
+    """A flat space of immutable objects below one root."""
+
+    @property
+    def url(self) -> str:
+        """The root, in the form that `open_store` takes."""
+
+    def read(self, path: str) -> bytes:
+        """Return a whole object. Raises `FileNotFoundError`."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create an object durably, whole or not at all; False if it exists.
+
+        This is the commit point of the table. If it raises, the object may or may not
+        exist: the caller must read back and compare.
+        """
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace a small object atomically."""
+
+    def create(self, path: str) -> ObjectSink:
+        """Return a sink for a new object with a unique name."""
+
+    def map(self, path: str) -> pa.Buffer:
+        """Return the bytes of an immutable object, mapped rather than read where possible."""
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects directly below a folder whose paths sort behind ``after``, sorted."""
+
+    def delete(self, path: str) -> None:
+        """Remove an object; it is no error if it is absent."""

@@ -1,0 +1,341 @@
+"""The changelog: what the epochs ``[lower, upper)`` did, as retractions and insertions.
+
+It is a pure function of the runs of those epochs and of the state just before them, so that
+every reader, and every retry of a reader, sees the same rows. Many epochs are computed in
+one pass: commands are arranged by (key, epoch), the state is looked up once per key, and
+from there each effective command retracts what the one before it inserted.
+
+For every ``e``: folding the changes of ``[0, e]`` from empty gives the snapshot at ``e``.
+
+An overwrite is a cut: what is before it and what is behind it are computed apart, and the
+epoch itself compares two snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.hashing import HASH_END
+from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, Scope, TableSchema
+from spark_upsert.state.log import Log
+from spark_upsert.state.lookup import ABSENT
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice
+from spark_upsert.state.resolve import (
+    arrange,
+    epochs_by_part,
+    precedence_of,
+    resolve,
+)
+from spark_upsert.state.rows import Rows
+from spark_upsert.state.run import Positions
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import Store
+from spark_upsert.words import Words, equal_rows, ordered_words
+
+CHANGE_NAMES = ("insert", "update_preimage", "update_postimage", "delete")
+INSERT, PREIMAGE, POSTIMAGE, DELETE = range(4)
+_DIFFS = np.array([1, -1, 1, -1], dtype=np.int32)
+
+CHUNK_COMMANDS = 1 << 16
+"""Commands that are worked on at once; bounds the memory of a reader."""
+
+Diffs = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Consecutive epochs that are computed in one pass."""
+
+    before: Manifest
+    """The table just before the first epoch."""
+    commits: tuple[Commit, ...]
+    """Appends, or one overwrite; in order, never empty."""
+    schema: TableSchema
+    """The schema in which the changes are shown."""
+
+    @property
+    def is_overwrite(self) -> bool:
+        return self.commits[0].kind is Kind.OVERWRITE
+
+    @property
+    def after(self) -> tuple[Slice, ...]:
+        """The slices that the epochs added."""
+        return tuple(part for commit in self.commits for part in commit.slices())
+
+
+def plan(log: Log, lower: int, upper: int, schema: TableSchema) -> list[Stretch]:
+    """Cut the epochs ``lower <= e < upper`` of a table into stretches."""
+    stretches: list[Stretch] = []
+    open_commits: list[Commit] = []
+
+    def close() -> None:
+        if open_commits:
+            before = log.at(open_commits[0].version - 1)
+            commits = tuple(open_commits)
+            stretches.append(Stretch(before=before, commits=commits, schema=schema))
+            open_commits.clear()
+
+    for commit in log.commits(max(lower, 1), upper):
+        if commit.kind is Kind.OVERWRITE:
+            close()
+            open_commits.append(commit)
+            close()
+        elif commit.kind is Kind.APPEND and commit.added:
+            open_commits.append(commit)
+    close()
+    return stretches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """What a reader wants to see."""
+
+    columns: tuple[str, ...]
+    emit_unchanged: bool = False
+
+
+def read_changes(
+    store: Store,
+    stretch: Stretch,
+    options: ChangeOptions,
+    *,
+    lower: int = 0,
+    upper: int = HASH_END,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of the keys with hashes in ``[lower, upper)``.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        The chosen columns, then `CHANGELOG_FIELDS`. Within a batch sorted by epoch; the
+        retraction of an update stands right before its insertion.
+    """
+    added = Snapshot(store, _manifest_of(stretch.before, stretch.after, stretch.schema))
+    before = Snapshot(store, _manifest_of(stretch.before, stretch.before.slices, stretch.schema))
+    cuts = before if stretch.is_overwrite else added
+    for low, high in _chunks(cuts, added, lower, upper):
+        if stretch.is_overwrite:
+            changes = _overwrite_changes(before, added, stretch.commits[0], low, high)
+        else:
+            changes = _append_changes(before, added, low, high)
+        batch = _render(changes, stretch, options)
+        if batch.num_rows:
+            yield batch
+
+
+def _manifest_of(manifest: Manifest, slices: tuple[Slice, ...], schema: TableSchema) -> Manifest:
+    return replace(manifest, slices=slices, schema=schema)
+
+
+def _chunks(first: Snapshot, second: Snapshot, lower: int, upper: int) -> Iterator[tuple[int, int]]:
+    """Cut a range of hashes so finely that both snapshots fit in memory."""
+    cuts = max([list(s.chunks(lower, upper)) for s in (first, second)], key=len)
+    yield from cuts
+
+
+def as_inserts(batches: Iterator[pa.RecordBatch], manifest: Manifest) -> Iterator[pa.RecordBatch]:
+    """Show the rows of a snapshot as insertions at its version."""
+    for batch in batches:
+        kinds = np.full(batch.num_rows, INSERT)
+        epochs = np.full(batch.num_rows, manifest.version, dtype=np.int64)
+        times = np.full(batch.num_rows, manifest.timestamp_ms * 1000, dtype=np.int64)
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, *_change_columns(kinds, epochs, times)],
+            schema=pa.schema([*batch.schema, *CHANGELOG_FIELDS]),
+        )
+
+
+def _change_columns(kinds: Positions, epochs: Positions, micros: Positions) -> list[pa.Array]:
+    """Return the columns of `CHANGELOG_FIELDS`."""
+    return [
+        pa.array(CHANGE_NAMES).take(pa.array(kinds)),
+        pa.array(epochs),
+        pa.array(micros).cast(CHANGELOG_FIELDS[2].type),
+        pa.array(_DIFFS[kinds]),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Pairs of old and new entries; row numbers into ``rows``, or `ABSENT`."""
+
+    rows: Rows
+    old: Positions
+    """The row to retract."""
+    new: Positions
+    """The row to insert."""
+    epochs: npt.NDArray[np.int64]
+
+
+def _append_changes(before: Snapshot, added: Snapshot, lower: int, upper: int) -> _Changes:
+    parts = added.parts(lower, upper)
+    commands = Rows(added.manifest.schema, [part for part, _ in parts])
+    epoch_of = epochs_by_part(commands, [epoch for _, epoch in parts])
+    if not len(commands):
+        return _Changes(commands, _NONE, _NONE, _NONE)
+    chosen, key_index = _winners_by_epoch(commands, epoch_of)
+    firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
+    probes = chosen[firsts]
+    found = before.find(commands.hashes[probes], commands.take(commands.schema.keys, probes))
+    rows = Rows(commands.schema, [*commands.parts, *found.rows.parts])
+    base = np.where(found.present, found.at + len(commands), ABSENT)
+    effective = _effective(rows, chosen, key_index, base)
+    chosen, key_index = chosen[effective], key_index[effective]
+    old = np.empty_like(chosen)
+    old[1:] = chosen[:-1]
+    is_first = np.diff(key_index, prepend=-1) != 0
+    old[is_first] = base[key_index[is_first]]
+    return _pairs(rows, old, chosen, epoch_of(chosen).astype(np.int64))
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def _winners_by_epoch(commands: Rows, epoch_of: object) -> tuple[Positions, Positions]:
+    """Return the winning command of each (key, epoch), in that order, and the key's number."""
+    precedence = precedence_of(commands)
+    epochs: npt.NDArray[np.uint64]
+
+    def words(members: Positions) -> Sequence[Words]:
+        return [epoch_of(members), *precedence(members)]  # type: ignore[operator]
+
+    order, begins = arrange(commands, None, words)
+    key_index = np.cumsum(begins) - 1
+    if bool(begins.all()):
+        return order, key_index
+    epochs = epoch_of(order)  # type: ignore[operator]
+    keep = begins.copy()
+    keep[1:] |= epochs[1:] != epochs[:-1]
+    return order[keep], key_index[keep]
+
+
+def _effective(
+    rows: Rows, chosen: Positions, key_index: Positions, base: Positions
+) -> npt.NDArray[np.bool_]:
+    """Return which commands beat all that came before them for their key.
+
+    Keys advance together, one epoch of each at a time: as many steps as the busiest key
+    has epochs.
+    """
+    effective = np.ones(len(chosen), dtype=np.bool_)
+    if rows.schema.scope is not Scope.TABLE:
+        return effective
+    hit = np.flatnonzero(base != ABSENT)
+    names = rows.schema.order_columns
+    both = rows.take(names, np.concatenate([chosen, base[hit]]))
+    words = [word for column in both for word in ordered_words(column)]
+    mine = [word[: len(chosen)] for word in words]
+    best = [np.zeros(len(base), dtype=np.uint64) for _ in words]
+    has_best = base != ABSENT
+    for target, word in zip(best, words, strict=True):
+        target[hit] = word[len(chosen) :]
+    firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
+    turn = np.arange(len(chosen)) - firsts[key_index]
+    by_turn = np.argsort(turn, kind="stable")
+    ends = np.searchsorted(turn[by_turn], np.arange(int(turn.max(initial=-1)) + 2))
+    for low, high in zip(ends[:-1], ends[1:], strict=True):
+        now = by_turn[low:high]
+        keys = key_index[now]
+        wins = ~has_best[keys] | _greater([w[now] for w in mine], [b[keys] for b in best])
+        effective[now] = wins
+        for target, word in zip(best, mine, strict=True):
+            target[keys[wins]] = word[now[wins]]
+        has_best[keys] = True
+    return effective
+
+
+def _greater(left: Sequence[Words], right: Sequence[Words]) -> npt.NDArray[np.bool_]:
+    """Return where the left words are lexicographically greater."""
+    greater = np.zeros(len(left[0]), dtype=np.bool_)
+    equal = np.ones(len(left[0]), dtype=np.bool_)
+    for a, b in zip(left, right, strict=True):
+        greater |= equal & (a > b)
+        equal &= a == b
+    return greater
+
+
+def _pairs(rows: Rows, old: Positions, new: Positions, epochs: Positions) -> _Changes:
+    """Replace tombstones by `ABSENT` and drop the pairs in which nothing is left."""
+    old, new = _live_only(rows, old), _live_only(rows, new)
+    real = (old != ABSENT) | (new != ABSENT)
+    return _Changes(rows, old[real], new[real], epochs[real])
+
+
+def _live_only(rows: Rows, chosen: Positions) -> Positions:
+    hit = np.flatnonzero(chosen != ABSENT)
+    live = chosen.copy()
+    dead = rows.take([DIFF], chosen[hit])[0].to_numpy() < 0
+    live[hit[dead]] = ABSENT
+    return live
+
+
+def _overwrite_changes(
+    before: Snapshot, added: Snapshot, commit: Commit, lower: int, upper: int
+) -> _Changes:
+    """Compare the contents before and after an overwrite."""
+    sides = [snapshot.parts(lower, upper) for snapshot in (before, added)]
+    rows = Rows(added.manifest.schema, [part for side in sides for part, _ in side])
+    border = rows.starts[len(sides[0])]
+    winners = []
+    for side, low, high in ((sides[0], 0, border), (sides[1], border, len(rows))):
+        epochs = [0] * (len(sides[0]) if side is sides[1] else 0) + [e for _, e in side]
+        epochs += [0] * (len(rows.parts) - len(epochs))
+        chosen = np.arange(low, high)
+        winners.append(resolve(rows, chosen=chosen, epochs=epochs_by_part(rows, epochs)).winners)
+    both = np.sort(np.concatenate(winners))
+    side_words = lambda members: [(members >= border).astype(np.uint64)]  # noqa: E731
+    order, begins = arrange(rows, both, side_words)
+    key_index = np.cumsum(begins) - 1
+    old = np.full(int(begins.sum()), ABSENT, dtype=np.int64)
+    new = old.copy()
+    is_new = order >= border
+    old[key_index[~is_new]] = order[~is_new]
+    new[key_index[is_new]] = order[is_new]
+    return _pairs(rows, old, new, np.full(len(old), commit.version, dtype=np.int64))
+
+
+def _render(changes: _Changes, stretch: Stretch, options: ChangeOptions) -> pa.RecordBatch:
+    """Turn pairs of entries into changelog rows."""
+    rows, old, new, epochs = changes.rows, changes.old, changes.new, changes.epochs
+    if not options.emit_unchanged:
+        changed = _changed(rows, old, new)
+        old, new, epochs = old[changed], new[changed], epochs[changed]
+    by_epoch = np.argsort(epochs, kind="stable")
+    old, new, epochs = old[by_epoch], new[by_epoch], epochs[by_epoch]
+    both = (old != ABSENT) & (new != ABSENT)
+    # Two places per pair, the retraction first; absent ones are then left out.
+    sources = np.column_stack([old, new]).reshape(-1)
+    kinds = np.column_stack(
+        [np.where(both, PREIMAGE, DELETE), np.where(both, POSTIMAGE, INSERT)]
+    ).reshape(-1)
+    shown = sources != ABSENT
+    sources, kinds, epochs = sources[shown], kinds[shown], np.repeat(epochs, 2)[shown]
+    times = {commit.version: commit.timestamp_ms * 1000 for commit in stretch.commits}
+    versions = np.array(list(times), dtype=np.int64)
+    micros = np.array(list(times.values()), dtype=np.int64)
+    fields = [rows.schema.columns.field(name) for name in options.columns]
+    return pa.RecordBatch.from_arrays(
+        [
+            *rows.take(options.columns, sources),
+            *_change_columns(kinds, epochs, micros[np.searchsorted(versions, epochs)]),
+        ],
+        schema=pa.schema([*fields, *CHANGELOG_FIELDS]),
+    )
+
+
+def _changed(rows: Rows, old: Positions, new: Positions) -> npt.NDArray[np.bool_]:
+    """Return which pairs are not an update to the values that are there already."""
+    changed = np.ones(len(old), dtype=np.bool_)
+    pairs = np.flatnonzero((old != ABSENT) & (new != ABSENT))
+    if len(pairs):
+        names = rows.schema.values
+        if not names:
+            changed[pairs] = False
+        else:
+            changed[pairs] = ~equal_rows(rows.take(names, old[pairs]), rows.take(names, new[pairs]))
+    return changed

@@ -1,0 +1,92 @@
+"""Row accounting: nothing is dropped without a number.
+
+For every epoch, with the counters of `Counters`::
+
+    rows   = inserts + updates + deletes + absent            (applied, "eligible")
+             + superseded + duplicates + stale + rejected    (ignored, each with its reason)
+    output = inserts + 2 * updates + deletes + retracted     (rows of the changelog)
+    live   = live before + inserts - deletes - retracted
+
+An update that leaves the values as they are counts as an update; the changelog shows it
+only if asked to (``emitUnchanged``).
+
+Source: Materialize, ``DrainStats`` of ``upsert_continual_feedback_v2.rs``; the reasons for
+ignored rows are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """How the rows of one epoch, or a part of it, were used. Unit: rows."""
+
+    rows: int = 0
+    """Rows that came in."""
+    inserts: int = 0
+    """Keys that were absent and have a row after the epoch."""
+    updates: int = 0
+    """Keys that had a row and have one after the epoch."""
+    deletes: int = 0
+    """Keys that had a row and were deleted by a command."""
+    absent: int = 0
+    """Deletes of keys that had no row."""
+    superseded: int = 0
+    """Beaten by another row of the same key in the same epoch."""
+    duplicates: int = 0
+    """Equal in order to a row of the same epoch, or to the committed entry: that one stays."""
+    stale: int = 0
+    """Older than the committed entry of the key."""
+    rejected: int = 0
+    """Refused: a bad key, or older than what the table still remembers of deletes."""
+    retracted: int = 0
+    """Rows of keys that an overwrite left out."""
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS})
+
+    def __sub__(self, other: Counters) -> Counters:
+        return Counters(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in _FIELDS})
+
+    @property
+    def eligible(self) -> int:
+        """Commands that took effect or deleted nothing."""
+        return self.inserts + self.updates + self.deletes + self.absent
+
+    @property
+    def result_count(self) -> int:
+        """Eligible commands whose key had a row."""
+        return self.updates + self.deletes
+
+    @property
+    def output_count(self) -> int:
+        """Rows of the changelog, unchanged pairs included."""
+        return self.inserts + 2 * self.updates + self.deletes + self.retracted
+
+    @property
+    def live_delta(self) -> int:
+        """By how many rows the snapshot grew."""
+        return self.inserts - self.deletes - self.retracted
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether every row that came in is accounted for."""
+        ignored = self.superseded + self.duplicates + self.stale + self.rejected
+        return self.rows == self.eligible + ignored
+
+    def to_json(self) -> dict[str, int]:
+        """Return the form that stands in the log."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, int]) -> Counters:
+        """Rebuild counters; those that an older release did not know are zero."""
+        known = {f.name for f in _FIELDS}
+        return cls(**{name: value for name, value in record.items() if name in known})
+
+
+_FIELDS = fields(Counters)
+EMPTY = Counters()

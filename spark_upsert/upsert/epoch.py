@@ -1,0 +1,224 @@
+"""One epoch from its commands to its commit: `stage` in the tasks, `seal` on the driver.
+
+A task stages: it stashes its commands, writes them as one run (in files of disjoint hash
+ranges) and counts what they do to the table as of the version that the epoch was planned
+on. Nothing is visible yet.
+
+The driver seals. The tasks' counts add up exactly, except for keys that stand in more than
+one task, or that another writer changed since. Those keys, and only those, are judged again
+against the newest version. So a commit costs a look at the hashes of its own runs, and a
+lost race costs the rows that both writers touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.errors import DataError
+from spark_upsert.hashing import even_cuts
+from spark_upsert.schema import DIFF, Scope
+from spark_upsert.state.log import new_token
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.state.resolve import Resolution, resolve
+from spark_upsert.state.rows import BatchPart, Rows, RunPart
+from spark_upsert.state.run import RUNS, RunFile, Span, write_run
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import Store
+from spark_upsert.upsert.counters import EMPTY, Counters
+from spark_upsert.upsert.drain import classify, count
+from spark_upsert.upsert.stash import Stash, count_losers
+from spark_upsert.words import equal_rows
+
+SEAL_ROWS = 1 << 20
+"""Hashes that the seal compares at once: 8 MiB per task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What one task has made durable, not yet visible."""
+
+    base_version: int
+    """The version against which the commands were counted."""
+    files: tuple[RunFile, ...] = ()
+    counters: Counters = EMPTY
+
+
+def stage(
+    snapshot: Snapshot, commands: Iterable[pa.RecordBatch], *, overwrite: bool = False
+) -> Staged:
+    """Write the commands of one task durably and count their effects.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The table when the epoch was planned.
+    commands : iterable of pyarrow.RecordBatch
+        Columns as `TableSchema.run`, any order.
+    overwrite : bool
+        Whether the epoch replaces the contents: then order keys of the past do not count.
+    """
+    schema = snapshot.manifest.schema
+    files = []
+    with Stash(schema) as stash:
+        for batch in commands:
+            stash.add(batch)
+        counters = EMPTY
+        for batch in stash.seal():
+            files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
+            rows = Rows(schema, [BatchPart(batch)])
+            counters += _judge(snapshot, rows, np.arange(len(rows)), overwrite=overwrite)
+        counters += stash.counters
+    return Staged(base_version=snapshot.manifest.version, files=tuple(files), counters=counters)
+
+
+def discard(store: Store, staged: Iterable[Staged]) -> None:
+    """Remove files that no commit will ever name."""
+    for part in staged:
+        for file in part.files:
+            store.delete(file.path)
+
+
+def _judge(
+    snapshot: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64], *, overwrite: bool
+) -> Counters:
+    """Count what commands, one per key and sorted by hash, do to a snapshot."""
+    if not snapshot.manifest.slices:
+        puts = int((rows.take([DIFF], chosen)[0].to_numpy() > 0).sum())
+        return Counters(inserts=puts, absent=len(chosen) - puts)
+    found = snapshot.find(rows.hashes[chosen], rows.take(rows.schema.keys, chosen))
+    scope = Scope.ARRIVAL if overwrite else rows.schema.scope
+    return count(classify(rows, chosen, found, scope))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """An epoch that all tasks have staged, ready to be sealed at any version."""
+
+    base: Snapshot
+    staged: tuple[Staged, ...]
+    """In the order of the tasks."""
+    transaction: Transaction | None
+    overwrite: bool = False
+    allow_unordered: bool = False
+
+    def seal(self, head: Manifest) -> Commit:
+        """Return the commit that makes the epoch visible right behind ``head``.
+
+        Raises
+        ------
+        DataError
+            Without order keys, two tasks hold different values of one key.
+        """
+        counters = sum((part.counters for part in self.staged), EMPTY)
+        newest = Snapshot(self.base.store, head)
+        for rows, chosen in self._contested(head):
+            counters += self._recount(newest, rows, chosen)
+        if self.overwrite:
+            kept = counters.updates + counters.deletes
+            counters += Counters(retracted=head.live_rows - kept)
+        assert counters.is_balanced, counters
+        return Commit(
+            version=head.version + 1,
+            kind=Kind.OVERWRITE if self.overwrite else Kind.APPEND,
+            timestamp_ms=0,
+            token="",
+            transaction=self.transaction,
+            added=tuple(file for part in self.staged for file in part.files),
+            counters=counters.to_json(),
+            live_rows=head.live_rows + counters.live_delta,
+        )
+
+    def _contested(self, head: Manifest) -> Iterator[tuple[Rows, npt.NDArray[np.int64]]]:
+        """Yield the commands whose counts do not simply add up, range by range of the hash."""
+        writing = [part for part in self.staged if part.files]
+        is_rewritten, newer = self._changed_since(head)
+        if not writing or (len(writing) == 1 and not newer and not is_rewritten):
+            return
+        total = sum(file.rows for part in writing for file in part.files)
+        for lower, upper in even_cuts(1 + total // SEAL_ROWS):
+            rows = self._rows(head, writing, lower, upper)
+            if is_rewritten:
+                chosen = np.arange(len(rows))
+            else:
+                others = [part.hashes for part, _ in newer.parts(lower, upper)] if newer else []
+                chosen = np.flatnonzero(_shared(rows.hashes, others))
+            if len(chosen):
+                yield rows, chosen
+
+    def _changed_since(self, head: Manifest) -> tuple[bool, Snapshot | None]:
+        """Return whether the past was replaced, and the entries that are newer than the base."""
+        base = self.base.manifest
+        if head.version == base.version:
+            return False, None
+        if base.slices and not any(s.epochs.lower <= base.version for s in head.slices):
+            return True, None
+        newer = tuple(s for s in head.slices if s.epochs.upper > base.upper)
+        if not newer:
+            return False, None
+        return False, Snapshot(self.base.store, replace(head, slices=newer))
+
+    def _rows(self, head: Manifest, staged: Sequence[Staged], lower: int, upper: int) -> Rows:
+        """Return the staged commands with hashes in a range, in the order of the tasks."""
+        spans = [
+            Span.within(RUNS.open(self.base.store, file), lower, upper)
+            for part in staged
+            for file in part.files
+            if file.hash_min < upper and lower <= file.hash_max
+        ]
+        return Rows(head.schema, [RunPart(span) for span in spans])
+
+    def _recount(self, newest: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64]) -> Counters:
+        """Return by how much the tasks' counts are wrong for contested commands."""
+        counted = EMPTY
+        owners = rows.part_of(chosen)
+        for owner in np.unique(owners):
+            mine = chosen[owners == owner]
+            counted += _judge(self.base, rows, mine, overwrite=self.overwrite)
+        resolution = resolve(rows, chosen=chosen)
+        if not self.allow_unordered:
+            _require_order(rows, resolution)
+        right = _judge(newest, rows, resolution.winners, overwrite=self.overwrite)
+        return right + count_losers(rows, resolution) - counted
+
+
+def _shared(
+    own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]
+) -> npt.NDArray[np.bool_]:
+    """Return which hashes stand twice among their own, or among the others."""
+    order = np.argsort(own)
+    ordered = own[order]
+    same = ordered[1:] == ordered[:-1]
+    shared = np.zeros(len(own), dtype=np.bool_)
+    shared[order[1:][same]] = True
+    shared[order[:-1][same]] = True
+    for other in others:
+        places = np.minimum(np.searchsorted(other, own), len(other) - 1)
+        shared |= other[places] == own
+    return shared
+
+
+def _require_order(rows: Rows, resolution: Resolution) -> None:
+    """Refuse two different commands of one key when nothing orders their tasks."""
+    schema = rows.schema
+    if schema.scope is not Scope.ARRIVAL or not len(resolution.losers):
+        return
+    names = [*schema.columns.names, DIFF]
+    equal = equal_rows(rows.take(names, resolution.losers), rows.take(names, resolution.beaten_by))
+    if bool(equal.all()):
+        return
+    row = resolution.losers[~equal][:1]
+    key = ", ".join(
+        f"{name}={column[0].as_py()!r}"
+        for name, column in zip(schema.keys, rows.take(schema.keys, row), strict=True)
+    )
+    raise DataError(
+        f"{int((~equal).sum())} keys have different values in several tasks of one epoch, and "
+        f"nothing says which is the later one (for example {key}). Nothing was committed.",
+        hint="add .option('sequenceBy', <column>), or repartition the rows by key before the "
+        "write, or accept any of them with .option('allowUnordered', 'true').",
+    )

@@ -1,0 +1,154 @@
+"""The stash: commands of one epoch, waiting for the seal.
+
+It keeps, per key, the one command that can still win. Batches pile up unsorted; when they
+outgrow what is settled, all is resolved again, so that sizes double, each row is moved
+O(log n) times and memory is O(keys), not O(rows). What exceeds the memory goes to local
+disk as sorted runs, and the seal merges them range by range of the hash.
+
+Source: Materialize, ``upsert_continual_feedback_v2.rs`` (consolidation of ``UpsertDiff``
+in a merge batcher). We settle by bytes instead of by chunk count.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.hashing import HASH_END, even_cuts
+from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.state.resolve import Resolution, resolve
+from spark_upsert.state.rows import BatchPart, Part, Rows, RunPart
+from spark_upsert.state.run import Run, Span, write_run
+from spark_upsert.store.local import LocalStore
+from spark_upsert.upsert.counters import EMPTY, Counters
+from spark_upsert.words import compare
+
+SETTLE_BYTES = 64 << 20
+"""Pending batches are resolved when they reach this size, or the settled size if larger."""
+
+SPILL_BYTES = 192 << 20
+"""Settled commands beyond this go to disk. A task needs about three times as much."""
+
+
+class Stash:
+    """Commands of one epoch and one task. A context manager: it may own files on disk."""
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        *,
+        settle_bytes: int = SETTLE_BYTES,
+        spill_bytes: int = SPILL_BYTES,
+    ) -> None:
+        self._schema = schema
+        self._settle_bytes = settle_bytes
+        self._spill_bytes = spill_bytes
+        self._pending: list[BatchPart] = []
+        self._pending_bytes = 0
+        self._settled: BatchPart | None = None
+        self._spilled: list[Run] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.counters = EMPTY
+        """Rows taken in, and those that are already beaten."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Stash(rows={self.counters.rows:_}, superseded={self.counters.superseded:_}, "
+            f"spilled={len(self._spilled)})"
+        )
+
+    def __enter__(self) -> Stash:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._spilled.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def add(self, commands: pa.RecordBatch) -> None:
+        """Take commands in; columns as `TableSchema.run`, in any order."""
+        if commands.num_rows == 0:
+            return
+        self.counters += Counters(rows=commands.num_rows)
+        self._pending.append(BatchPart(commands))
+        self._pending_bytes += commands.nbytes
+        settled = 0 if self._settled is None else self._settled.batch.nbytes
+        if self._pending_bytes >= max(self._settle_bytes, settled):
+            self._settle()
+
+    def seal(self) -> Iterator[pa.RecordBatch]:
+        """Yield the winning command of each key, sorted by (hash, key), in bounded batches.
+
+        The batches have disjoint, ascending ranges of hashes. Nothing may be added after.
+        """
+        self._settle()
+        if self._settled is None and not self._spilled:
+            return
+        if not self._spilled:
+            assert self._settled is not None
+            yield self._settled.batch
+            return
+        bytes_total = sum(run.file.bytes for run in self._spilled)
+        for lower, upper in even_cuts(1 + 2 * bytes_total // self._spill_bytes):
+            parts: list[Part] = [RunPart(Span.within(run, lower, upper)) for run in self._spilled]
+            if self._settled is not None:
+                parts.append(_range_of(self._settled, lower, upper))
+            batch = self._resolve(Rows(self._schema, parts))
+            if batch.num_rows:
+                yield batch
+
+    def _settle(self) -> None:
+        if not self._pending:
+            return
+        parts = [*([self._settled] if self._settled else []), *self._pending]
+        batch = self._resolve(Rows(self._schema, parts))
+        self._pending, self._pending_bytes = [], 0
+        self._settled = BatchPart(batch)
+        if batch.nbytes > self._spill_bytes:
+            self._spill(batch)
+
+    def _resolve(self, rows: Rows) -> pa.RecordBatch:
+        resolution = resolve(rows)
+        self.counters += count_losers(rows, resolution)
+        names = self._schema.run.names
+        return pa.RecordBatch.from_arrays(
+            rows.take(names, resolution.winners), schema=self._schema.run
+        )
+
+    def _spill(self, batch: pa.RecordBatch) -> None:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="upsertflow-stash-")
+        store = LocalStore(self._folder.name)
+        file = write_run(store, f"{len(self._spilled)}.arrow", batch)
+        self._spilled.append(Run(file, store.map(file.path)))
+        self._settled = None
+
+
+def _range_of(part: BatchPart, lower: int, upper: int) -> BatchPart:
+    start = int(np.searchsorted(part.hashes, np.uint64(lower))) if lower else 0
+    stop = int(np.searchsorted(part.hashes, np.uint64(upper))) if upper < HASH_END else len(part)
+    return BatchPart(part.batch.slice(start, stop - start))
+
+
+def count_losers(rows: Rows, resolution: Resolution) -> Counters:
+    """Count beaten commands: equal in order to their winner (duplicates), or superseded."""
+    count = len(resolution.losers)
+    if count == 0:
+        return EMPTY
+    schema = rows.schema
+    if schema.scope is Scope.ARRIVAL:
+        return Counters(superseded=count)
+    names = schema.order_columns
+    order = compare(rows.take(names, resolution.losers), rows.take(names, resolution.beaten_by))
+    ties = int((order == 0).sum())
+    return Counters(superseded=count - ties, duplicates=ties)
