@@ -149,6 +149,13 @@ class TableSchema:
                 f"each column may stand once, found more than one '{twice[0]}'.",
                 hint="rename or drop the others.",
             )
+        for field in self.columns:
+            if pa.types.is_null(field.type):
+                raise SchemaError(
+                    f"the column '{field.name}' has no type: all that it can hold is null.",
+                    hint="cast it to the type that its values will have, or drop it.",
+                    column=field.name,
+                )
         if not self.keys:
             raise OptionError.missing("keys", "the columns that identify a row, comma separated")
         for key in self.keys:

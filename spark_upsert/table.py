@@ -23,13 +23,14 @@ import pyarrow as pa
 
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.state.compaction import Merged, choose, choose_all, merge
 from spark_upsert.state.log import Clock, Log
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, is_applicable
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store, open_store
 from spark_upsert.upsert.changes import ChangeOptions, plan, read_changes
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.epoch import Epoch, Staged, discard, stage
+from spark_upsert.upsert.epoch import Epoch, Staged, stage
 
 
 class Table:
@@ -184,33 +185,67 @@ class Table:
 
         committed = self.log.append(propose)
         if committed is None:
-            self.discard(epoch.staged, epoch.transaction)
+            self.discard(epoch.staged)
         return committed
 
-    def discard(self, staged: Iterable[Staged], transaction: Transaction | None) -> None:
-        """Remove staged files, unless the table has come to use them.
+    def discard(self, staged: Iterable[Staged]) -> None:
+        """Remove staged files, unless some version has come to use them.
 
         A commit may have succeeded although its caller saw an error: the log decides.
         """
-        used = {part.file.path for part in self.log.head().slices}
-        if transaction is not None:
-            used |= self._files_of(transaction)
-        remaining = [
-            replace(part, files=tuple(f for f in part.files if f.path not in used))
-            for part in staged
-        ]
-        discard(self.store, remaining)
+        staged = [part for part in staged if part.files]
+        if not staged:
+            return
+        lower = min(part.base_version for part in staged) + 1
+        commits = self.log.commits(lower, self.log.head().upper)
+        used = {file.path for commit in commits for file in commit.added}
+        for part in staged:
+            for file in part.files:
+                if file.path not in used:
+                    self.store.delete(file.path)
 
-    def _files_of(self, transaction: Transaction) -> set[str]:
-        """Return the files of a committed transaction, even if compacted away since."""
-        head = self.log.head()
-        if not head.has(transaction):
-            return set()
-        for version in range(head.version, 0, -1):
-            commit = self.log.commit(version)
-            if commit.transaction == transaction:
-                return {file.path for file in commit.added}
-        return set()
+    # -- upkeep ----------------------------------------------------------------------
+
+    def compact(self, *, full: bool = False) -> int:
+        """Merge runs until nothing is due; returns the number of merges.
+
+        Parameters
+        ----------
+        full : bool
+            Whether to leave one run everywhere, whatever the sizes.
+        """
+        merges = 0
+        jobs = choose_all(self.log.head()) if full else choose(self.log.head())
+        while jobs:
+            for job in jobs:
+                merges += self.commit_merges([merge(self.store, self.log.head(), job)])
+            jobs = [] if full else choose(self.log.head())
+        return merges
+
+    def commit_merges(self, merges: Iterable[Merged]) -> int:
+        """Make merges visible; returns how many. One whose runs are gone is dropped."""
+        count = 0
+        for merged in merges:
+
+            def propose(head: Manifest, merged: Merged = merged) -> Commit | None:
+                if not is_applicable(head, merged.taken):
+                    return None
+                return Commit(
+                    version=0,
+                    kind=Kind.COMPACT,
+                    timestamp_ms=0,
+                    token="",
+                    compacted=merged.added,
+                    taken=merged.taken,
+                    live_rows=head.live_rows,
+                )
+
+            if self.log.append(propose) is not None:
+                count += 1
+            else:
+                for part in merged.added:
+                    self.store.delete(part.file.path)
+        return count
 
     # -- reading ---------------------------------------------------------------------
 

@@ -234,20 +234,21 @@ def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
 
 def _equal_lists(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
     """Compare lists and maps: the same length, and the same elements in the same order."""
+    one, other = _as_lists(one), _as_lists(other)
     sizes = [np.asarray(pc.list_value_length(side).fill_null(0)) for side in (one, other)]
     same = np.asarray(sizes[0] == sizes[1], dtype=np.bool_)
     rows = np.flatnonzero(same & (sizes[0] > 0))
     if not len(rows):
         return same
-    left, right = (_elements(side.take(pa.array(rows))) for side in (one, other))
+    left, right = (side.take(pa.array(rows)).flatten() for side in (one, other))
     begins = np.concatenate([[0], np.cumsum(sizes[0][rows])[:-1]])
     same[rows] = np.logical_and.reduceat(_equal(left, right), begins)
     return same
 
 
-def _elements(lists: pa.Array) -> pa.Array:
-    """Return all elements of lists or maps, one after the other; maps as key-value structs."""
-    if pa.types.is_map(lists.type):
-        struct = pa.struct([lists.type.key_field, lists.type.item_field])
-        lists = lists.cast(pa.list_(struct))
-    return lists.flatten()
+def _as_lists(array: pa.Array) -> pa.Array:
+    """Return maps as lists of key-value structs, which Arrow can measure and flatten."""
+    if not pa.types.is_map(array.type):
+        return array
+    struct = pa.struct([array.type.key_field, array.type.item_field])
+    return array.cast(pa.list_(struct))

@@ -1,16 +1,18 @@
 """Register the source by hand, for a program whose code arrived as an archive.
 
-A package in ``site-packages`` is discovered by Spark and needs none of this. A jar or zip that came by
-``--packages`` or ``--py-files`` is on the driver's ``sys.path``, but neither Spark's discovery nor the process
-that hosts a streaming source has it there. So the class we register is pickled *by value*: it arrives
-without being imported, finds the archive, puts it on ``sys.path`` and hands every call to the real
-``DefaultSource``. What that returns is pickled by reference, as always; the tasks that load it have the
-archive on their path already, because Spark sends its name along with every function.
+A package in ``site-packages`` is discovered by Spark and needs none of this. A jar or zip that
+came by ``--packages`` or ``--py-files`` is on the driver's ``sys.path``, but neither Spark's
+discovery nor the process that hosts a streaming source has it there. So the class we register is
+pickled *by value*: it arrives without an import, finds the archive, puts it on ``sys.path`` and
+hands every call to the real ``DefaultSource``. What that returns is pickled by reference, as always;
+the tasks that load it have the archive on their path, because Spark sends its name with every
+function.
 
-Invariant: only the small class below travels by value; every class of the engine has one identity per process.
+Invariant: only the small class below travels by value. Every other class of ours has one identity
+per process.
 
-Rejected: ``cloudpickle.register_pickle_by_value``, which needs no archive on the workers, but puts the engine
-into every task and makes ``isinstance`` fail between objects that came by different ways.
+Rejected: ``cloudpickle.register_pickle_by_value``. It needs no archive on the workers, but puts the
+engine into every task and makes ``isinstance`` fail between objects that came by different ways.
 """
 
 from typing import TYPE_CHECKING
@@ -34,11 +36,11 @@ def register(spark: "SparkSession") -> None:
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        Registration belongs to this session; a new session needs its own. Calling twice is harmless.
+        Registration belongs to the session; a new one needs its own. Calling twice is harmless.
 
     Notes
     -----
-    Needed with ``--packages`` and ``--py-files``, harmless with a package that is installed on every node.
+    Needed with ``--packages`` and ``--py-files``, harmless with a package installed on every node.
 
     Examples
     --------
@@ -50,7 +52,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def archive() -> str | None:
-    """Path of the jar or zip that holds this package on this machine; None if it lies in a plain folder."""
+    """Path of the jar or zip that this package was imported from; None if from a plain folder."""
     # Only zipimport's loader knows an archive; asking it beats guessing from `__file__`.
     return getattr(__spec__.loader if __spec__ else None, "archive", None)
 
@@ -61,12 +63,13 @@ def by_value(archive: str | None) -> type[DataSource]:
     Parameters
     ----------
     archive : str or None
-        Where the driver found the archive. None: the package must be installed where the class is used.
+        Where the driver found the archive. None: the package is installed wherever it is used.
 
     Notes
     -----
-    A class defined inside a function has no importable name, hence cloudpickle sends its body. For the same
-    reason it must not use any name of this module: that name would be sent as an import of this package.
+    A class defined inside a function has no importable name, hence cloudpickle sends its body. For
+    the same reason it must use no name that this module defines: that name would be sent as an
+    import of this package.
     """
 
     class Upsertflow(DataSource):
@@ -77,7 +80,7 @@ def by_value(archive: str | None) -> type[DataSource]:
             return "upsertflow"
 
         def real(self) -> DataSource:
-            """Import the real source, with the archive first on the path, and give it the options."""
+            """Import the real source, from the archive if there is one, and hand it the options."""
             import os
             import sys
 
@@ -85,9 +88,9 @@ def by_value(archive: str | None) -> type[DataSource]:
 
             places: list[str] = []
             if archive:
-                # The session's own copy first; a streaming source is given a root one folder below it,
-                # and a path to an archive that is not there. The driver's path helps in local mode,
-                # the working folder on YARN and Kubernetes.
+                # The session's own copy first; a streaming source is given a root one folder below
+                # it, and a path to an archive that is not there. The driver's path helps in local
+                # mode, the working folder on YARN and Kubernetes.
                 root, name = SparkFiles.getRootDirectory(), os.path.basename(archive)
                 folders = (root, os.path.dirname(root), os.path.dirname(archive), os.curdir)
                 places = [os.path.join(folder, name) for folder in folders]
@@ -99,11 +102,11 @@ def by_value(archive: str | None) -> type[DataSource]:
                 from pyspark_upsertflow import DefaultSource
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(
-                    f"{sys.executable} cannot import {error.name}, which the format 'upsertflow' needs; "
-                    f"archives looked for: {', '.join(places) or 'none'}\n\n"
-                    "Hint: run `pip install upsertflow` for this interpreter on every node, or start Spark "
-                    "with --packages io.github.upsertflow:upsertflow:VERSION; if it is the wrong "
-                    "interpreter, set PYSPARK_PYTHON before the session starts.",
+                    f"{sys.executable} cannot import {error.name}, which the format 'upsertflow' "
+                    f"needs; archives looked for: {', '.join(places) or 'none'}\n\n"
+                    "Hint: run `pip install upsertflow` for this interpreter on every node, or "
+                    "start Spark with --packages io.github.upsertflow:upsertflow:VERSION; if it is "
+                    "the wrong interpreter, set PYSPARK_PYTHON before the session starts.",
                     name=error.name,
                 ) from error
             return DefaultSource(self.options)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_upsert.state.compaction import Merged
 from spark_upsert.upsert.epoch import Staged
 
 
@@ -18,5 +19,6 @@ class StagedMessage(WriterCommitMessage):
     """
 
     staged: Staged
+    merges: tuple[Merged, ...]
     task_index: int
     query_id: str | None

@@ -14,10 +14,15 @@ import pyarrow as pa
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options import WriteOptions
 from spark_upsert.schema import Scope, TableSchema, find_column, storage_type
+from spark_upsert.state.compaction import Job, choose
 from spark_upsert.state.manifest import Manifest
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
+
+
+JOBS_MAX = 16
+"""Merges planned for one epoch. They travel to every task, so they are few; the rest waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +35,8 @@ class WritePlan:
     envelope: UpsertEnvelope
     overwrite: bool
     allow_unordered: bool
+    jobs: tuple[Job, ...] = ()
+    """Merges that are due: the n-th task does the n-th one."""
 
     def table(self) -> Table:
         """Open the table, on the driver or in a task."""
@@ -78,6 +85,7 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
         envelope=envelope,
         overwrite=overwrite,
         allow_unordered=options.allow_unordered,
+        jobs=() if overwrite else tuple(choose(manifest)[:JOBS_MAX]),
     )
 
 

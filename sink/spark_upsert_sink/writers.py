@@ -22,8 +22,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options import WriteOptions
+from spark_upsert.state.compaction import merge
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import open_store
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.plan import WritePlan, plan_write
@@ -40,13 +42,17 @@ def _plan(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Writ
 
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-    """Stage the rows of this task."""
+    """Stage the rows of this task and do its share of the compaction."""
     context = TaskContext.get()
-    snapshot = Snapshot(plan.table().store, plan.base)
+    task_index = context.partitionId() if context else 0
+    store = open_store(plan.path, plan.storage)
     commands = (plan.envelope.commands(batch) for batch in batches)
+    staged = stage(Snapshot(store, plan.base), commands, overwrite=plan.overwrite)
+    jobs = plan.jobs[task_index : task_index + 1]
     return StagedMessage(
-        staged=stage(snapshot, commands, overwrite=plan.overwrite),
-        task_index=context.partitionId() if context else 0,
+        staged=staged,
+        merges=tuple(merge(store, plan.base, job) for job in jobs),
+        task_index=task_index,
         query_id=context.getLocalProperty(_QUERY_ID) if context else None,
     )
 
@@ -61,14 +67,21 @@ def _commit(
     plan: WritePlan, messages: list[WriterCommitMessage | None], transaction: Transaction | None
 ) -> None:
     table = plan.table()
+    staged = _staged(messages)
+    # A stream's commit is planned anew, and others may have committed since the tasks counted.
+    version = min((part.base_version for part in staged), default=plan.base.version)
+    base = plan.base if version == plan.base.version else table.log.at(version)
     table.commit(
         Epoch(
-            base=Snapshot(table.store, plan.base),
-            staged=_staged(messages),
+            base=Snapshot(table.store, base),
+            staged=staged,
             transaction=transaction,
             overwrite=plan.overwrite,
             allow_unordered=plan.allow_unordered,
         )
+    )
+    table.commit_merges(
+        merged for m in messages if isinstance(m, StagedMessage) for merged in m.merges
     )
 
 
@@ -92,7 +105,7 @@ class UpsertBatchWriter(DataSourceArrowWriter):
         _commit(self._plan, messages, self._transaction())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._plan.table().discard(_staged(messages), self._transaction())
+        self._plan.table().discard(_staged(messages))
 
 
 class UpsertStreamWriter(DataSourceStreamArrowWriter):
@@ -115,10 +128,7 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
         _commit(self._plan, messages, self._transaction(messages, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        staged = _staged(messages)
-        if staged:
-            transaction = self._transaction(messages, batchId)
-            self._plan.table().discard(staged, transaction)
+        self._plan.table().discard(_staged(messages))
 
     def _transaction(
         self, messages: list[WriterCommitMessage | None], batch_id: int

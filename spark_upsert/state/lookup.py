@@ -104,11 +104,12 @@ def _search(
     keys: Sequence[pa.Array],
 ) -> tuple[Positions, Positions]:
     """Return which keys a part holds, and where."""
-    own = part.hashes
+    own = part.unverified_hashes
     if not len(own) or not len(hashes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    low = int(np.searchsorted(hashes, own[0], side="left"))
-    high = int(np.searchsorted(hashes, own[-1], side="right"))
+    first, last = part.hashes_at(np.array([0, len(own) - 1]))
+    low = int(np.searchsorted(hashes, first, side="left"))
+    high = int(np.searchsorted(hashes, last, side="right"))
     probes = hashes[low:high]
     places = np.searchsorted(own, probes).astype(np.int64)
     if isinstance(part, RunPart):
@@ -128,7 +129,7 @@ def _search(
         inside = positions < len(own)
         candidates, positions = candidates[inside], positions[inside]
         if len(candidates):
-            shared = own[positions] == hashes[candidates]
+            shared = part.hashes_at(positions) == hashes[candidates]
             candidates, positions = candidates[shared], positions[shared]
     empty = np.empty(0, dtype=np.int64)
     return np.concatenate([empty, *found_keys]), np.concatenate([empty, *found_positions])
@@ -136,11 +137,9 @@ def _search(
 
 def _verify_search(part: RunPart, probes: npt.NDArray[np.uint64], places: Positions) -> None:
     """Check both neighbours of each found place: they prove that the search went right."""
-    own = part.hashes
-    above = np.minimum(places, len(own) - 1)
-    below = np.maximum(places - 1, 0)
-    part.verify_hashes(above)
-    part.verify_hashes(below)
-    misled = ((places > 0) & (own[below] >= probes)) | ((places < len(own)) & (own[above] < probes))
+    count = len(part)
+    above = part.hashes_at(np.minimum(places, count - 1))
+    below = part.hashes_at(np.maximum(places - 1, 0))
+    misled = ((places > 0) & (below >= probes)) | ((places < count) & (above < probes))
     if bool(misled.any()):
         raise CorruptionError.in_file(part.path, "hashes in ascending order", "others")

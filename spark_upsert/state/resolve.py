@@ -19,7 +19,7 @@ part of the entries, in any grouping that keeps this order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,10 +68,8 @@ def arrange(
     """
     hashes = rows.hashes if chosen is None else rows.hashes[chosen]
     places = np.argsort(hashes)
-    ordered = hashes[places]
     order: Positions = places if chosen is None else chosen[places]
-    begins = np.ones(len(order), dtype=np.bool_)
-    begins[1:] = ordered[1:] != ordered[:-1]
+    begins = _begins(hashes[places])
     if bool(begins.all()):
         return Arrangement(order, begins)
 
@@ -82,7 +80,7 @@ def arrange(
     words = [np.asarray(word) for word in precedence(members)]
     by_precedence = np.lexsort((members, *reversed(words), group))
     same = _same_key_as_before(rows, members[by_precedence], group)
-    if not bool((same | (np.diff(group, prepend=0) != 0)).all()):
+    if not bool((same | _begins(group)).all()):
         # Different keys share a hash: sort by the keys themselves, too.
         keys = sort_words(rows.take(rows.schema.keys, members))
         by_precedence = np.lexsort((members, *reversed(words), *reversed(keys), group))
@@ -138,13 +136,63 @@ def resolve(
     chosen: Positions | None = None,
     epochs: Callable[[Positions], Epochs] | None = None,
 ) -> Resolution:
-    """Return the winning entry of each key, sorted by (hash, key), and the losers."""
-    order, begins = arrange(rows, chosen, precedence_of(rows, epochs))
+    """Return the winning entry of each key, sorted by (hash, key), and the losers.
+
+    Notes
+    -----
+    Rows that share no hash win at once. The others are not sorted by precedence: the best
+    of each key is found in a few passes over them. Only where different keys share a hash
+    are they sorted by key (`arrange`).
+    """
+    precedence = precedence_of(rows, epochs)
+    hashes = rows.hashes if chosen is None else rows.hashes[chosen]
+    places = np.argsort(hashes)
+    order: Positions = places if chosen is None else chosen[places]
+    begins = _begins(hashes[places])
     if bool(begins.all()):
         none = np.empty(0, dtype=np.int64)
         return Resolution(order, none, none)
+    shared = ~begins
+    shared[:-1] |= ~begins[1:]
+    members = order[shared]
+    group = np.cumsum(begins[shared])
+    if not bool((_same_key_as_before(rows, members, group) | _begins(group)).all()):
+        arranged = arrange(rows, chosen, precedence)
+        return _split(arranged.order, arranged.begins)
+    best = _best_of_groups(members, np.flatnonzero(_begins(group)), precedence(members))
+    winner = best[group - 1]
+    loses = members != winner
+    order[begins & shared] = best
+    return Resolution(order[begins], members[loses], winner[loses])
+
+
+def _begins(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where a sorted sequence has a value for the first time."""
+    begins = np.ones(len(values), dtype=np.bool_)
+    begins[1:] = values[1:] != values[:-1]
+    return begins
+
+
+def _split(order: Positions, begins: npt.NDArray[np.bool_]) -> Resolution:
     winner_of_place = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
     return Resolution(order[begins], order[~begins], winner_of_place[~begins])
+
+
+def _best_of_groups(
+    members: Positions, firsts: Positions, precedence: Sequence[Words]
+) -> Positions:
+    """Return the member with the smallest precedence of each group, the earliest of equals."""
+    counts = np.diff(firsts, append=len(members))
+    candidate = np.ones(len(members), dtype=np.bool_)
+    for word in precedence:
+        masked = np.where(candidate, word, _LAST_WORD)
+        candidate &= word == np.repeat(np.minimum.reduceat(masked, firsts), counts)
+    masked_members = np.where(candidate, members, np.iinfo(np.int64).max)
+    best: Positions = np.minimum.reduceat(masked_members, firsts)
+    return best
+
+
+_LAST_WORD = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def epochs_by_part(rows: Rows, epochs: Sequence[int]) -> Callable[[Positions], Epochs]:

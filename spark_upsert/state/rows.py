@@ -27,7 +27,14 @@ class Part(Protocol):
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """The key hash of each row."""
+        """The key hash of each row, verified."""
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
+        """The same for a search, which touches few of them and verifies what it finds."""
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        """Return the verified hashes of the rows at some positions."""
 
     def has(self, name: str) -> bool:
         """Return whether the part stores a column."""
@@ -52,6 +59,12 @@ class RunPart:
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
+        [column] = self.slice([HASH], 0, self._count)
+        hashes: npt.NDArray[np.uint64] = column.to_numpy()
+        return hashes
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
         return self._run.hashes[self._start : self._start + self._count]
 
     def has(self, name: str) -> bool:
@@ -63,9 +76,9 @@ class RunPart:
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         return self._run.slice(names, self._start + start, self._start + stop)
 
-    def verify_hashes(self, positions: Positions) -> None:
-        """Verify the pages that hold the hashes at some positions."""
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
         self._run.verify_at([HASH], positions + self._start)
+        return self.unverified_hashes[positions]
 
     @property
     def path(self) -> str:
@@ -85,6 +98,13 @@ class BatchPart:
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:
         return self.batch.column(HASH).to_numpy()
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
+        return self.hashes
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        return self.hashes[positions]
 
     def has(self, name: str) -> bool:
         return name in self.batch.schema.names
@@ -159,6 +179,16 @@ class Rows:
         stored = [name for name in names if part.has(name)]
         found = dict(zip(stored, part.slice(stored, start, stop), strict=True))
         return [self._adapt(found.get(name), name, stop - start) for name in names]
+
+    def gathered(self, names: Sequence[str]) -> Rows:
+        """Return some columns of the same rows as one part in memory, cheap to address.
+
+        The hash must be among the names.
+        """
+        pieces = [self.slice(i, names, 0, len(part)) for i, part in enumerate(self.parts)]
+        columns = [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
+        batch = pa.RecordBatch.from_arrays(columns, names=list(names))
+        return Rows(self.schema, [BatchPart(batch)])
 
     def _type(self, name: str) -> pa.DataType:
         return self.schema.run.field(name).type

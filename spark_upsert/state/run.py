@@ -188,13 +188,27 @@ class Run:
         metadata = reader.get_batch_with_custom_metadata(1).custom_metadata
         self._crcs = np.frombuffer(bytes.fromhex(metadata[_PAGES_KEY].decode()), dtype="<u4")
         self._verified = np.zeros(len(self._crcs), dtype=np.bool_)
-        self._verify_pages(np.arange(min(_HEAD_PAGES, len(self._crcs))))
+        self._verify_head()
         self._batch = reader.get_batch(0)
         self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
 
     def __repr__(self) -> str:
         checked = int(self._verified.sum())
         return f"Run({self.file.path}, rows={self.file.rows:_}, pages={checked}/{len(self._crcs)})"
+
+    def _verify_head(self) -> None:
+        """Verify the schema and the first batch's header before Arrow parses the header.
+
+        Both are messages: four bytes of mark, four of length, and as many of content. Each
+        is read only after its pages are verified.
+        """
+        begin = _MAGIC_BYTES
+        for _ in range(2):
+            content = begin + _PREFIX_BYTES
+            self._verify_pages(_pages(begin, content))
+            length = memoryview(self._buffer)[begin + 4 : content]
+            begin = content + int.from_bytes(length, "little")
+            self._verify_pages(_pages(content, begin))
 
     @property
     def names(self) -> list[str]:
@@ -275,8 +289,16 @@ class Run:
             self._verified[page] = True
 
 
-_HEAD_PAGES = 2
-"""The schema and the first batch's header lie in the first pages of a file."""
+_MAGIC_BYTES = 8
+"""``ARROW1`` and padding, at the beginning of a file."""
+
+_PREFIX_BYTES = 8
+"""Mark and length, before each message of a file."""
+
+
+def _pages(start: int, stop: int) -> npt.NDArray[np.int64]:
+    """Return the pages that hold the bytes ``start <= i < stop``, at least one."""
+    return np.arange(start // PAGE_BYTES, (stop - 1) // PAGE_BYTES + 1)
 
 
 def _ranges(array: pa.Array, start: int, stop: int) -> Iterable[tuple[int, int]]:
@@ -315,7 +337,7 @@ class RunCache:
     Keyed by immutable files, so that an entry is never out of date.
     """
 
-    count_max: int = 512
+    count_max: int = 4096
     _runs: OrderedDict[tuple[str, str], Run] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

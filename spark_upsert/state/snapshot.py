@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.schema import DIFF
+from spark_upsert.schema import DIFF, HASH
 from spark_upsert.state.lookup import Found, find
 from spark_upsert.state.manifest import Manifest
-from spark_upsert.state.resolve import epochs_by_part, resolve
+from spark_upsert.state.resolve import resolve
 from spark_upsert.state.rows import Part, Rows, RunPart
 from spark_upsert.state.run import RUNS, Positions, Span
 from spark_upsert.store import Store
@@ -101,22 +101,24 @@ def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
     """
     if len(rows.parts) < 2:
         return np.empty(0, dtype=np.int64)
-    largest = int(np.argmax([len(part) for part in rows.parts]))
-    own = rows.parts[largest].hashes
-    others = [
-        np.arange(rows.starts[i], rows.starts[i + 1])
-        for i in range(len(rows.parts))
-        if i != largest
-    ]
-    wanted = np.sort(np.concatenate([p.hashes for i, p in enumerate(rows.parts) if i != largest]))
+    largest = int(np.argmax(np.diff(rows.starts)))
+    start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
+    identity = rows.gathered([HASH, *rows.schema.keys, *rows.schema.order_columns])
+    others = np.concatenate([np.arange(start), np.arange(stop, len(rows))])
+    own = identity.hashes[start:stop]
+    wanted = np.sort(identity.hashes[others])
     low = np.searchsorted(own, wanted, side="left")
-    high = np.searchsorted(own, wanted, side="right")
+    hit = low < len(own)
+    hit[hit] = own[low[hit]] == wanted[hit]
+    hit[1:] &= wanted[1:] != wanted[:-1]
+    # Where a hash stands in the largest part: +1 at its first row, -1 behind its last.
     marks = np.zeros(len(own) + 1, dtype=np.int64)
-    np.add.at(marks, low[high > low], 1)
-    np.add.at(marks, high[high > low], -1)
-    shared = np.flatnonzero(np.cumsum(marks[:-1]) > 0) + rows.starts[largest]
-    chosen = np.sort(np.concatenate([shared, *others]))
-    return np.sort(resolve(rows, chosen=chosen, epochs=epochs_by_part(rows, epochs)).losers)
+    marks[low[hit]] += 1
+    marks[np.searchsorted(own, wanted[hit], side="right")] -= 1
+    shared = np.flatnonzero(np.cumsum(marks[:-1]) > 0) + start
+    chosen = np.sort(np.concatenate([shared, others]))
+    row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
+    return np.sort(resolve(identity, chosen=chosen, epochs=lambda at: row_epochs[at]).losers)
 
 
 def _live_rows(

@@ -1,49 +1,74 @@
 """A table in a bucket: S3, GCS or Azure, by obstore, with conditional puts.
 
-A version is created with a put that the server refuses if the key exists. Runs are
-immutable, so that each is fetched once into a bounded folder on local disk and mapped from
-there; the oldest are removed when the folder grows beyond its bound.
+A version is created with a put that the server refuses if the key exists. The answer to such
+a put may be lost after it took effect, and a client that repeats it finds its own object and
+takes it for another's: the writer would commit twice. So the puts that create are repeated
+here and not by the client, and one that exists after a doubtful try is compared.
+
+Runs are immutable: each is fetched once into a bounded local folder (`store.copies`) and
+mapped from there, in ranges, so that neither memory nor the time of one request grows with
+the object. An upload is one request, or many parts that appear together.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+import random
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
+from spark_upsert.errors import OptionError
+from spark_upsert.store.copies import CopyFile, LocalCopies
+from spark_upsert.store.failures import StorageError, is_conflict, may_pass, translate
 from spark_upsert.store.protocol import ObjectInfo
+from spark_upsert.store.settings import Cloud, ObjectSettings
 
-CACHE_BYTES_MAX = 8 << 30
-"""Default bound of the local copies of one user's processes on one machine."""
+RANGE_BYTES = 8 << 20
+"""Bytes of one request of a large object, in either direction: seconds on a slow line."""
 
-_UPLOAD_MEMORY_BYTES = 64 << 20
-"""An upload is kept in memory up to here, then on disk."""
+RANGES_AT_ONCE = 4
+"""Requests at once for one object; with `RANGE_BYTES`, at most 32 MiB of memory."""
+
+_PARTS_MAX = 10_000
+"""S3 takes no more parts than this in one upload."""
+
+_LIST_CHUNK = 1000
+_PAUSE_SECONDS = 0.1
+_PAUSE_SECONDS_MAX = 15.0
 
 
 class ObjectStore:
-    """A prefix of a bucket."""
+    """A prefix of a bucket.
 
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+    Parameters
+    ----------
+    url : str
+        For example ``s3://bucket/folder``.
+    options : mapping
+        Settings without the prefix ``storage.``; see `store.settings`.
+    client : optional
+        An obstore store to use in place of one made for the URL.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any], *, client: Any = None) -> None:
         self._url = url.rstrip("/")
-        address = "s3" + self._url[3:] if self._url.startswith("s3a://") else self._url
-        settings: dict[str, Any] = dict(options)
-        cache_bytes = settings.pop("cache_bytes", None)
-        client = {
-            name: settings.pop(name) for name in ("allow_http", "timeout") if name in settings
-        }
-        client["allow_http"] = str(client.get("allow_http", "false")).lower() == "true"
-        self._store = obstore.store.from_url(address, config=settings, client_options=client)
-        self._cache = RunCache(_cache_folder(self._url), int(cache_bytes or CACHE_BYTES_MAX))
+        self._settings = settings = ObjectSettings.of(self._url, options)
+        if client is None:
+            self._client = _client(self._url, settings, retries_max=settings.retries_max)
+            self._client_once = _client(self._url, settings, retries_max=0)
+        else:
+            self._client = self._client_once = client
+        self._copies = LocalCopies(settings.cache_dir, settings.cache_bytes)
 
     @property
     def url(self) -> str:
@@ -53,32 +78,111 @@ class ObjectStore:
         return f"ObjectStore({self.url!r})"
 
     def read(self, path: str) -> bytes:
-        return bytes(obstore.get(self._store, path).bytes())
+        with self._translated("read", path):
+            return obstore.get(self._client, path).bytes().to_bytes()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        try:
-            obstore.put(self._store, path, data, mode="create")
-        except (AlreadyExistsError, PreconditionError):
-            return False
-        return True
+        deadline = time.monotonic() + self._settings.retry_seconds_max
+        tries = 0
+        while True:
+            try:
+                created = self._try_create(path, data)
+            except StorageError as error:
+                late = time.monotonic() >= deadline or tries >= self._settings.retries_max
+                if late or not may_pass(error):
+                    raise
+            else:
+                # After a doubtful try, an object that holds our bytes is ours: they hold a
+                # token that nobody else has.
+                return created or (tries > 0 and self.read(path) == data)
+            time.sleep(random.random() * min(_PAUSE_SECONDS * 2**tries, _PAUSE_SECONDS_MAX))
+            tries += 1
+
+    def _try_create(self, path: str, data: bytes) -> bool:
+        with self._translated("create", path):
+            try:
+                obstore.put(self._client_once, path, data, mode="create", use_multipart=False)
+            except (AlreadyExistsError, PreconditionError) as error:
+                if is_conflict(error):
+                    raise
+                return False
+            return True
 
     def put(self, path: str, data: bytes) -> None:
-        obstore.put(self._store, path, data)
+        with self._translated("write", path):
+            obstore.put(self._client, path, data)
 
     def create(self, path: str) -> ObjectUpload:
-        return ObjectUpload(self._store, path)
+        return ObjectUpload(self, path)
+
+    def upload(self, path: str, file: Any, size: int) -> None:
+        """Put an open file, in parts that appear together if it is large."""
+        with self._translated("write", path):
+            obstore.put(
+                self._client,
+                path,
+                file,
+                chunk_size=max(RANGE_BYTES, -(-size // _PARTS_MAX)),
+                max_concurrency=RANGES_AT_ONCE,
+            )
 
     def map(self, path: str) -> pa.Buffer:
-        return self._cache.map(path, lambda file: self._fetch(path, file))
+        return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))
 
-    def _fetch(self, path: str, file: IO[bytes]) -> None:
-        for chunk in obstore.get(self._store, path).stream():
-            file.write(chunk)
+    def forget(self, path: str) -> None:
+        """Remove the local copy of an object, so that the next `map` fetches it again."""
+        self._copies.forget(self._copy_name(path))
+
+    def _copy_name(self, path: str) -> str:
+        place = self._settings.config.get("endpoint", "")
+        return hashlib.sha256(f"{place} {self._url}/{path}".encode()).hexdigest()[:40]
+
+    def _fetch(self, path: str, file: CopyFile) -> int:
+        with self._translated("read", path):
+            answer = obstore.get(self._client, path)
+            size: int = answer.meta["size"]
+            if size <= RANGE_BYTES:
+                self._write_range(path, file, 0, size, answer.bytes())
+                return size
+            del answer  # Closes it unread: a request per range keeps within the timeout.
+
+            def fetch_range(start: int) -> None:
+                stop = min(start + RANGE_BYTES, size)
+                data = obstore.get_range(self._client, path, start=start, end=stop)
+                self._write_range(path, file, start, stop, data)
+
+            with ThreadPoolExecutor(RANGES_AT_ONCE) as pool:
+                ranges = [pool.submit(fetch_range, at) for at in range(0, size, RANGE_BYTES)]
+                try:
+                    for each in ranges:
+                        each.result()
+                finally:
+                    pool.shutdown(wait=False, cancel_futures=True)
+        return size
+
+    def _write_range(self, path: str, file: CopyFile, start: int, stop: int, data: Any) -> None:
+        view = memoryview(data)
+        if view.nbytes != stop - start:
+            raise StorageError(
+                f"'{self._url}/{path}' sent {view.nbytes} bytes for those from {start} to {stop}.",
+                hint="try again; if it persists, check what stands between here and the storage.",
+                url=f"{self._url}/{path}",
+            )
+        file.write_at(view, start)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        found = obstore.list_with_delimiter(self._store, prefix)["objects"]
+        with self._translated("list", prefix):
+            if after:
+                # Starts behind `after` at the server; goes into folders, unlike the other.
+                chunks = obstore.list(
+                    self._client, prefix or None, offset=after, chunk_size=_LIST_CHUNK
+                )
+                found = [entry for chunk in chunks for entry in chunk]
+            else:
+                found = list(obstore.list_with_delimiter(self._client, prefix or None)["objects"])
+        depth = prefix.count("/") + bool(prefix)
         for entry in sorted(found, key=lambda entry: entry["path"]):
-            if entry["path"] > after:
+            if entry["path"] > after and entry["path"].count("/") == depth:
                 yield ObjectInfo(
                     path=entry["path"],
                     bytes=entry["size"],
@@ -88,21 +192,36 @@ class ObjectStore:
     def delete(self, path: str) -> None:
         # Some servers answer "not found" to a delete; the object is absent either way.
         try:
-            obstore.delete(self._store, path)
+            with self._translated("delete", path):
+                obstore.delete(self._client, path)
         except FileNotFoundError:
             return
+
+    @contextmanager
+    def _translated(self, verb: str, path: str) -> Iterator[None]:
+        """Turn obstore's errors into ours; the only place where they are caught."""
+        try:
+            yield
+        except (BaseError, FileNotFoundError, NotImplementedError) as error:
+            raise translate(error, verb=verb, url=f"{self._url}/{path}") from error
+
+    def spool(self) -> Any:
+        """Return a file without a name, in memory while it is small."""
+        folder = str(self._copies.folder())
+        return tempfile.SpooledTemporaryFile(max_size=RANGE_BYTES, dir=folder)
 
 
 class ObjectUpload:
     """An object that is put, whole, when closed without an error."""
 
-    def __init__(self, store: Any, path: str) -> None:
+    def __init__(self, store: ObjectStore, path: str) -> None:
         self._store = store
         self._path = path
-        self._file = tempfile.SpooledTemporaryFile(max_size=_UPLOAD_MEMORY_BYTES)  # noqa: SIM115
+        self._file = store.spool()
 
     def write(self, data: bytes) -> int:
-        return self._file.write(data)
+        written: int = self._file.write(data)
+        return written
 
     def __enter__(self) -> ObjectUpload:
         return self
@@ -113,67 +232,35 @@ class ObjectUpload:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._file:
+        with self._file as file:
             if error is None:
-                self._file.seek(0)
-                obstore.put(self._store, self._path, self._file)  # type: ignore[arg-type]
+                size = file.tell()
+                file.seek(0)
+                self._store.upload(self._path, file, size)
 
 
-def _cache_folder(url: str) -> Path:
-    name = hashlib.sha256(url.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"upsertflow-cache-{os.getuid()}" / name
-
-
-class RunCache:
-    """Local copies of immutable objects, the least recently used removed first.
-
-    Processes share the folder: a copy appears by an atomic rename, and a removed one stays
-    readable for those that mapped it.
-    """
-
-    def __init__(self, folder: Path, bytes_max: int) -> None:
-        self._folder = folder
-        self._bytes_max = bytes_max
-
-    def map(self, path: str, fetch: Any) -> pa.Buffer:
-        """Return the mapped copy of an object, fetched first if it is absent."""
-        copy = self._folder / path.replace("/", "_")
-        for _ in range(3):  # Another process may remove the copy between two steps.
-            try:
-                with pa.memory_map(str(copy)) as mapped:
-                    buffer = mapped.read_buffer()
-                os.utime(copy)
-                return buffer
-            except FileNotFoundError:
-                self._fill(copy, fetch)
-        raise TimeoutError(f"the local copy '{copy}' was removed again and again")
-
-    def _fill(self, copy: Path, fetch: Any) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._folder / f".tmp-{uuid.uuid4().hex}"
-        try:
-            with open(temporary, "xb") as file:
-                fetch(file)
-            os.replace(temporary, copy)
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._evict(keep=copy)
-
-    def _evict(self, *, keep: Path) -> None:
-        found = []
-        for file in self._folder.iterdir():
-            try:
-                status = file.stat()
-            except FileNotFoundError:
-                continue
-            found.append((status.st_mtime, status.st_size, file))
-        excess = sum(size for _, size, _ in found) - self._bytes_max
-        for modified_s, size, file in sorted(found):
-            abandoned = file.name.startswith(".tmp-") and modified_s < time.time() - 3600
-            if (
-                file != keep
-                and (excess > 0 or abandoned)
-                and not (file.name.startswith(".tmp-") and not abandoned)
-            ):
-                file.unlink(missing_ok=True)
-                excess -= size
+def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:
+    """Make a client; no request is sent yet."""
+    address = f"s3{url[3:]}" if url.startswith("s3a") else url
+    config: dict[str, Any] = dict(settings.config)
+    if settings.cloud is Cloud.S3:
+        # Objects are deleted one by one, and not every server knows the request for many.
+        config.setdefault("disable_bulk_delete", "true")
+    from_url: Any = obstore.store.from_url  # Its overloads take the options of one cloud each.
+    try:
+        return from_url(
+            address,
+            config=config,
+            client_options={**settings.client},
+            retry_config={
+                "max_retries": retries_max,
+                "retry_timeout": timedelta(seconds=settings.retry_seconds_max),
+            },
+        )
+    except (BaseError, ValueError) as error:
+        text = str(error).split("\n\nDebug source")[0]
+        raise OptionError(
+            f"the 'storage' options for '{url}' do not make a connection: {text}.",
+            hint="docs/object-stores.md lists the options of each cloud.",
+            option="storage",
+        ) from error

@@ -13,7 +13,7 @@ epoch itself compares two snapshots.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from spark_upsert.state.log import Log
 from spark_upsert.state.lookup import ABSENT
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice
 from spark_upsert.state.resolve import (
+    Epochs,
     arrange,
     epochs_by_part,
     precedence_of,
@@ -40,9 +41,6 @@ from spark_upsert.words import Words, equal_rows, ordered_words
 CHANGE_NAMES = ("insert", "update_preimage", "update_postimage", "delete")
 INSERT, PREIMAGE, POSTIMAGE, DELETE = range(4)
 _DIFFS = np.array([1, -1, 1, -1], dtype=np.int32)
-
-CHUNK_COMMANDS = 1 << 16
-"""Commands that are worked on at once; bounds the memory of a reader."""
 
 Diffs = npt.NDArray[np.int8]
 
@@ -175,9 +173,14 @@ class _Changes:
 def _append_changes(before: Snapshot, added: Snapshot, lower: int, upper: int) -> _Changes:
     parts = added.parts(lower, upper)
     commands = Rows(added.manifest.schema, [part for part, _ in parts])
-    epoch_of = epochs_by_part(commands, [epoch for _, epoch in parts])
-    if not len(commands):
+    if not parts:
         return _Changes(commands, _NONE, _NONE, _NONE)
+    row_epochs = np.repeat([epoch for _, epoch in parts], np.diff(commands.starts))
+    commands = commands.gathered(commands.schema.run.names)
+
+    def epoch_of(chosen: Positions) -> Epochs:
+        return row_epochs[chosen].astype(np.uint64)
+
     chosen, key_index = _winners_by_epoch(commands, epoch_of)
     firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
     probes = chosen[firsts]
@@ -196,19 +199,19 @@ def _append_changes(before: Snapshot, added: Snapshot, lower: int, upper: int) -
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def _winners_by_epoch(commands: Rows, epoch_of: object) -> tuple[Positions, Positions]:
+def _winners_by_epoch(
+    commands: Rows, epoch_of: Callable[[Positions], Epochs]
+) -> tuple[Positions, Positions]:
     """Return the winning command of each (key, epoch), in that order, and the key's number."""
     precedence = precedence_of(commands)
-    epochs: npt.NDArray[np.uint64]
-
     def words(members: Positions) -> Sequence[Words]:
-        return [epoch_of(members), *precedence(members)]  # type: ignore[operator]
+        return [epoch_of(members), *precedence(members)]
 
     order, begins = arrange(commands, None, words)
     key_index = np.cumsum(begins) - 1
     if bool(begins.all()):
         return order, key_index
-    epochs = epoch_of(order)  # type: ignore[operator]
+    epochs = epoch_of(order)
     keep = begins.copy()
     keep[1:] |= epochs[1:] != epochs[:-1]
     return order[keep], key_index[keep]

@@ -28,7 +28,6 @@ from spark_upsert.state.resolve import Resolution, resolve
 from spark_upsert.state.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.run import RUNS, RunFile, Span, write_run
 from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.store import Store
 from spark_upsert.upsert.counters import EMPTY, Counters
 from spark_upsert.upsert.drain import classify, count
 from spark_upsert.upsert.stash import Stash, count_losers
@@ -74,13 +73,6 @@ def stage(
             counters += _judge(snapshot, rows, np.arange(len(rows)), overwrite=overwrite)
         counters += stash.counters
     return Staged(base_version=snapshot.manifest.version, files=tuple(files), counters=counters)
-
-
-def discard(store: Store, staged: Iterable[Staged]) -> None:
-    """Remove files that no commit will ever name."""
-    for part in staged:
-        for file in part.files:
-            store.delete(file.path)
 
 
 def _judge(

@@ -1,0 +1,255 @@
+"""Local copies of immutable objects: fetched once, mapped by many, bounded in bytes.
+
+All processes of a user on a machine share one flat folder, whatever their tables.
+
+- A copy is written as ``<name>.part`` under an exclusive ``flock`` and then renamed. Whoever
+  wants the same object waits for the lock and finds the copy. A crash releases the lock, so
+  that a ``.part`` file that can be locked is a leftover.
+- A copy ends with a trailer that holds its length. Copies are not synced, because they can be
+  fetched again; a torn one lacks its trailer and is fetched again.
+- The least recently mapped copies are removed first. A removed one stays readable for those
+  that have mapped it.
+
+Rejected: a lock server or an index of the copies, because the file system is one already; and
+a checksum of the whole copy, because it would read all of it where a look-up needs one page.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError
+
+BYTES_MAX = 8 << 30
+"""Default bound, unless a quarter of the file system is less: it may be a RAM disk."""
+
+_PART = ".part"
+_MAGIC = b"upsertfl"
+_TRAILER_BYTES = len(_MAGIC) + 8
+
+_SCAN_SHARE = 64
+"""A process looks at the folder once it has fetched this part of the bound: a scan is O(copies)."""
+
+_KEPT_SHARE = 15 / 16
+"""How much of the bound is kept when it is exceeded, so that not every fetch must remove."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFile:
+    """A copy while it is fetched."""
+
+    handle: int
+    folder: Path
+
+    def write_at(self, data: bytes | memoryview, position: int) -> None:
+        """Write all of some bytes to a position; threads may write to several at once."""
+        view = memoryview(data)
+        with _usable(self.folder):
+            while len(view):  # One call may write less.
+                written = os.pwrite(self.handle, view, position)
+                view, position = view[written:], position + written
+
+
+Fetch = Callable[[CopyFile], int]
+"""Writes an object, from position 0; returns its number of bytes."""
+
+
+class LocalCopies:
+    """A bounded folder of copies. Safe for threads and processes."""
+
+    def __init__(self, parent: str | Path | None = None, bytes_max: int | None = None) -> None:
+        self._parent = Path(tempfile.gettempdir() if parent is None else parent)
+        self._folder = self._parent / f"upsertflow-cache-{os.getuid()}"
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._unscanned_bytes: int | None = None  # None: the folder was never looked at.
+
+    def __repr__(self) -> str:
+        return f"LocalCopies({str(self._folder)!r}, bytes_max={self.bytes_max:_})"
+
+    @property
+    def bytes_max(self) -> int:
+        """The bound, without what is being fetched."""
+        if self._bytes_max is None:
+            with _usable(self._folder):
+                total = shutil.disk_usage(self.folder()).total
+            self._bytes_max = min(BYTES_MAX, total // 4)
+        return self._bytes_max
+
+    def folder(self) -> Path:
+        """Return the folder, made if it is absent.
+
+        Raises
+        ------
+        OptionError
+            It cannot be made, or another user owns it and could plant copies.
+        """
+        with _usable(self._folder):
+            # Looked at every time: cleaners of temporary folders remove it from under us.
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = os.lstat(self._folder)
+        if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+            raise OptionError(
+                f"the folder of local copies, '{self._folder}', belongs to another user.",
+                hint="set 'storage.cache_dir' to a folder of your own on a local disk.",
+                option="storage.cache_dir",
+            )
+        return self._folder
+
+    def map(self, name: str, fetch: Fetch) -> pa.Buffer:
+        """Return the mapped copy of an object, fetched first if there is none.
+
+        Parameters
+        ----------
+        name : str
+            File name, the same for the same object only.
+        fetch : callable
+            What it raises is passed on, and nothing is kept.
+        """
+        copy = self.folder() / name
+        buffer = _try_map(copy)
+        return self._fill(copy, fetch) if buffer is None else buffer
+
+    def forget(self, name: str) -> None:
+        """Remove a copy, for example because its contents are damaged."""
+        (self._folder / name).unlink(missing_ok=True)
+
+    def _fill(self, copy: Path, fetch: Fetch) -> pa.Buffer:
+        part = copy.with_name(copy.name + _PART)
+        with _claimed(part) as file:
+            buffer = _try_map(copy)  # Somebody else may have fetched it while we waited.
+            if buffer is not None:
+                return buffer
+            size = fetch(file)
+            file.write_at(_trailer(size), size)
+            with _usable(self._folder):
+                # Mapped before it can be seen, and so removed, by others.
+                buffer = _map(part, size)
+                os.replace(part, copy)
+        self._bound(size, keep=copy)
+        return buffer
+
+    def _bound(self, added_bytes: int, *, keep: Path) -> None:
+        """Remove copies if enough has been fetched since the last look."""
+        with self._lock:
+            if self._unscanned_bytes is not None:
+                self._unscanned_bytes += added_bytes
+                if self._unscanned_bytes < self.bytes_max // _SCAN_SHARE:
+                    return
+            self._unscanned_bytes = 0
+        self._evict(keep)
+
+    def _evict(self, keep: Path) -> None:
+        found: list[tuple[float, int, Path]] = []
+        for file in self._folder.iterdir():
+            if file.suffix == _PART:
+                _remove_if_abandoned(file)
+                continue
+            try:
+                status = file.stat()
+            except FileNotFoundError:
+                continue  # Another process removed it.
+            found.append((status.st_mtime, status.st_size, file))
+        total = sum(size for _, size, _ in found)
+        if total <= self.bytes_max:
+            return
+        for _, size, file in sorted(found):
+            if total <= self.bytes_max * _KEPT_SHARE:
+                return
+            if file != keep:
+                file.unlink(missing_ok=True)
+                total -= size
+
+
+def _trailer(size: int) -> bytes:
+    return _MAGIC + size.to_bytes(8, "little")
+
+
+def _map(file: Path, size: int) -> pa.Buffer:
+    with pa.memory_map(str(file)) as mapped:
+        return mapped.read_buffer().slice(0, size)
+
+
+def _try_map(copy: Path) -> pa.Buffer | None:
+    """Return the mapped copy, or None if there is none; a torn one is removed."""
+    try:
+        if os.stat(copy).st_size >= _TRAILER_BYTES:
+            with pa.memory_map(str(copy)) as mapped:
+                whole = mapped.read_buffer()
+            size = whole.size - _TRAILER_BYTES
+            if whole.slice(size).to_pybytes() == _trailer(size):
+                os.utime(copy)
+                return whole.slice(0, size)
+        copy.unlink()
+    except FileNotFoundError:
+        return None
+    return None
+
+
+@contextmanager
+def _claimed(part: Path) -> Iterator[CopyFile]:
+    """Open an empty file that nobody else has claimed; it is gone afterwards, unless renamed."""
+    while True:
+        with _usable(part.parent):
+            handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            with _usable(part.parent):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if _is_at(handle, part):
+                try:
+                    os.ftruncate(handle, 0)
+                    yield CopyFile(handle, part.parent)
+                finally:
+                    if _is_at(handle, part):
+                        part.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Return whether an open file still has a name; who waited for its lock may hold another."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_if_abandoned(part: Path) -> None:
+    try:
+        handle = os.open(part, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(handle, part):
+            part.unlink(missing_ok=True)
+    except BlockingIOError:
+        return  # Its owner is alive and fetching.
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into advice."""
+    try:
+        yield
+    except OSError as error:
+        raise OptionError(
+            f"the folder of local copies, '{folder}', cannot be used: {error}.",
+            hint="set 'storage.cache_dir' to a folder on a local disk with room for "
+            "'storage.cache_bytes'.",
+            option="storage.cache_dir",
+        ) from error

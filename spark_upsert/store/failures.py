@@ -1,0 +1,133 @@
+"""What a failure of object storage means to its caller.
+
+obstore tells failures apart by class only in part: a listing that is denied is a "generic"
+error. The rest stands in the text, as the server's status and code. This is the only place
+that reads it. There are three outcomes:
+
+- `FileNotFoundError`: there is no such object, which is often an answer and not a failure;
+- `OptionError`: the server understood and refuses, so that only other options can help;
+- `StorageError`: it did not work now; what was asked for may have been done or not.
+"""
+
+from __future__ import annotations
+
+import re
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+
+from spark_upsert.errors import OptionError, UpsertFlowError
+
+_TEXT_LENGTH_MAX = 400
+
+_NO_BUCKET = re.compile(
+    r"NoSuchBucket|ContainerNotFound|FilesystemNotFound|bucket does not exist", re.IGNORECASE
+)
+_NO_IDENTITY = re.compile(
+    r"169\.254\.|metadata\.google|token request|credential error", re.IGNORECASE
+)
+_BAD_IDENTITY = re.compile(
+    r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|AuthenticationFailed)</Code>"
+)
+_OTHER_REGION = re.compile(
+    r"incorrectly configured region|AuthorizationHeaderMalformed|PermanentRedirect"
+)
+_CONFLICT = "ConditionalRequestConflict"
+
+
+class StorageError(UpsertFlowError, OSError):
+    """Object storage did not answer, or failed; the same request may succeed later."""
+
+    code = "STORAGE"
+
+
+def translate(error: Exception, *, verb: str, url: str) -> Exception:
+    """Return the error to raise for one of obstore's.
+
+    Parameters
+    ----------
+    error : Exception
+        What obstore raised.
+    verb : str
+        What was tried, for the message.
+    url : str
+        The object or folder that was asked for.
+    """
+    text = str(error).split("\n\nDebug source")[0]
+    status = _status(text)
+    tried = f"could not {verb} '{url}': {_brief(text)}"
+    if _NO_BUCKET.search(text):
+        return OptionError(
+            tried,
+            hint="make the bucket, or check the 'path' and 'storage.endpoint' options: this "
+            "package never makes buckets.",
+            option="path",
+        )
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return FileNotFoundError(f"there is no object '{url}'")
+    if _NO_IDENTITY.search(text):
+        return OptionError(
+            tried,
+            hint="give credentials by 'storage' options ('storage.access_key_id' and "
+            "'storage.secret_access_key' for S3), or by the environment of every executor.",
+            option="storage",
+        )
+    if _OTHER_REGION.search(text):
+        return OptionError(
+            tried,
+            hint="set 'storage.region' to the region of the bucket.",
+            option="storage.region",
+        )
+    if (
+        isinstance(error, PermissionDeniedError | UnauthenticatedError)
+        or status in (401, 403)
+        or _BAD_IDENTITY.search(text)
+    ):
+        return OptionError(
+            tried,
+            hint="check the credentials among the 'storage' options and in the environment, and "
+            "that they allow to get, put, delete and list below the path. Without the right to "
+            "list, S3 denies access to objects that do not exist.",
+            option="storage",
+        )
+    if isinstance(error, NotSupportedError | NotImplementedError) or status == 501:
+        return OptionError(
+            tried,
+            hint="use a storage that can put an object only if it is absent (If-None-Match); "
+            "commits depend on it.",
+            option="path",
+        )
+    return StorageError(
+        tried,
+        hint="check 'storage.endpoint' and the network, then try again; 'storage.max_retries' and "
+        "'storage.retry_timeout' say how long to be patient.",
+        status=status,
+        url=url,
+    )
+
+
+def is_conflict(error: Exception) -> bool:
+    """Return whether S3 refused only because another request for the key was under way."""
+    return isinstance(error, AlreadyExistsError) and _CONFLICT in str(error)
+
+
+def may_pass(error: StorageError) -> bool:
+    """Return whether repeating the request can help: nobody answered, or the server is at fault."""
+    status = error.fields.get("status")
+    return status is None or status >= 500 or status in (408, 409, 429)
+
+
+def _status(text: str) -> int | None:
+    found = re.search(r"status code: (\d{3})", text)
+    return int(found[1]) if found else None
+
+
+def _brief(text: str) -> str:
+    """Return what is of use to a reader; without queries, which may hold a signature."""
+    plain = re.sub(r"(https?://[^\s?]+)\?\S+", r"\1?...", re.sub(r"<\?xml[^>]*>", "", text))
+    plain = " ".join(plain.split())
+    return plain if len(plain) <= _TEXT_LENGTH_MAX else f"{plain[:_TEXT_LENGTH_MAX]}..."

@@ -1,0 +1,282 @@
+"""The ``storage.*`` options of a table in a bucket, checked before the first request.
+
+The names are those that obstore documents, with or without the prefix of their cloud:
+``endpoint`` and ``aws_endpoint`` are one option. obstore itself stops the process on some
+unknown names, so that every name is looked up here first. Values are never shown in an error
+unless they are numbers, because many are secrets.
+
+What depends on the run is not here: `store.objects` makes clients from these settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+from urllib.parse import urlsplit
+
+from spark_upsert.errors import OptionError, did_you_mean
+
+RETRIES_MAX = 10
+"""Default number of times that a request is repeated: about a minute of doubling pauses."""
+
+RETRY_SECONDS_MAX = 180.0
+"""Default time after which a request is not repeated: signatures grow stale after five minutes."""
+
+
+class Cloud(Enum):
+    """A kind of object storage; its value is how its options may begin."""
+
+    S3 = ("aws_",)
+    GCS = ("google_",)
+    AZURE = ("azure_storage_", "azure_")
+
+
+SCHEMES = {
+    "s3": Cloud.S3,
+    "s3a": Cloud.S3,
+    "gs": Cloud.GCS,
+    "az": Cloud.AZURE,
+    "azure": Cloud.AZURE,
+    "abfs": Cloud.AZURE,
+    "abfss": Cloud.AZURE,
+}
+
+CLOUD_OPTIONS: Mapping[Cloud, frozenset[str]] = {
+    Cloud.S3: frozenset(
+        {
+            "access_key_id",
+            "checksum_algorithm",
+            "container_authorization_token_file",
+            "container_credentials_full_uri",
+            "container_credentials_relative_uri",
+            "default_region",
+            "disable_bulk_delete",
+            "disable_tagging",
+            "endpoint",
+            "imdsv1_fallback",
+            "metadata_endpoint",
+            "region",
+            "request_payer",
+            "role_arn",
+            "role_session_name",
+            "s3_express",
+            "secret_access_key",
+            "server_side_encryption",
+            "session_token",
+            "skip_signature",
+            "sse_bucket_key_enabled",
+            "sse_customer_key_base64",
+            "sse_kms_key_id",
+            "sts_endpoint",
+            "unsigned_payload",
+            "virtual_hosted_style_request",
+            "web_identity_token_file",
+        }
+    ),
+    Cloud.GCS: frozenset(
+        {
+            "application_credentials",
+            "base_url",
+            "bearer_token",
+            "service_account",
+            "service_account_key",
+            "skip_signature",
+        }
+    ),
+    Cloud.AZURE: frozenset(
+        {
+            "account_key",
+            "account_name",
+            "authority_host",
+            "client_id",
+            "client_secret",
+            "disable_tagging",
+            "endpoint",
+            "fabric_cluster_identifier",
+            "fabric_session_token",
+            "fabric_token_service_url",
+            "fabric_workload_host",
+            "federated_token_file",
+            "msi_endpoint",
+            "msi_resource_id",
+            "object_id",
+            "sas_key",
+            "skip_signature",
+            "tenant_id",
+            "token",
+            "use_azure_cli",
+            "use_emulator",
+            "use_fabric_endpoint",
+        }
+    ),
+}
+"""Options of each cloud. Bucket and container stand in the path, conditional put is required."""
+
+_ALIASES = {
+    Cloud.S3: {"endpoint_url": "endpoint", "token": "session_token"},
+    Cloud.GCS: {"service_account_path": "service_account"},
+    Cloud.AZURE: {"access_key": "account_key", "sas_token": "sas_key"},
+}
+
+_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSettings:
+    """The checked options of one table in a bucket."""
+
+    cloud: Cloud
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What only this cloud knows; credentials among it."""
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the HTTP client."""
+    retries_max: int = RETRIES_MAX
+    retry_seconds_max: float = RETRY_SECONDS_MAX
+    cache_bytes: int | None = None
+    cache_dir: str | None = None
+
+    @classmethod
+    def of(cls, url: str, options: Mapping[str, Any]) -> ObjectSettings:
+        """Check the options of a table.
+
+        Parameters
+        ----------
+        url : str
+            The table's path.
+        options : mapping
+            Names without ``storage.``, in any case, to texts, numbers or booleans.
+
+        Raises
+        ------
+        OptionError
+            A name is unknown or given twice, a value is malformed, or no object storage has
+            such a path.
+        """
+        cloud = cloud_of(url)
+        given: dict[str, str] = {}
+        for name, value in options.items():
+            canonical = _canonical(cloud, name)
+            if canonical in given:
+                raise OptionError(
+                    f"the option 'storage.{canonical}' is given twice, once as '{name}'.",
+                    hint="keep one of them.",
+                    option=f"storage.{canonical}",
+                )
+            given[canonical] = str(value).lower() if isinstance(value, bool) else str(value)
+        _require_allow_http(given)
+        return cls(
+            cloud=cloud,
+            config={name: given[name] for name in CLOUD_OPTIONS[cloud] & given.keys()},
+            client={n: parse(n, given[n]) for n, parse in CLIENT_OPTIONS.items() if n in given},
+            **{
+                target: parse(name, given[name])
+                for name, (target, parse) in OWN_OPTIONS.items()
+                if name in given
+            },
+        )
+
+
+def cloud_of(url: str) -> Cloud:
+    """Return which cloud a path belongs to."""
+    parts = urlsplit(url)
+    cloud = SCHEMES.get(parts.scheme)
+    if cloud is None:
+        raise OptionError(
+            f"the path '{url}' begins with '{parts.scheme}://', which names no object storage.",
+            hint=did_you_mean(f"{parts.scheme}://", [f"{scheme}://" for scheme in SCHEMES])
+            + " The address of a server goes into 'storage.endpoint'.",
+            option="path",
+        )
+    if not parts.netloc:
+        raise OptionError(
+            f"the path '{url}' names no bucket.",
+            hint=f"give it as {parts.scheme}://bucket/folder.",
+            option="path",
+        )
+    return cloud
+
+
+def _canonical(cloud: Cloud, name: str) -> str:
+    """Return the one name of an option."""
+    lower = name.lower()
+    for prefix in cloud.value:
+        if lower.startswith(prefix):
+            lower = lower.removeprefix(prefix)
+            break
+    lower = _ALIASES[cloud].get(lower, lower)
+    known = CLOUD_OPTIONS[cloud] | CLIENT_OPTIONS.keys() | OWN_OPTIONS.keys()
+    if lower not in known:
+        raise OptionError.unknown(f"storage.{name}", [f"storage.{each}" for each in known])
+    return lower
+
+
+def _require_allow_http(given: Mapping[str, str]) -> None:
+    address = given.get("endpoint") or given.get("base_url") or ""
+    if address.lower().startswith("http://") and given.get("allow_http", "").lower() != "true":
+        raise OptionError(
+            f"'storage.endpoint' is '{address}', but connections without TLS are not allowed.",
+            hint="give an https:// address, or set 'storage.allow_http' to 'true'.",
+            option="storage.allow_http",
+        )
+
+
+def _text(name: str, value: str) -> str:
+    return value
+
+
+def _boolean(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise OptionError.invalid(f"storage.{name}", value, "true or false")
+    return value.lower() == "true"
+
+
+def _count(name: str, value: str) -> int:
+    if not value.isdecimal():
+        raise OptionError.invalid(f"storage.{name}", value, "a count, 0 or more")
+    return int(value)
+
+
+def _bytes(name: str, value: str) -> int:
+    found = re.fullmatch(r"(\d+) ?([kmgt]?)(?:i?b)?", value.strip().lower())
+    if found is None:
+        raise OptionError.invalid(f"storage.{name}", value, "bytes, such as 500m or 8g")
+    return int(found[1]) * _BYTES[found[2]]
+
+
+def _seconds(name: str, value: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", value.strip().lower())
+    if found is None or found[2] not in _SECONDS:
+        raise OptionError.invalid(f"storage.{name}", value, "a duration, such as 30s or 2m")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _duration(name: str, value: str) -> timedelta:
+    return timedelta(seconds=_seconds(name, value))
+
+
+CLIENT_OPTIONS: Mapping[str, Callable[[str, str], Any]] = {
+    "allow_http": _boolean,
+    "allow_invalid_certificates": _boolean,
+    "connect_timeout": _duration,
+    "pool_idle_timeout": _duration,
+    "pool_max_idle_per_host": _text,
+    "proxy_ca_certificate": _text,
+    "proxy_excludes": _text,
+    "proxy_url": _text,
+    "timeout": _duration,
+    "user_agent": _text,
+}
+"""Options of the HTTP client, the same for every cloud."""
+
+OWN_OPTIONS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+    "cache_bytes": ("cache_bytes", _bytes),
+    "cache_dir": ("cache_dir", _text),
+    "max_retries": ("retries_max", _count),
+    "retry_timeout": ("retry_seconds_max", _seconds),
+}
+"""Options that are ours, with the settings they become."""
