@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 
 from spark_upsert.errors import OptionError
 from spark_upsert.schema import Scope
+from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
+from spark_upsert.state.tombstones import Retention
+from spark_upsert.upsert.changes import Deduplication
 
 STORAGE_PREFIX = "storage."
 
@@ -26,6 +29,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "columnList": "Comma-separated columns to store. Default: all but `applyAsDeletes`.",
     "exceptColumnList": "Comma-separated columns not to store.",
     "mergeSchema": "Whether the table may gain columns and widen types. Default `false`.",
+    "tombstoneRetention": "How long deletes are remembered against late older rows, for example "
+    "`7 days`, `1000 epochs` or `forever`. A property of the table. Default `7 days`.",
     "allowUnordered": "Without `sequenceBy`: accept different values of one key from several "
     "tasks of one epoch, whichever wins. Default `false`.",
     "txnAppId": "With `txnVersion`: makes a batch write idempotent under this name.",
@@ -46,7 +51,14 @@ READ_OPTIONS: Mapping[str, str] = {
     "startingTimestamp": "The same by time: the first version committed at or after it.",
     "endingVersion": "Batch change feed: the last version, inclusive. Default: the newest.",
     "endingTimestamp": "Batch change feed: the last version committed at or before this time.",
-    "emitUnchanged": "Show updates that leave all values as they were. Default `false`.",
+    "startingBoundInclusive": "Whether the starting version itself is read. Default `true`.",
+    "endingBoundInclusive": "Whether the ending version itself is read. Default `true`.",
+    "deduplicationMode": "`none`: every change. `dropCarryovers`: no update that leaves all values "
+    "as they were. `netChanges`: at most one change per key over the epochs of one read or "
+    "micro-batch. Default `dropCarryovers`.",
+    "emitUnchanged": "`true` is short for `deduplicationMode=none`. Default `false`.",
+    "computeUpdates": "Whether a changed row is shown as an update pair; otherwise as a delete and "
+    "an insert. Default `true`.",
     "maxRowsPerTrigger": "Stream: soft bound of change rows per micro-batch; an epoch is never cut.",
     "maxBytesPerTrigger": "Stream: soft bound of bytes read per micro-batch.",
     "maxEpochsPerTrigger": "Stream: bound of epochs per micro-batch.",
@@ -182,6 +194,8 @@ class WriteOptions:
     except_columns: tuple[str, ...]
     merge_schema: bool
     allow_unordered: bool
+    properties: Mapping[str, str]
+    """Properties of the table that this write sets."""
     app_id: str | None
     app_version: int | None
     checkpoint: str | None
@@ -209,6 +223,7 @@ class WriteOptions:
             except_columns=options.names("exceptColumnList"),
             merge_schema=options.flag("mergeSchema"),
             allow_unordered=options.flag("allowUnordered"),
+            properties=_properties(options),
             app_id=app_id,
             app_version=app_version,
             checkpoint=options.text("checkpointLocation"),
@@ -230,7 +245,10 @@ class ReadOptions:
     starting_timestamp_ms: int | None
     ending_version: int | None
     ending_timestamp_ms: int | None
-    emit_unchanged: bool
+    starting_inclusive: bool
+    ending_inclusive: bool
+    deduplication: Deduplication
+    compute_updates: bool
     rows_max: int | None
     bytes_max: int | None
     epochs_max: int | None
@@ -262,7 +280,10 @@ class ReadOptions:
             starting_timestamp_ms=options.timestamp_ms("startingTimestamp"),
             ending_version=_version(options, "endingVersion", "a version"),
             ending_timestamp_ms=options.timestamp_ms("endingTimestamp"),
-            emit_unchanged=options.flag("emitUnchanged"),
+            starting_inclusive=options.flag("startingBoundInclusive", default=True),
+            ending_inclusive=options.flag("endingBoundInclusive", default=True),
+            deduplication=_deduplication(options),
+            compute_updates=options.flag("computeUpdates", default=True),
             rows_max=options.number("maxRowsPerTrigger", least=1),
             bytes_max=options.number("maxBytesPerTrigger", least=1),
             epochs_max=options.number("maxEpochsPerTrigger", least=1),
@@ -315,6 +336,32 @@ class ReadOptions:
                     f"option '{name}' has no meaning in a stream.",
                     hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
                 )
+
+
+def _properties(options: Options) -> dict[str, str]:
+    retention = options.text(TOMBSTONE_RETENTION)
+    if retention is None:
+        return {}
+    Retention.parse(retention)
+    return {TOMBSTONE_RETENTION: retention}
+
+
+def _deduplication(options: Options) -> Deduplication:
+    value = options.text("deduplicationMode")
+    if value is None:
+        everything = options.flag("emitUnchanged")
+        return Deduplication.NONE if everything else Deduplication.DROP_CARRYOVERS
+    for mode in Deduplication:
+        if fold(mode.value) == fold(value):
+            if options.flag("emitUnchanged") and mode is not Deduplication.NONE:
+                raise OptionError(
+                    f"options 'emitUnchanged' and 'deduplicationMode={value}' contradict "
+                    "each other.",
+                    hint="drop 'emitUnchanged', or use deduplicationMode=none.",
+                )
+            return mode
+    names = "', '".join(mode.value for mode in Deduplication)
+    raise OptionError.invalid("deduplicationMode", value, f"one of '{names}'")
 
 
 def _version(options: Options, name: str, expected: str) -> int | None:

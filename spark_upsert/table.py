@@ -23,12 +23,13 @@ import pyarrow as pa
 
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import Scope, TableSchema
-from spark_upsert.state.compaction import Merged, choose, choose_all, merge
+from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.log import Clock, Log
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, is_applicable
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention, higher_mark
 from spark_upsert.store import Store, open_store
-from spark_upsert.upsert.changes import ChangeOptions, plan, read_changes
+from spark_upsert.upsert.changes import ChangeOptions, Deduplication, plan, read_changes
 from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
 
@@ -74,6 +75,7 @@ class Table:
         keys: Sequence[str],
         sequence_by: Sequence[str] = (),
         scope: Scope = Scope.TABLE,
+        properties: Mapping[str, str] | None = None,
         storage: Mapping[str, str] | None = None,
     ) -> Table:
         """Make a table at a path, or open the one that is there.
@@ -88,13 +90,18 @@ class Table:
             Columns that order the commands of a key; without them the order is arrival.
         scope : Scope
             Whether order keys reach across epochs.
+        properties : mapping of str to str, optional
+            For example ``{"tombstoneRetention": "7 days"}``.
         """
         table = cls(open_store(path, storage))
         order = [columns.field(name) for name in sequence_by]
-        table.ensure(TableSchema.of(columns, keys=keys, order=order, scope=scope))
+        schema = TableSchema.of(columns, keys=keys, order=order, scope=scope)
+        table.ensure(schema, properties)
         return table
 
-    def ensure(self, schema: TableSchema) -> Manifest:
+    def ensure(
+        self, schema: TableSchema, properties: Mapping[str, str] | None = None
+    ) -> Manifest:
         """Return the newest manifest; make the table with this schema if there is none.
 
         A fresh table draws its own hash seed.
@@ -103,16 +110,24 @@ class Table:
         if manifest is None:
             seeded = replace(schema, hash_seed=secrets.randbits(64))
             self.log.create(
-                Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=seeded)
+                Commit(
+                    version=0,
+                    kind=Kind.CREATE,
+                    timestamp_ms=0,
+                    token="",
+                    schema=seeded,
+                    properties=properties,
+                )
             )
             manifest = self.log.head()
         return manifest
 
-    def alter(self, schema: TableSchema) -> Manifest:
-        """Change the schema, unless it is as asked already."""
+    def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
+        """Change the schema, and set some properties, unless all is as asked already."""
 
         def propose(head: Manifest) -> Commit | None:
-            if head.schema == schema:
+            changed = {**head.properties, **(properties or {})}
+            if head.schema == schema and changed == head.properties:
                 return None
             return Commit(
                 version=0,
@@ -120,6 +135,7 @@ class Table:
                 timestamp_ms=0,
                 token="",
                 schema=schema,
+                properties=changed,
                 live_rows=head.live_rows,
             )
 
@@ -188,21 +204,30 @@ class Table:
             self.discard(epoch.staged)
         return committed
 
-    def discard(self, staged: Iterable[Staged]) -> None:
+    def discard(self, staged: Iterable[Staged], merges: Iterable[Merged] = ()) -> None:
         """Remove staged files, unless some version has come to use them.
 
         A commit may have succeeded although its caller saw an error: the log decides.
+
+        Parameters
+        ----------
+        staged : iterable of Staged
+        merges : iterable of Merged
+            Made by the same tasks, on the same version.
         """
-        staged = [part for part in staged if part.files]
-        if not staged:
+        staged = list(staged)
+        files = [file for part in staged for file in part.files]
+        files += [part.file for merged in merges for part in merged.added]
+        if not files:
             return
         lower = min(part.base_version for part in staged) + 1
-        commits = self.log.commits(lower, self.log.head().upper)
-        used = {file.path for commit in commits for file in commit.added}
-        for part in staged:
-            for file in part.files:
-                if file.path not in used:
-                    self.store.delete(file.path)
+        used: set[str] = set()
+        for commit in self.log.commits(lower, self.log.head().upper):
+            used |= {file.path for file in commit.added}
+            used |= {part.file.path for part in commit.compacted}
+        for file in files:
+            if file.path not in used:
+                self.store.delete(file.path)
 
     # -- upkeep ----------------------------------------------------------------------
 
@@ -215,12 +240,33 @@ class Table:
             Whether to leave one run everywhere, whatever the sizes.
         """
         merges = 0
-        jobs = choose_all(self.log.head()) if full else choose(self.log.head())
+        jobs = self.compaction_jobs(full=full)
         while jobs:
-            for job in jobs:
-                merges += self.commit_merges([merge(self.store, self.log.head(), job)])
-            jobs = [] if full else choose(self.log.head())
+            done = sum(
+                self.commit_merges([merge(self.store, self.log.head(), job)]) for job in jobs
+            )
+            merges += done
+            jobs = [] if full or not done else self.compaction_jobs()
         return merges
+
+    def compaction_jobs(self, *, full: bool = False) -> list[Job]:
+        """Return the merges that are due, the smallest first."""
+        head = self.log.head()
+        chooser = choose_all if full else choose
+        return chooser(head, forget_before=self._forget_before(head))
+
+    def _forget_before(self, head: Manifest) -> int:
+        """Return the epoch before which tombstones are past their retention."""
+        retention = Retention.parse(head.properties.get(PROPERTY, DEFAULT))
+        if retention.is_for_ever or not any(part.file.tombstones for part in head.slices):
+            return 0
+        before: int = head.upper
+        if retention.epochs is not None:
+            before = min(before, head.upper - retention.epochs)
+        if retention.milliseconds is not None:
+            limit_ms = self.log.now_ms() - retention.milliseconds
+            before = min(before, self.log.version_at(limit_ms) + 1)
+        return max(0, before)
 
     def commit_merges(self, merges: Iterable[Merged]) -> int:
         """Make merges visible; returns how many. One whose runs are gone is dropped."""
@@ -228,8 +274,9 @@ class Table:
         for merged in merges:
 
             def propose(head: Manifest, merged: Merged = merged) -> Commit | None:
-                if not is_applicable(head, merged.taken):
+                if not is_applicable(head, merged.taken) or not merged.is_safe(self.store, head):
                     return None
+                mark = higher_mark(merged.low_water, head.low_water, head.schema)
                 return Commit(
                     version=0,
                     kind=Kind.COMPACT,
@@ -238,6 +285,7 @@ class Table:
                     compacted=merged.added,
                     taken=merged.taken,
                     live_rows=head.live_rows,
+                    low_water=mark,
                 )
 
             if self.log.append(propose) is not None:
@@ -269,7 +317,8 @@ class Table:
         """Return the changes of the epochs ``lower <= e < upper``."""
         head = self.log.head()
         names = tuple(head.schema.columns.names)
-        options = ChangeOptions(columns=names, emit_unchanged=emit_unchanged)
+        dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
+        options = ChangeOptions(columns=names, deduplication=dedup)
         return pa.Table.from_batches(
             self.iter_changes(lower, upper or head.upper, options), schema=head.schema.changelog
         )
@@ -284,7 +333,8 @@ class Table:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some epochs for a range of hashes."""
         schema = self.log.head().schema
-        for stretch in plan(self.log, lower, upper, schema):
+        net = options.deduplication is Deduplication.NET_CHANGES
+        for stretch in plan(self.log, lower, upper, schema, net=net):
             yield from read_changes(
                 self.store, stretch, options, lower=hash_range[0], upper=hash_range[1]
             )

@@ -24,7 +24,7 @@ from spark_upsert.state.manifest import Manifest
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import ChangeOptions, Stretch, plan, read_changes
+from spark_upsert.upsert.changes import ChangeOptions, Deduplication, Stretch, plan, read_changes
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -136,17 +136,20 @@ def starting_version(table: Table, options: ReadOptions) -> int | None:
     """
     upper = table.log.head().upper
     if options.starting_timestamp_ms is not None:
-        return table.log.version_at(options.starting_timestamp_ms - 1) + 1
+        last_before = options.starting_timestamp_ms - int(options.starting_inclusive)
+        return table.log.version_at(last_before) + 1
     if options.starting_version == "latest":
         return upper
     if options.starting_version == "earliest":
         return 0
-    if isinstance(options.starting_version, int) and options.starting_version > upper:
+    if not isinstance(options.starting_version, int):
+        return None
+    if options.starting_version > upper:
         raise DataLossError(
             f"startingVersion {options.starting_version} is beyond the next version, {upper}.",
             hint=f"start at {upper} or before, or with 'latest'.",
         )
-    return options.starting_version if isinstance(options.starting_version, int) else None
+    return options.starting_version + int(not options.starting_inclusive)
 
 
 def to_spark(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -212,7 +215,8 @@ class ChangesReader(DataSourceReader):
     def _upper(self, table: Table) -> int:
         head = table.log.head()
         if self._options.ending_timestamp_ms is not None:
-            return table.log.version_at(self._options.ending_timestamp_ms) + 1
+            last = self._options.ending_timestamp_ms - int(not self._options.ending_inclusive)
+            return table.log.version_at(last) + 1
         ending = self._options.ending_version
         if ending is None:
             return head.upper
@@ -221,7 +225,7 @@ class ChangesReader(DataSourceReader):
                 f"endingVersion {ending} is beyond the newest version, {head.version}.",
                 hint=f"end at {head.version} or before, or drop the option.",
             )
-        return ending + 1
+        return ending + int(self._options.ending_inclusive)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read_change_split(self._options, partition, self._schema)
@@ -231,7 +235,8 @@ def plan_changes(
     table: Table, options: ReadOptions, schema: StructType, lower: int, upper: int
 ) -> list[InputPartition]:
     """Cut the changes of the versions ``lower <= v < upper`` into splits."""
-    stretches = plan(table.log, lower, upper, table_schema(table, schema))
+    net = options.deduplication is Deduplication.NET_CHANGES
+    stretches = plan(table.log, lower, upper, table_schema(table, schema), net=net)
     if not stretches:
         return []
     rows = sum(
@@ -279,7 +284,11 @@ def read_change_split(
     if not isinstance(split, ChangesSplit):
         return  # Spark makes one empty partition out of none.
     store = open_store(options.path, options.storage)
-    wanted = ChangeOptions(columns=columns_of(schema), emit_unchanged=options.emit_unchanged)
+    wanted = ChangeOptions(
+        columns=columns_of(schema),
+        deduplication=options.deduplication,
+        compute_updates=options.compute_updates,
+    )
     for stretch in split.stretches:
         batches = read_changes(store, stretch, wanted, lower=split.lower, upper=split.upper)
         yield from to_spark(batches, schema)

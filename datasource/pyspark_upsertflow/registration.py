@@ -4,9 +4,9 @@ A package in ``site-packages`` is discovered by Spark and needs none of this. A 
 came by ``--packages`` or ``--py-files`` is on the driver's ``sys.path``, but neither Spark's
 discovery nor the process that hosts a streaming source has it there. So the class we register is
 pickled *by value*: it arrives without an import, finds the archive, puts it on ``sys.path`` and
-hands every call to the real ``DefaultSource``. What that returns is pickled by reference, as always;
-the tasks that load it have the archive on their path, because Spark sends its name with every
-function.
+hands every call to the real ``DefaultSource``. What that returns is pickled by reference, as
+always; the tasks that load it have the archive on their path, because Spark sends its name with
+every function.
 
 Invariant: only the small class below travels by value. Every other class of ours has one identity
 per process.

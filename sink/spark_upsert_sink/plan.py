@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options import WriteOptions
 from spark_upsert.schema import Scope, TableSchema, find_column, storage_type
-from spark_upsert.state.compaction import Job, choose
+from spark_upsert.state.compaction import Job
 from spark_upsert.state.manifest import Manifest
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
@@ -63,11 +63,11 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
     table = Table(open_store(options.path, options.storage))
     manifest = table.log.try_head()
     if manifest is None:
-        manifest = table.ensure(_new_schema(options, incoming, columns))
+        manifest = table.ensure(_new_schema(options, incoming, columns), options.properties)
     _check_identity(options, manifest.schema, incoming)
     schema = manifest.schema.accept(columns, merge=options.merge_schema)
-    if schema != manifest.schema:
-        manifest = table.alter(schema)
+    if schema != manifest.schema or options.properties.items() - manifest.properties.items():
+        manifest = table.alter(schema, options.properties)
     names = manifest.schema.columns.names
     envelope = UpsertEnvelope(
         schema=manifest.schema,
@@ -85,7 +85,7 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
         envelope=envelope,
         overwrite=overwrite,
         allow_unordered=options.allow_unordered,
-        jobs=() if overwrite else tuple(choose(manifest)[:JOBS_MAX]),
+        jobs=() if overwrite else tuple(table.compaction_jobs()[:JOBS_MAX]),
     )
 
 

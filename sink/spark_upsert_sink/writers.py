@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options import WriteOptions
-from spark_upsert.state.compaction import merge
+from spark_upsert.state.compaction import Merged, merge
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
@@ -63,6 +63,11 @@ def _staged(messages: list[WriterCommitMessage | None]) -> tuple[Staged, ...]:
     return tuple(m.staged for m in sorted(found, key=lambda m: m.task_index))
 
 
+def _merges(messages: list[WriterCommitMessage | None]) -> list[Merged]:
+    """Return what the tasks merged."""
+    return [merged for m in messages if isinstance(m, StagedMessage) for merged in m.merges]
+
+
 def _commit(
     plan: WritePlan, messages: list[WriterCommitMessage | None], transaction: Transaction | None
 ) -> None:
@@ -80,9 +85,11 @@ def _commit(
             allow_unordered=plan.allow_unordered,
         )
     )
-    table.commit_merges(
-        merged for m in messages if isinstance(m, StagedMessage) for merged in m.merges
-    )
+    table.commit_merges(_merges(messages))
+
+
+def _abort(plan: WritePlan, messages: list[WriterCommitMessage | None]) -> None:
+    plan.table().discard(_staged(messages), _merges(messages))
 
 
 class UpsertBatchWriter(DataSourceArrowWriter):
@@ -105,7 +112,7 @@ class UpsertBatchWriter(DataSourceArrowWriter):
         _commit(self._plan, messages, self._transaction())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._plan.table().discard(_staged(messages))
+        _abort(self._plan, messages)
 
 
 class UpsertStreamWriter(DataSourceStreamArrowWriter):
@@ -128,7 +135,7 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
         _commit(self._plan, messages, self._transaction(messages, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._plan.table().discard(_staged(messages))
+        _abort(self._plan, messages)
 
     def _transaction(
         self, messages: list[WriterCommitMessage | None], batch_id: int

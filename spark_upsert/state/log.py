@@ -16,8 +16,9 @@ import json
 import threading
 import time
 import uuid
+import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from spark_upsert.errors import (
     CorruptionError,
     DataLossError,
     TableNotFoundError,
+    UpsertFlowError,
 )
 from spark_upsert.state.manifest import FORMAT_VERSION, Commit, Kind, Manifest, apply
 from spark_upsert.store import Store
@@ -51,6 +53,19 @@ def new_token() -> str:
 def commit_path(version: int) -> str:
     """Return where a version's commit lies."""
     return f"{_FOLDER}/{version:020d}.json"
+
+
+def encode(record: Mapping[str, Any]) -> bytes:
+    """Return a record as JSON whose last field is the CRC-32 of all before it."""
+    body = json.dumps(record, separators=(",", ":")).encode()
+    return body[:-1] + _checksum(body)
+
+
+def _checksum(body: bytes) -> bytes:
+    return b',"crc":"%08x"}' % zlib.crc32(body)
+
+
+_CHECKSUM_BYTES = len(_checksum(b""))
 
 
 def _checkpoint_path(version: int) -> str:
@@ -171,7 +186,10 @@ class Log:
         return commit
 
     def _last_checkpoint(self) -> Manifest | None:
-        hint = self._read_json(_HINT)
+        try:
+            hint = self._read_json(_HINT)
+        except CorruptionError:
+            return None  # Only a shortcut is lost.
         return self._checkpoint_at(hint["version"]) if hint else None
 
     def _checkpoint_at(self, version: int) -> Manifest | None:
@@ -187,12 +205,14 @@ class Log:
             data = self._store.read(path)
         except FileNotFoundError:
             return None
-        try:
-            record: dict[str, Any] = json.loads(data)
-        except ValueError as error:
+        body = data[:-_CHECKSUM_BYTES] + b"}"
+        if data[-_CHECKSUM_BYTES:] != _checksum(body):
             raise CorruptionError.in_file(
-                f"{self._store.url}/{path}", "a JSON record", f"{len(data)} bytes that are not"
-            ) from error
+                f"{self._store.url}/{path}",
+                "a JSON record that ends with its checksum",
+                f"{len(data)} bytes with another end",
+            )
+        record: dict[str, Any] = json.loads(body)
         if record.get("format", FORMAT_VERSION) > FORMAT_VERSION:
             raise CorruptionError.in_file(
                 f"{self._store.url}/{path}",
@@ -232,7 +252,7 @@ class Log:
             commit = replace(
                 proposal,
                 version=manifest.version + 1,
-                timestamp_ms=max(self._now_ms(), manifest.timestamp_ms + 1),
+                timestamp_ms=max(self.now_ms(), manifest.timestamp_ms + 1),
                 token=new_token(),
             )
             if self._try_put(commit):
@@ -245,32 +265,34 @@ class Log:
 
     def create(self, commit: Commit) -> bool:
         """Create the table; False if another writer was faster."""
-        return self._try_put(replace(commit, timestamp_ms=self._now_ms(), token=new_token()))
+        return self._try_put(replace(commit, timestamp_ms=self.now_ms(), token=new_token()))
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """Return the time, in milliseconds since 1970, by the log's clock."""
         return int(self._clock() * 1000)
 
     def _try_put(self, commit: Commit) -> bool:
         path = commit_path(commit.version)
-        data = json.dumps(commit.to_json(), separators=(",", ":")).encode()
+        # A put may take effect before it fails, and a client that repeats it by itself meets
+        # its own object: only the token can tell whose it is.
         try:
-            return self._store.put_if_absent(path, data)
+            if self._store.put_if_absent(path, encode(commit.to_json())):
+                return True
+            record = self._read_json(path)
         except Exception:
-            # The put may have taken effect before it failed: only the token can tell.
             record = self._read_json(path)
             if record is None:
                 raise
-            return bool(record["token"] == commit.token)
+        return record is not None and bool(record["token"] == commit.token)
 
     def _checkpoint(self, version: int) -> None:
         """Write a checkpoint if one is due. A failure costs only speed, so it is not raised."""
         if version % CHECKPOINT_EVERY:
             return
-        data = json.dumps(self.at(version).to_json(), separators=(",", ":")).encode()
         try:
-            self._store.put(_checkpoint_path(version), data)
-            self._store.put(_HINT, json.dumps({"version": version}).encode())
-        except OSError:
+            self._store.put(_checkpoint_path(version), encode(self.at(version).to_json()))
+            self._store.put(_HINT, encode({"version": version}))
+        except (OSError, UpsertFlowError):
             return
 
 

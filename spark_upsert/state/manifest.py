@@ -111,6 +111,10 @@ class Commit:
     counters: Mapping[str, int] = field(default_factory=dict)
     live_rows: int = 0
     """Rows of the snapshot after this version."""
+    properties: Mapping[str, str] | None = None
+    """The table's properties, where a version sets them."""
+    low_water: str | None = None
+    """The low-water mark that a compaction raises (`tombstones`)."""
 
     @property
     def is_epoch(self) -> bool:
@@ -148,6 +152,10 @@ class Commit:
             ]
         if self.counters:
             record["counters"] = dict(self.counters)
+        if self.properties is not None:
+            record["properties"] = dict(self.properties)
+        if self.low_water is not None:
+            record["low_water"] = self.low_water
         return record
 
     @classmethod
@@ -171,6 +179,8 @@ class Commit:
             ),
             counters=record.get("counters", {}),
             live_rows=record["live_rows"],
+            properties=record.get("properties"),
+            low_water=record.get("low_water"),
         )
 
 
@@ -185,6 +195,9 @@ class Manifest:
     transactions: Mapping[str, int] = field(default_factory=dict)
     """The last number that each writer committed; kept for ever, inside the commits."""
     live_rows: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    low_water: str | None = None
+    """Order key up to which deletes are forgotten (`tombstones`)."""
 
     def __repr__(self) -> str:
         return (
@@ -216,6 +229,8 @@ class Manifest:
             "slices": [part.to_json() for part in self.slices],
             "transactions": dict(self.transactions),
             "live_rows": self.live_rows,
+            "properties": dict(self.properties),
+            "low_water": self.low_water,
         }
 
     @classmethod
@@ -228,6 +243,8 @@ class Manifest:
             slices=tuple(Slice.from_json(part) for part in record["slices"]),
             transactions=record["transactions"],
             live_rows=record["live_rows"],
+            properties=record.get("properties", {}),
+            low_water=record.get("low_water"),
         )
 
 
@@ -242,14 +259,19 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
     expected = 0 if manifest is None else manifest.version + 1
     if commit.version != expected or (manifest is None) != (commit.kind is Kind.CREATE):
         raise CorruptionError.in_file(
-            f"_log/{commit.version:020d}.json",
+            f"_log/{expected:020d}.json",
             f"version {expected}",
             f"a '{commit.kind.value}' of version {commit.version}",
         )
     if manifest is None:
         if commit.schema is None:
             raise CorruptionError.in_file(f"_log/{0:020d}.json", "a schema", "none")
-        return Manifest(version=0, timestamp_ms=commit.timestamp_ms, schema=commit.schema)
+        return Manifest(
+            version=0,
+            timestamp_ms=commit.timestamp_ms,
+            schema=commit.schema,
+            properties=commit.properties or {},
+        )
     kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
     slices = sorted((*kept, *commit.slices()), key=_slice_order)
     transactions = manifest.transactions
@@ -263,6 +285,10 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         slices=tuple(slices),
         transactions=transactions,
         live_rows=commit.live_rows,
+        properties=manifest.properties if commit.properties is None else commit.properties,
+        low_water=None
+        if commit.kind is Kind.OVERWRITE
+        else commit.low_water or manifest.low_water,
     )
 
 

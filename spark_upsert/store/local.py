@@ -17,6 +17,7 @@ a crash leaves a torn version that blocks the table.
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,8 @@ class LocalStore:
                 status = os.stat(folder / name)
             except FileNotFoundError:
                 continue  # Removed since the folder was read.
+            if stat.S_ISDIR(status.st_mode):
+                continue
             yield ObjectInfo(path=path, bytes=status.st_size, modified_s=status.st_mtime)
 
     def delete(self, path: str) -> None:

@@ -13,6 +13,7 @@ the object. An upload is one request, or many parts that appear together.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import tempfile
 import time
@@ -27,7 +28,7 @@ import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.store.copies import CopyFile, LocalCopies
 from spark_upsert.store.failures import StorageError, is_conflict, may_pass, translate
 from spark_upsert.store.protocol import ObjectInfo
@@ -42,6 +43,7 @@ RANGES_AT_ONCE = 4
 _PARTS_MAX = 10_000
 """S3 takes no more parts than this in one upload."""
 
+_ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
 _LIST_CHUNK = 1000
 _PAUSE_SECONDS = 0.1
 _PAUSE_SECONDS_MAX = 15.0
@@ -200,6 +202,7 @@ class ObjectStore:
     @contextmanager
     def _translated(self, verb: str, path: str) -> Iterator[None]:
         """Turn obstore's errors into ours; the only place where they are caught."""
+        _refuse_after_fork()
         try:
             yield
         except (BaseError, FileNotFoundError, NotImplementedError) as error:
@@ -239,11 +242,42 @@ class ObjectUpload:
                 self._store.upload(self._path, file, size)
 
 
+_runtime_process: int | None = None
+"""The process whose threads carry obstore's requests."""
+
+
+def _refuse_after_fork() -> None:
+    """Raise in a child of a process that has used obstore: its threads are gone, it would hang."""
+    global _runtime_process
+    process = os.getpid()
+    if _runtime_process is None:
+        _runtime_process = process
+    elif _runtime_process != process:
+        raise UpsertFlowError(
+            f"process {process} was forked from {_runtime_process} after that one had used object "
+            "storage; obstore does not survive a fork.",
+            hint="start processes with multiprocessing's 'spawn' or 'forkserver' method.",
+        )
+
+
+def _refuse_other_endpoint(endpoint: str | None) -> None:
+    """Raise if obstore would prefer a variable of the environment to the option."""
+    variable = os.environ.get(_ENDPOINT_VARIABLE)
+    if endpoint and variable and endpoint.rstrip("/") != variable.rstrip("/"):
+        raise OptionError(
+            f"'storage.endpoint' is '{endpoint}', but the environment variable "
+            f"{_ENDPOINT_VARIABLE} is '{variable}' and would win.",
+            hint=f"unset {_ENDPOINT_VARIABLE}, or leave 'storage.endpoint' away.",
+            option="storage.endpoint",
+        )
+
+
 def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:
     """Make a client; no request is sent yet."""
     address = f"s3{url[3:]}" if url.startswith("s3a") else url
     config: dict[str, Any] = dict(settings.config)
     if settings.cloud is Cloud.S3:
+        _refuse_other_endpoint(config.get("endpoint"))
         # Objects are deleted one by one, and not every server knows the request for many.
         config.setdefault("disable_bulk_delete", "true")
     from_url: Any = obstore.store.from_url  # Its overloads take the options of one cloud each.

@@ -71,7 +71,6 @@ CLOUD_OPTIONS: Mapping[Cloud, frozenset[str]] = {
             "sse_bucket_key_enabled",
             "sse_customer_key_base64",
             "sse_kms_key_id",
-            "sts_endpoint",
             "unsigned_payload",
             "virtual_hosted_style_request",
             "web_identity_token_file",

@@ -9,12 +9,15 @@ For every ``e``: folding the changes of ``[0, e]`` from empty gives the snapshot
 
 An overwrite is a cut: what is before it and what is behind it are computed apart, and the
 epoch itself compares two snapshots.
+
+The modes of `Deduplication` are those of Spark's own change data capture (SPARK-55668).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -51,39 +54,72 @@ class Stretch:
 
     before: Manifest
     """The table just before the first epoch."""
-    commits: tuple[Commit, ...]
-    """Appends, or one overwrite; in order, never empty."""
+    times_ms: Mapping[int, int]
+    """The epochs and their commit times."""
+    after: tuple[Slice, ...]
+    """What the epochs added; after an overwrite, all that there is."""
+    is_overwrite: bool
+    """Whether ``after`` replaces what was before."""
     schema: TableSchema
     """The schema in which the changes are shown."""
 
-    @property
-    def is_overwrite(self) -> bool:
-        return self.commits[0].kind is Kind.OVERWRITE
 
-    @property
-    def after(self) -> tuple[Slice, ...]:
-        """The slices that the epochs added."""
-        return tuple(part for commit in self.commits for part in commit.slices())
+class Deduplication(Enum):
+    """Which changes a reader is spared."""
+
+    NONE = "none"
+    """Every change, those included that leave all values as they were."""
+    DROP_CARRYOVERS = "dropCarryovers"
+    """No update that leaves all values as they were."""
+    NET_CHANGES = "netChanges"
+    """At most one change per key over all epochs of one read, shown at its last epoch."""
 
 
-def plan(log: Log, lower: int, upper: int, schema: TableSchema) -> list[Stretch]:
-    """Cut the epochs ``lower <= e < upper`` of a table into stretches."""
+def plan(
+    log: Log, lower: int, upper: int, schema: TableSchema, *, net: bool = False
+) -> list[Stretch]:
+    """Cut the epochs ``lower <= e < upper`` of a table into stretches.
+
+    Parameters
+    ----------
+    net : bool
+        Whether only net changes are wanted: then an overwrite is no cut, but makes the
+        whole range one comparison of what was before and what is after.
+    """
+    epochs = [c for c in log.commits(max(lower, 1), upper) if c.is_epoch]
+    if net and any(commit.kind is Kind.OVERWRITE for commit in epochs):
+        last = epochs[-1]
+        return [
+            Stretch(
+                before=log.at(epochs[0].version - 1),
+                times_ms={last.version: last.timestamp_ms},
+                after=log.at(last.version).slices,
+                is_overwrite=True,
+                schema=schema,
+            )
+        ]
     stretches: list[Stretch] = []
     open_commits: list[Commit] = []
 
     def close() -> None:
         if open_commits:
-            before = log.at(open_commits[0].version - 1)
-            commits = tuple(open_commits)
-            stretches.append(Stretch(before=before, commits=commits, schema=schema))
+            stretches.append(
+                Stretch(
+                    before=log.at(open_commits[0].version - 1),
+                    times_ms={c.version: c.timestamp_ms for c in open_commits},
+                    after=tuple(part for c in open_commits for part in c.slices()),
+                    is_overwrite=open_commits[0].kind is Kind.OVERWRITE,
+                    schema=schema,
+                )
+            )
             open_commits.clear()
 
-    for commit in log.commits(max(lower, 1), upper):
+    for commit in epochs:
         if commit.kind is Kind.OVERWRITE:
             close()
             open_commits.append(commit)
             close()
-        elif commit.kind is Kind.APPEND and commit.added:
+        elif commit.added:
             open_commits.append(commit)
     close()
     return stretches
@@ -94,7 +130,9 @@ class ChangeOptions:
     """What a reader wants to see."""
 
     columns: tuple[str, ...]
-    emit_unchanged: bool = False
+    deduplication: Deduplication = Deduplication.DROP_CARRYOVERS
+    compute_updates: bool = True
+    """Whether a retraction and an insertion of one key are called an update."""
 
 
 def read_changes(
@@ -118,9 +156,11 @@ def read_changes(
     cuts = before if stretch.is_overwrite else added
     for low, high in _chunks(cuts, added, lower, upper):
         if stretch.is_overwrite:
-            changes = _overwrite_changes(before, added, stretch.commits[0], low, high)
+            version = max(stretch.times_ms)
+            changes = _overwrite_changes(before, added, version, low, high)
         else:
-            changes = _append_changes(before, added, low, high)
+            is_net = options.deduplication is Deduplication.NET_CHANGES
+            changes = _append_changes(before, added, low, high, net=is_net)
         batch = _render(changes, stretch, options)
         if batch.num_rows:
             yield batch
@@ -170,7 +210,9 @@ class _Changes:
     epochs: npt.NDArray[np.int64]
 
 
-def _append_changes(before: Snapshot, added: Snapshot, lower: int, upper: int) -> _Changes:
+def _append_changes(
+    before: Snapshot, added: Snapshot, lower: int, upper: int, *, net: bool
+) -> _Changes:
     parts = added.parts(lower, upper)
     commands = Rows(added.manifest.schema, [part for part, _ in parts])
     if not parts:
@@ -193,6 +235,9 @@ def _append_changes(before: Snapshot, added: Snapshot, lower: int, upper: int) -
     old[1:] = chosen[:-1]
     is_first = np.diff(key_index, prepend=-1) != 0
     old[is_first] = base[key_index[is_first]]
+    if net:
+        is_last = np.diff(key_index, append=-1) != 0
+        old, chosen = base[key_index[is_last]], chosen[is_last]
     return _pairs(rows, old, chosen, epoch_of(chosen).astype(np.int64))
 
 
@@ -278,7 +323,7 @@ def _live_only(rows: Rows, chosen: Positions) -> Positions:
 
 
 def _overwrite_changes(
-    before: Snapshot, added: Snapshot, commit: Commit, lower: int, upper: int
+    before: Snapshot, added: Snapshot, version: int, lower: int, upper: int
 ) -> _Changes:
     """Compare the contents before and after an overwrite."""
     sides = [snapshot.parts(lower, upper) for snapshot in (before, added)]
@@ -299,18 +344,18 @@ def _overwrite_changes(
     is_new = order >= border
     old[key_index[~is_new]] = order[~is_new]
     new[key_index[is_new]] = order[is_new]
-    return _pairs(rows, old, new, np.full(len(old), commit.version, dtype=np.int64))
+    return _pairs(rows, old, new, np.full(len(old), version, dtype=np.int64))
 
 
 def _render(changes: _Changes, stretch: Stretch, options: ChangeOptions) -> pa.RecordBatch:
     """Turn pairs of entries into changelog rows."""
     rows, old, new, epochs = changes.rows, changes.old, changes.new, changes.epochs
-    if not options.emit_unchanged:
+    if options.deduplication is not Deduplication.NONE:
         changed = _changed(rows, old, new)
         old, new, epochs = old[changed], new[changed], epochs[changed]
     by_epoch = np.argsort(epochs, kind="stable")
     old, new, epochs = old[by_epoch], new[by_epoch], epochs[by_epoch]
-    both = (old != ABSENT) & (new != ABSENT)
+    both = (old != ABSENT) & (new != ABSENT) & options.compute_updates
     # Two places per pair, the retraction first; absent ones are then left out.
     sources = np.column_stack([old, new]).reshape(-1)
     kinds = np.column_stack(
@@ -318,9 +363,8 @@ def _render(changes: _Changes, stretch: Stretch, options: ChangeOptions) -> pa.R
     ).reshape(-1)
     shown = sources != ABSENT
     sources, kinds, epochs = sources[shown], kinds[shown], np.repeat(epochs, 2)[shown]
-    times = {commit.version: commit.timestamp_ms * 1000 for commit in stretch.commits}
-    versions = np.array(list(times), dtype=np.int64)
-    micros = np.array(list(times.values()), dtype=np.int64)
+    versions = np.array(list(stretch.times_ms), dtype=np.int64)
+    micros = 1000 * np.array(list(stretch.times_ms.values()), dtype=np.int64)
     fields = [rows.schema.columns.field(name) for name in options.columns]
     return pa.RecordBatch.from_arrays(
         [

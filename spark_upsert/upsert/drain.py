@@ -11,9 +11,11 @@ greater, or no entry  put    row          UPDATE: retract old, insert new
 greater, or no entry  put    no row       INSERT
 greater, or no entry  tomb   row          DELETE: retract old
 greater, or no entry  tomb   no row       ABSENT, no effect
+below the low-water   any    no entry     REJECTED, not even stored
 ====================  =====  ===========  =================================
 
-The first two lines hold only where order keys reach across epochs (`Scope.TABLE`). "No row"
+The first two lines and the last hold only where order keys reach across epochs
+(`Scope.TABLE`); the last is the price of forgetting deletes (`state.tombstones`). "No row"
 is no entry or a tombstone. One decision per batch, never a loop over rows.
 
 Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six). Lines one
@@ -31,6 +33,7 @@ from spark_upsert.schema import DIFF, Scope
 from spark_upsert.state.lookup import Found
 from spark_upsert.state.rows import Rows
 from spark_upsert.state.run import Positions
+from spark_upsert.state.tombstones import is_at_or_below
 from spark_upsert.upsert.counters import Counters
 from spark_upsert.words import compare
 
@@ -44,12 +47,20 @@ class Outcome(IntEnum):
     ABSENT = 3
     STALE = 4
     DUPLICATE = 5
+    REJECTED = 6
 
 
 Outcomes = npt.NDArray[np.int8]
 
 
-def classify(commands: Rows, chosen: Positions, found: Found, scope: Scope) -> Outcomes:
+def classify(
+    commands: Rows,
+    chosen: Positions,
+    found: Found,
+    *,
+    scope: Scope,
+    low_water: str | None = None,
+) -> Outcomes:
     """Return the outcome of each command, one per key.
 
     Parameters
@@ -61,6 +72,8 @@ def classify(commands: Rows, chosen: Positions, found: Found, scope: Scope) -> O
         The table's entries of the same keys.
     scope : Scope
         `Scope.TABLE` compares order keys with the table's entry; the others do not.
+    low_water : str, optional
+        The table's low-water mark.
     """
     puts = commands.take([DIFF], chosen)[0].to_numpy() > 0
     live = found.is_live()
@@ -75,6 +88,11 @@ def classify(commands: Rows, chosen: Positions, found: Found, scope: Scope) -> O
         order = compare(commands.take(names, chosen[hit]), found.rows.take(names, found.at[hit]))
         outcomes[hit[order < 0]] = Outcome.STALE
         outcomes[hit[order == 0]] = Outcome.DUPLICATE
+    if scope is Scope.TABLE and low_water is not None:
+        unknown = np.flatnonzero(~found.present)
+        order_keys = commands.take(commands.schema.order_columns, chosen[unknown])
+        late = is_at_or_below(order_keys, low_water, commands.schema)
+        outcomes[unknown[late]] = Outcome.REJECTED
     return outcomes
 
 
@@ -88,4 +106,5 @@ def count(outcomes: Outcomes) -> Counters:
         absent=numbers[Outcome.ABSENT],
         stale=numbers[Outcome.STALE],
         duplicates=numbers[Outcome.DUPLICATE],
+        rejected=numbers[Outcome.REJECTED],
     )

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import DataError
-from spark_upsert.hashing import even_cuts
+from spark_upsert.hashing import HASH_END, even_cuts
 from spark_upsert.schema import DIFF, Scope
 from spark_upsert.state.log import new_token
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
@@ -29,7 +29,7 @@ from spark_upsert.state.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.run import RUNS, RunFile, Span, write_run
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.upsert.counters import EMPTY, Counters
-from spark_upsert.upsert.drain import classify, count
+from spark_upsert.upsert.drain import Outcome, Outcomes, classify, count
 from spark_upsert.upsert.stash import Stash, count_losers
 from spark_upsert.words import equal_rows
 
@@ -68,23 +68,29 @@ def stage(
             stash.add(batch)
         counters = EMPTY
         for batch in stash.seal():
-            files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
             rows = Rows(schema, [BatchPart(batch)])
-            counters += _judge(snapshot, rows, np.arange(len(rows)), overwrite=overwrite)
+            outcomes = _judge(snapshot, rows, np.arange(len(rows)), overwrite=overwrite)
+            counters += count(outcomes)
+            batch = _accepted(batch, outcomes)
+            if batch.num_rows:
+                files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
         counters += stash.counters
     return Staged(base_version=snapshot.manifest.version, files=tuple(files), counters=counters)
 
 
 def _judge(
     snapshot: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64], *, overwrite: bool
-) -> Counters:
-    """Count what commands, one per key and sorted by hash, do to a snapshot."""
-    if not snapshot.manifest.slices:
-        puts = int((rows.take([DIFF], chosen)[0].to_numpy() > 0).sum())
-        return Counters(inserts=puts, absent=len(chosen) - puts)
+) -> Outcomes:
+    """Return what commands, one per key and sorted by hash, do to a snapshot."""
     found = snapshot.find(rows.hashes[chosen], rows.take(rows.schema.keys, chosen))
     scope = Scope.ARRIVAL if overwrite else rows.schema.scope
-    return count(classify(rows, chosen, found, scope))
+    return classify(rows, chosen, found, scope=scope, low_water=snapshot.manifest.low_water)
+
+
+def _accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
+    """Return the commands that are not rejected: those are counted, and never stored."""
+    accepted = outcomes != Outcome.REJECTED
+    return batch if bool(accepted.all()) else batch.filter(pa.array(accepted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +112,14 @@ class Epoch:
         DataError
             Without order keys, two tasks hold different values of one key.
         """
-        counters = sum((part.counters for part in self.staged), EMPTY)
         newest = Snapshot(self.base.store, head)
+        if head.low_water not in (None, self.base.manifest.low_water) and not self.overwrite:
+            staged = tuple(_reject_late(newest, part) for part in self.staged)
+            return replace(self, staged=staged)._seal(head, newest)
+        return self._seal(head, newest)
+
+    def _seal(self, head: Manifest, newest: Snapshot) -> Commit:
+        counters = sum((part.counters for part in self.staged), EMPTY)
         for rows, chosen in self._contested(head):
             counters += self._recount(newest, rows, chosen)
         if self.overwrite:
@@ -170,12 +182,41 @@ class Epoch:
         owners = rows.part_of(chosen)
         for owner in np.unique(owners):
             mine = chosen[owners == owner]
-            counted += _judge(self.base, rows, mine, overwrite=self.overwrite)
+            counted += count(_judge(self.base, rows, mine, overwrite=self.overwrite))
         resolution = resolve(rows, chosen=chosen)
         if not self.allow_unordered:
             _require_order(rows, resolution)
-        right = _judge(newest, rows, resolution.winners, overwrite=self.overwrite)
-        return right + count_losers(rows, resolution) - counted
+        outcomes = _judge(newest, rows, resolution.winners, overwrite=self.overwrite)
+        return count(outcomes) + count_losers(rows, resolution) - counted
+
+
+def _reject_late(newest: Snapshot, staged: Staged) -> Staged:
+    """Take out commands that a low-water mark, raised since they were staged, rejects.
+
+    Rare: a compaction forgot deletes while the epoch was under way. The runs that hold such
+    commands are written again without them.
+    """
+    schema = newest.manifest.schema
+    files, counters = [], staged.counters
+    for file in staged.files:
+        run = RUNS.open(newest.store, file)
+        rows = Rows(schema, [RunPart(Span.within(run, 0, HASH_END))])
+        outcomes = _judge(newest, rows, np.arange(len(rows)), overwrite=False)
+        late = int((outcomes == Outcome.REJECTED).sum())
+        if not late:
+            files.append(file)
+            continue
+        # A key that the table does not know was counted as an insert or as absent.
+        diffs = rows.take([DIFF], np.flatnonzero(outcomes == Outcome.REJECTED))[0].to_numpy()
+        puts = int((diffs > 0).sum())
+        was = Counters(inserts=puts, absent=late - puts)
+        counters += Counters(rejected=late) - was
+        batch = rows.gathered(schema.run.names).parts[0]
+        assert isinstance(batch, BatchPart)
+        kept = _accepted(batch.batch.cast(schema.run), outcomes)
+        if kept.num_rows:
+            files.append(write_run(newest.store, f"data/{new_token()}.arrow", kept))
+    return replace(staged, files=tuple(files), counters=counters)
 
 
 def _shared(

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_upsert.epochs import Interval
 from spark_upsert.hashing import HASH_END, even_cuts
@@ -33,6 +33,9 @@ FANOUT = 8
 
 JOB_BYTES = 128 << 20
 """Upper bound of what one step of work reads."""
+
+_TOMBSTONE_SHARE = 4
+"""An oldest file is written again when a quarter of it is tombstones that may go."""
 
 _TIER_BYTES = 64 << 10
 """Runs up to this size are of tier zero: below it the cost of a run is its being a run."""
@@ -48,6 +51,8 @@ class Job:
     """In the order of their epochs."""
     is_oldest: bool
     """Whether nothing older is left in the range, so that tombstones hide nothing."""
+    forget_before: int = 0
+    """Tombstones of smaller epochs are past their retention."""
 
     @property
     def epochs(self) -> Interval:
@@ -80,18 +85,43 @@ class Job:
         )
 
 
-def choose(manifest: Manifest, *, fanout: int = FANOUT) -> list[Job]:
+def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) -> list[Job]:
     """Return the jobs that are due, the smallest first; no two touch the same entries.
 
     Parameters
     ----------
     manifest : Manifest
+    forget_before : int
+        Tombstones of smaller epochs are past their retention (`state.tombstones`).
     fanout : int
         How many neighbours make a job, at least 2. With 2, any two runs of like size do.
     """
     jobs: list[Job] = []
     _visit(list(manifest.slices), 0, HASH_END, fanout, jobs)
-    return sorted(jobs, key=lambda job: job.bytes)
+    jobs += _forgetting(manifest, jobs, forget_before)
+    return sorted((replace(j, forget_before=forget_before) for j in jobs), key=lambda j: j.bytes)
+
+
+def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
+    """Return jobs that write the oldest files again where many of their tombstones may go."""
+    busy = {part.file.path for job in jobs for part in job.slices}
+    first = min((part.epochs.lower for part in manifest.slices), default=0)
+    return [
+        Job(
+            hash_lower=part.hash_lower,
+            hash_upper=part.hash_upper,
+            slices=(part,),
+            is_oldest=True,
+        )
+        for part in manifest.slices
+        if part.epochs.lower == first
+        and part.epochs.upper <= forget_before
+        and part.index == 0
+        and part.file.path not in busy
+        and part.file.tombstones * _TOMBSTONE_SHARE > part.file.rows
+        and not any(s.epochs.lower == first and s is not part and s.overlaps(
+            part.hash_lower, part.hash_upper) for s in manifest.slices)
+    ]
 
 
 def _visit(slices: list[Slice], lower: int, upper: int, fanout: int, jobs: list[Job]) -> None:
@@ -113,14 +143,18 @@ def _is_uniform(slices: list[Slice], lower: int, upper: int) -> bool:
     return all(s.hash_lower <= lower and upper <= s.hash_upper for s in slices)
 
 
-def choose_all(manifest: Manifest) -> list[Job]:
+def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
     """Return the jobs that leave one run everywhere, whatever the sizes."""
     live = sum(_bytes_within(part, 0, HASH_END) for part in manifest.slices)
     jobs = []
     for lower, upper in even_cuts(max(1, -(-live // JOB_BYTES))):
         runs = _runs(s for s in manifest.slices if s.overlaps(lower, upper))
-        if len(runs) > 1 or any(len(run) > 1 for run in runs):
-            jobs.append(_job(runs, 0, len(runs), lower, upper))
+        forgettable = any(
+            s.epochs.upper <= forget_before and s.file.tombstones for run in runs for s in run
+        )
+        if len(runs) > 1 or any(len(run) > 1 for run in runs) or forgettable:
+            job = _job(runs, 0, len(runs), lower, upper)
+            jobs.append(replace(job, forget_before=forget_before))
     return jobs
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.hashing import even_cuts
@@ -14,8 +15,11 @@ from spark_upsert.state.log import new_token
 from spark_upsert.state.manifest import Manifest, Slice, Taken
 from spark_upsert.state.resolve import epochs_by_part, resolve
 from spark_upsert.state.rows import Rows, RunPart
-from spark_upsert.state.run import RUNS, Span, write_run
+from spark_upsert.state.run import RUNS, Positions, Span, write_run
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import encode_mark, higher_mark
 from spark_upsert.store import Store
+from spark_upsert.words import ordered_words
 
 FILE_BYTES = 128 << 20
 """A merged run is cut into files of about this size, so that one fits in memory."""
@@ -27,6 +31,23 @@ class Merged:
 
     added: tuple[Slice, ...]
     taken: tuple[Taken, ...]
+    base_version: int
+    """The version that the job was planned on."""
+    low_water: str | None = None
+    """The greatest order key among the tombstones that were dropped."""
+    forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    """Hashes of the keys whose tombstones were dropped, ascending."""
+
+    def is_safe(self, store: Store, head: Manifest) -> bool:
+        """Return whether no run that came since holds a key whose tombstone was dropped.
+
+        Such a run may hold a command that is stale against the tombstone.
+        """
+        if not len(self.forgotten):
+            return True
+        newer = tuple(s for s in head.slices if s.epochs.upper > self.base_version + 1)
+        parts = Snapshot(store, replace(head, slices=newer)).parts()
+        return not any(len(np.intersect1d(self.forgotten, p.hashes)) for p, _ in parts)
 
 
 def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
@@ -35,28 +56,72 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
     Notes
     -----
     Each key keeps its winning entry (`resolve`). A tombstone goes if nothing older is left
-    below it and no late command can be stale against it (any scope but `Scope.TABLE`).
+    below it and no late command can be stale against it (any scope but `Scope.TABLE`); with
+    `Scope.TABLE`, if it is past its retention (`state.tombstones`).
     """
     count = max(1, -(-job.bytes // FILE_BYTES))
-    added = []
+    added, forgotten, mark = [], [np.empty(0, np.uint64)], None
     for lower, upper in even_cuts(count, job.hash_lower, job.hash_upper):
-        batch = _merged(store, manifest, job, lower, upper)
-        if batch.num_rows:
+        rows, winners, parts = _winners(store, manifest, job, lower, upper)
+        if job.is_oldest:
+            gone = _forgettable(Snapshot(store, manifest), job, rows, winners, parts)
+            mark = higher_mark(mark, _greatest(rows, winners[gone]), manifest.schema)
+            forgotten.append(rows.hashes[winners[gone]])
+            winners = winners[~gone]
+        if len(winners):
+            columns = rows.take(manifest.schema.run.names, winners)
+            batch = pa.RecordBatch.from_arrays(columns, schema=manifest.schema.run)
             file = write_run(store, f"data/{new_token()}.arrow", batch)
             added.append(Slice(file=file, epochs=job.epochs, index=len(added)))
-    return Merged(added=tuple(added), taken=job.taken)
+    return Merged(
+        added=tuple(added),
+        taken=job.taken,
+        base_version=manifest.version,
+        low_water=mark,
+        forgotten=np.concatenate(forgotten) if mark is not None else forgotten[0],
+    )
 
 
-def _merged(store: Store, manifest: Manifest, job: Job, lower: int, upper: int) -> pa.RecordBatch:
+def _forgettable(
+    snapshot: Snapshot, job: Job, rows: Rows, winners: Positions, parts: list[Slice]
+) -> npt.NDArray[np.bool_]:
+    """Return which winners are tombstones that may be dropped."""
+    schema = snapshot.manifest.schema
+    dead = rows.take([DIFF], winners)[0].to_numpy() < 0
+    if schema.scope is not Scope.TABLE:
+        return dead
+    old = np.array([part.epochs.upper <= job.forget_before for part in parts], dtype=np.bool_)
+    dead &= old[rows.part_of(winners)] if len(old) else False
+    places = np.flatnonzero(dead)
+    newer = tuple(s for s in snapshot.manifest.slices if s.epochs.lower >= job.epochs.upper)
+    above = Snapshot(snapshot.store, replace(snapshot.manifest, slices=newer))
+    found = above.find(rows.hashes[winners[places]], rows.take(schema.keys, winners[places]))
+    dead[places[found.present]] = False
+    return dead
+
+
+def _greatest(rows: Rows, chosen: Positions) -> str | None:
+    """Return the mark of the greatest order key among some rows, None without order."""
+    schema = rows.schema
+    if schema.scope is not Scope.TABLE or not len(chosen):
+        return None
+    order = rows.take(schema.order_columns, chosen)
+    words = [word for column in order for word in ordered_words(column)]
+    last = pa.array(np.lexsort(words[::-1])[-1:])
+    return encode_mark([column.take(last) for column in order], schema)
+
+
+def _winners(
+    store: Store, manifest: Manifest, job: Job, lower: int, upper: int
+) -> tuple[Rows, Positions, list[Slice]]:
+    """Return the entries of a job in a range of hashes, the winners, and the entries' slices."""
     schema = manifest.schema
-    parts, epochs = [], []
+    parts, slices = [], []
     for part in job.slices:
         low, high = max(lower, part.hash_lower), min(upper, part.hash_upper)
         if low < high:
             parts.append(RunPart(Span.within(RUNS.open(store, part.file), low, high)))
-            epochs.append(part.epochs.lower)
+            slices.append(part)
     rows = Rows(schema, parts)
-    winners = resolve(rows, epochs=epochs_by_part(rows, epochs)).winners
-    if job.is_oldest and schema.scope is not Scope.TABLE:
-        winners = winners[np.asarray(rows.take([DIFF], winners)[0]) > 0]
-    return pa.RecordBatch.from_arrays(rows.take(schema.run.names, winners), schema=schema.run)
+    epochs = epochs_by_part(rows, [part.epochs.lower for part in slices])
+    return rows, resolve(rows, epochs=epochs).winners, slices

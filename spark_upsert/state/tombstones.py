@@ -1,0 +1,99 @@
+"""How long deletes are remembered, and what forgetting them costs.
+
+With `Scope.TABLE` a tombstone keeps an older command that comes late from bringing its key
+back. It cannot be kept for ever. When compaction drops tombstones, the table's **low-water
+mark** rises to the greatest order key among them: from then on a command at or below the
+mark, for a key of which the table knows nothing, is rejected and counted, never applied. So
+forgetting costs visibility of very late rows, never a wrong row.
+
+A tombstone may go only if it is past the retention, nothing older lies below it, and no
+newer run holds an entry of its key (which might be stale against it).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError
+from spark_upsert.schema import TableSchema
+from spark_upsert.words import compare
+
+PROPERTY = "tombstoneRetention"
+"""Name of the write option and of the table's property."""
+
+DEFAULT = "7 days"
+
+_UNITS_MS = {
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a tombstone is kept: by epochs, by time, by both, or for ever."""
+
+    epochs: int | None
+    milliseconds: int | None
+
+    @property
+    def is_for_ever(self) -> bool:
+        return self.epochs is None and self.milliseconds is None
+
+    @classmethod
+    def parse(cls, text: str) -> Retention:
+        """Read ``7 days``, ``100 epochs``, ``1 hour and 50 epochs`` or ``forever``.
+
+        With both, a tombstone is kept until both have passed.
+        """
+        if text.strip().lower() == "forever":
+            return cls(None, None)
+        epochs = milliseconds = None
+        for part in re.split(r",|\band\b", text.lower()):
+            match = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", part)
+            if match is None or match[2] not in {*_UNITS_MS, "epoch"}:
+                expected = "'forever', or a number of epochs, seconds, minutes, hours, days or weeks"
+                raise OptionError.invalid(PROPERTY, text, expected)
+            if match[2] == "epoch":
+                epochs = int(match[1])
+            else:
+                milliseconds = int(match[1]) * _UNITS_MS[match[2]]
+        return cls(epochs, milliseconds)
+
+
+def encode_mark(order: Sequence[pa.Array], schema: TableSchema) -> str:
+    """Return the text of one order key (arrays of length 1) as it stands in the log."""
+    names = schema.order_columns
+    batch = pa.RecordBatch.from_arrays(list(order), names=list(names))
+    return base64.b64encode(batch.serialize().to_pybytes()).decode("ascii")
+
+
+def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
+    """Return the order key of a low-water mark, arrays of length 1."""
+    fields = zip(schema.order_columns, schema.order, strict=True)
+    layout = pa.schema([pa.field(name, field.type) for name, field in fields])
+    return list(pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(text)), layout).columns)
+
+
+def is_at_or_below(order: Sequence[pa.Array], mark: str, schema: TableSchema) -> pa.Array:
+    """Return which order keys are not above a low-water mark, as a numpy array of bool."""
+    rows = pa.nulls(len(order[0]), pa.int64()).fill_null(0)
+    limit = [column.take(rows) for column in decode_mark(mark, schema)]
+    return compare(order, limit) <= 0
+
+
+def higher_mark(one: str | None, other: str | None, schema: TableSchema) -> str | None:
+    """Return the greater of two low-water marks."""
+    if one is None or other is None:
+        return one or other
+    order = compare(decode_mark(one, schema), decode_mark(other, schema))
+    return one if order[0] >= 0 else other
