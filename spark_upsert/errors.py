@@ -139,6 +139,34 @@ class DataLossError(UpsertFlowError):
 
     code = "DATA_LOSS"
 
+    @classmethod
+    def state_expired(cls, asked: str, *, since: int, newest: int) -> Self:
+        return cls(
+            f"{asked} was asked for, but the table can be read from version {since} to "
+            f"{newest} only: what is older was expired.",
+            hint=f"do one of three: (1) read version {since} or a newer one; (2) read a copy of "
+            "the table that was made before the expiry; (3) keep more from now on, by a longer "
+            "--retain of 'upsertflow expire', or by the option 'consumerId' of a stream.",
+            since=since,
+            newest=newest,
+        )
+
+    @classmethod
+    def changes_expired(cls, asked: str, *, since: int, newest: int) -> Self:
+        return cls(
+            f"{asked} was asked for, but changes can be read from version {since + 1} to "
+            f"{newest} only: they need the state before them, and what was before version "
+            f"{since} was expired.",
+            hint="do one of three: (1) begin anew: a stream with a new checkpointLocation and "
+            "without a starting version delivers the whole table first; (2) go on without what "
+            "is gone, by .option('failOnDataLoss', 'false') or .option('startingVersion', "
+            "'earliest'), if sums that miss changes are of use to you; (3) keep more from now on, "
+            "by a longer --retain of 'upsertflow expire', or by the option 'consumerId' of the "
+            "stream.",
+            since=since,
+            newest=newest,
+        )
+
 
 class ContentionError(UpsertFlowError, TimeoutError):
     """Other writers won every race for the next version."""

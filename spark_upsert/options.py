@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import OptionError
 from spark_upsert.schema import Scope
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
@@ -18,17 +19,26 @@ from spark_upsert.state.tombstones import Retention
 from spark_upsert.upsert.changes import Deduplication
 
 STORAGE_PREFIX = "storage."
+COLUMN = "<column>"
+"""Stands for a column in the name of an option that there is one of per column."""
 
 WRITE_OPTIONS: Mapping[str, str] = {
     "path": "Where the table lies: a local path or an object store's URL. Required.",
     "keys": "Comma-separated columns that identify a row. Required for the first write.",
     "sequenceBy": "Comma-separated columns that order the commands of a key: the greatest wins.",
+    "sequenceBy.<column>": "With `mergeEngine=partial-update`: the column that orders the values of "
+    "this one, of the type of the `sequenceBy` column.",
     "sequenceScope": "`table`: order keys compare across epochs, a late older row is stale. "
     "`epoch`: the later epoch wins. Default `table`.",
     "applyAsDeletes": "Boolean column that marks deletes. Not stored unless `columnList` names it.",
     "columnList": "Comma-separated columns to store. Default: all but `applyAsDeletes`.",
     "exceptColumnList": "Comma-separated columns not to store.",
     "mergeSchema": "Whether the table may gain columns and widen types. Default `false`.",
+    "mergeEngine": "What several rows of a key become: `deduplicate` (the greatest order wins), "
+    "`first-row`, `partial-update` or `aggregation`. Fixed by the first write. "
+    "Default `deduplicate`.",
+    "aggregate.<column>": "With `mergeEngine=aggregation`: `sum`, `max`, `min`, `last_non_null` or "
+    "`collect`. Default `last_non_null`.",
     "tombstoneRetention": "How long deletes are remembered against late older rows, for example "
     "`7 days`, `1000 epochs` or `forever`. A property of the table. Default `7 days`.",
     "allowUnordered": "Without `sequenceBy`: accept different values of one key from several "
@@ -78,12 +88,19 @@ class Options:
     """Given options, checked against the known ones."""
 
     def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
-        by_fold = {fold(name): name for name in known}
+        by_fold = {fold(name): name for name in known if COLUMN not in name}
+        families = {fold(name.removesuffix(COLUMN)): name for name in known if COLUMN in name}
         self.storage: dict[str, str] = {}
+        self._columns: dict[str, dict[str, str]] = {name: {} for name in families.values()}
         self._values: dict[str, str] = {}
         for name, value in given.items():
             if name.lower().startswith(STORAGE_PREFIX):
                 self.storage[name[len(STORAGE_PREFIX) :].lower()] = value
+                continue
+            prefix, dot, column = name.partition(".")
+            family = families.get(fold(prefix + dot))
+            if family is not None and column:
+                self._columns[family][column] = value
                 continue
             own = by_fold.get(fold(name))
             if own is None:
@@ -98,6 +115,10 @@ class Options:
     def text(self, name: str) -> str | None:
         """Return an option's text, None if absent or empty."""
         return self._values.get(name, "").strip() or None
+
+    def by_column(self, name: str) -> Mapping[str, str]:
+        """Return what an option of which there is one per column says of each column."""
+        return self._columns[name]
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Return a truth value."""
@@ -194,6 +215,8 @@ class WriteOptions:
     except_columns: tuple[str, ...]
     merge_schema: bool
     allow_unordered: bool
+    engine: MergeEngine | None
+    """None if the write does not say; its column names are as the user wrote them."""
     properties: Mapping[str, str]
     """Properties of the table that this write sets."""
     app_id: str | None
@@ -223,6 +246,7 @@ class WriteOptions:
             except_columns=options.names("exceptColumnList"),
             merge_schema=options.flag("mergeSchema"),
             allow_unordered=options.flag("allowUnordered"),
+            engine=_engine(options),
             properties=_properties(options),
             app_id=app_id,
             app_version=app_version,
@@ -336,6 +360,13 @@ class ReadOptions:
                     f"option '{name}' has no meaning in a stream.",
                     hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
                 )
+
+
+def _engine(options: Options) -> MergeEngine | None:
+    rules = options.by_column("aggregate.<column>")
+    order = options.by_column("sequenceBy.<column>")
+    name = options.text("mergeEngine")
+    return None if not (name or rules or order) else MergeEngine.parse(name, rules, order)
 
 
 def _properties(options: Options) -> dict[str, str]:

@@ -8,8 +8,23 @@ column       type      meaning
 ``__hash``   uint64    hash of the key (`hashing`); the first sort order
 *columns*              the table's own columns, keys among them
 ``__order0`` any       order key, one column per ``sequenceBy`` column, never null
-``__diff``   int8      +1 put, -1 tombstone
+``__diff``   int8      +1 put, -1 tombstone, +2 error entry (see `is_live`)
 ===========  ========  ==========================================================
+
+A table with ``onError=quarantine`` keeps rows that could not be applied as *error entries*
+of the same state, so that a later command of the same identity replaces them. It stores:
+
+=================  ========  ====================================================
+column             type      meaning
+=================  ========  ====================================================
+``__order_known``  bool      before ``__order0``, if there is an order: false for a
+                             row whose order key is null; such a row is before all others
+``__raw_key``      binary    bytes of a key that could not be decoded, else null
+``__raw_value``    binary    error entries: the value as it came, if there was one
+``__reason``       string    error entries: why
+``__epoch``        uint64    error entries of merged runs: when it came; null in an
+                             appended run, whose epoch the log knows
+=================  ========  ====================================================
 
 The changelog adds four columns behind the table's own; their names are the contract of
 Spark and Delta (``_change_type`` and so on).
@@ -24,15 +39,36 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.engines import Engine, MergeEngine, Rule
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.hashing import HASH_VERSION
+from spark_upsert.names import find_column
 from spark_upsert.words import is_hashable
 
 HASH = "__hash"
 DIFF = "__diff"
+RAW_KEY = "__raw_key"
+RAW_VALUE = "__raw_value"
+REASON = "__reason"
+EPOCH = "__epoch"
+DEAD = "__dead"
+_AT = "__at_"
 _ORDER = "__order"
+_ORDER_KNOWN = "__order_known"
+
+PUT, TOMBSTONE, ERROR = 1, -1, 2
+"""The values of `DIFF`."""
+
+_QUARANTINE_FIELDS: tuple[pa.Field, ...] = (
+    pa.field(RAW_KEY, pa.binary()),
+    pa.field(RAW_VALUE, pa.binary()),
+    pa.field(REASON, pa.string()),
+    pa.field(EPOCH, pa.uint64()),
+)
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
@@ -60,6 +96,37 @@ class Scope(Enum):
 
     ARRIVAL = "arrival"
     """There are no order keys; the later epoch wins, then the later row."""
+
+
+class ErrorPolicy(Enum):
+    """What becomes of a row that cannot be applied."""
+
+    FAIL = "fail"
+    """The write fails, and nothing is committed."""
+
+    INLINE = "inline"
+    """A value that cannot be decoded is a row with an error in place of its values."""
+
+    QUARANTINE = "quarantine"
+    """The row is kept apart as an error entry, until a later row of its key clears it."""
+
+
+ERROR_TYPE = pa.struct([pa.field("description", pa.string())])
+"""Type of the error column of `ErrorPolicy.INLINE`; null in rows that are good."""
+
+
+def is_live(diffs: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which entries are rows of the table, by their `DIFF`; the only copy of the rule.
+
+    A tombstone is no row, and neither is an error entry: it retracts the row of its key.
+    """
+    live: npt.NDArray[np.bool_] = diffs.to_numpy() == PUT
+    return live
+
+
+def at_column(name: str) -> str:
+    """Return the name of the column that holds the order key of a column's value."""
+    return f"{_AT}{name}"
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType:
@@ -107,16 +174,6 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
     return False
 
 
-def find_column(name: str, available: Sequence[str], *, role: str) -> str:
-    """Return the column that ``name`` means: exactly, else the only one alike but for case."""
-    if name in available:
-        return name
-    alike = [column for column in available if column.lower() == name.lower()]
-    if len(alike) == 1:
-        return alike[0]
-    raise SchemaError.missing_column(name, available, role=role)
-
-
 @dataclass(frozen=True)
 class TableSchema:
     """The columns, key and order of a table. Immutable; a change makes a new one.
@@ -132,6 +189,11 @@ class TableSchema:
     scope : Scope
     hash_seed : int
         Seed of the key hash, 0 <= seed < 2**64.
+    on_error : ErrorPolicy
+    error_column : str or None
+        With `ErrorPolicy.INLINE`: the one of ``columns`` that holds errors.
+    engine : MergeEngine
+        How the commands of a key are merged.
     """
 
     columns: pa.Schema
@@ -139,14 +201,18 @@ class TableSchema:
     order: tuple[pa.Field, ...]
     scope: Scope
     hash_seed: int
+    on_error: ErrorPolicy = ErrorPolicy.FAIL
+    error_column: str | None = None
+    engine: MergeEngine = MergeEngine()
 
     def __post_init__(self) -> None:
         names = self.columns.names
         _refuse_reserved(names)
-        if len(set(names)) != len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
+        folded = [name.lower() for name in names]
+        twice = sorted({name for name in names if folded.count(name.lower()) > 1})
+        if twice:
             raise SchemaError(
-                f"each column may stand once, found more than one '{twice[0]}'.",
+                f"each column may stand once, whatever its case, found more than one '{twice[0]}'.",
                 hint="rename or drop the others.",
             )
         for field in self.columns:
@@ -164,6 +230,19 @@ class TableSchema:
             _require_hashable(field, "sequenceBy")
         if (self.scope is Scope.ARRIVAL) != (not self.order):
             raise ValueError("exactly the arrival scope has no order key")
+        if (self.on_error is ErrorPolicy.INLINE) != (self.error_column is not None):
+            raise ValueError("exactly the inline policy has an error column")
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        self.engine.check(self.columns, self.keys, self.order)
+        name = self.engine.kind.value
+        if self.engine.folds and self.scope is Scope.EPOCH:
+            raise OptionError.invalid("sequenceScope", "epoch", f"'table' with mergeEngine={name}")
+        if self.has_quarantine and self.engine.kind is not Engine.DEDUPLICATE:
+            raise OptionError.invalid(
+                "onError", "quarantine", f"'fail' or 'inline' with mergeEngine={name}"
+            )
 
     @classmethod
     def of(
@@ -174,8 +253,17 @@ class TableSchema:
         order: Sequence[pa.Field] = (),
         scope: Scope = Scope.TABLE,
         hash_seed: int = 0,
+        on_error: ErrorPolicy = ErrorPolicy.FAIL,
+        error_column: str = "error",
+        engine: MergeEngine | None = None,
     ) -> TableSchema:
-        """Build a schema from any Arrow schema: types become storage types, nullable."""
+        """Build a schema from any Arrow schema: types become storage types, nullable.
+
+        With `ErrorPolicy.INLINE` the table gains the error column.
+        """
+        is_inline = on_error is ErrorPolicy.INLINE
+        if is_inline:
+            columns = _with_error_column(columns, error_column)
         names = columns.names
         return cls(
             columns=stored(columns),
@@ -183,7 +271,24 @@ class TableSchema:
             order=tuple(pa.field(f.name, storage_type(f.type), nullable=False) for f in order),
             scope=scope if order else Scope.ARRIVAL,
             hash_seed=hash_seed,
+            on_error=on_error,
+            error_column=error_column if is_inline else None,
+            engine=engine or MergeEngine(),
         )
+
+    @property
+    def has_quarantine(self) -> bool:
+        """Whether error entries may stand in the table's runs."""
+        return self.on_error is ErrorPolicy.QUARANTINE
+
+    @cached_property
+    def identity(self) -> tuple[str, ...]:
+        """Names of the stored columns by which two entries are of the same key.
+
+        With a quarantine, a key that could not be decoded is identified by its bytes: then
+        the key columns are null. A null key is one single identity.
+        """
+        return (*self.keys, RAW_KEY) if self.has_quarantine else self.keys
 
     @cached_property
     def values(self) -> tuple[str, ...]:
@@ -191,22 +296,52 @@ class TableSchema:
         return tuple(name for name in self.columns.names if name not in self.keys)
 
     @cached_property
+    def order_fields(self) -> tuple[pa.Field, ...]:
+        """The stored order columns; never null."""
+        known = (pa.field(_ORDER_KNOWN, pa.bool_(), nullable=False),)
+        fields = tuple(
+            pa.field(f"{_ORDER}{index}", field.type, nullable=False)
+            for index, field in enumerate(self.order)
+        )
+        return known + fields if fields and self.has_quarantine else fields
+
+    @cached_property
     def order_columns(self) -> tuple[str, ...]:
         """Names of the stored order columns."""
-        return tuple(f"{_ORDER}{index}" for index in range(len(self.order)))
+        return tuple(field.name for field in self.order_fields)
 
     @cached_property
     def run(self) -> pa.Schema:
         """Schema of an appended run."""
-        order = zip(self.order_columns, self.order, strict=True)
         return pa.schema(
             [
                 pa.field(HASH, pa.uint64(), nullable=False),
                 *self.columns,
-                *(pa.field(name, field.type, nullable=False) for name, field in order),
+                *self.order_fields,
                 pa.field(DIFF, pa.int8(), nullable=False),
+                *(_QUARANTINE_FIELDS if self.has_quarantine else ()),
+                *self._fold_fields(),
             ]
         )
+
+    @cached_property
+    def order_type(self) -> pa.DataType:
+        """An order key as one value."""
+        return pa.struct([pa.field(f"{i}", f.type) for i, f in enumerate(self.order)])
+
+    @cached_property
+    def last_columns(self) -> tuple[str, ...]:
+        """Value columns that a fold gives their last value, by an order key each."""
+        if not (self.engine.folds and self.order):
+            return ()
+        return tuple(name for name in self.values if self.engine.rule(name) is Rule.LAST)
+
+    def _fold_fields(self) -> list[pa.Field]:
+        """Return what makes folding associative (`state.fold`)."""
+        fields = [pa.field(at_column(name), self.order_type) for name in self.last_columns]
+        if self.engine.kind is Engine.PARTIAL_UPDATE:
+            fields.append(pa.field(DEAD, self.order_type if self.order else pa.bool_()))
+        return fields
 
     @cached_property
     def changelog(self) -> pa.Schema:
@@ -251,6 +386,8 @@ class TableSchema:
             fields[name] = self._accept_type(fields[name], field, merge=merge)
         missing = [name for name in self.columns.names if name not in given]
         for name in missing:
+            if name == self.error_column:
+                continue
             if name in self.keys or not merge:
                 raise SchemaError.missing_column(name, incoming.names, role="column")
         evolved = pa.schema(list(fields.values()))
@@ -274,14 +411,20 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that stands in the log; the column list is for human readers."""
-        return {
+        record: dict[str, Any] = {
             "columns": {field.name: str(field.type) for field in self.columns},
             "arrow": _encode(self.columns),
             "keys": list(self.keys),
             "order": _encode(pa.schema(self.order)),
             "scope": self.scope.value,
+            "engine": self.engine.to_json(),
             "hash": {"version": HASH_VERSION, "seed": f"{self.hash_seed:016x}"},
         }
+        if self.on_error is not ErrorPolicy.FAIL:
+            record["errors"] = {"policy": self.on_error.value}
+        if self.error_column is not None:
+            record["errors"]["column"] = self.error_column
+        return record
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TableSchema:
@@ -292,13 +435,28 @@ class TableSchema:
                 f"the table uses key hash version {version}, this release knows {HASH_VERSION}.",
                 hint="use a newer release of upsertflow.",
             )
+        errors = record.get("errors", {})
         return cls(
             columns=_decode(record["arrow"]),
             keys=tuple(record["keys"]),
             order=tuple(_decode(record["order"])),
             scope=Scope(record["scope"]),
+            engine=MergeEngine.from_json(record.get("engine")),
             hash_seed=int(record["hash"]["seed"], 16),
+            on_error=ErrorPolicy(errors.get("policy", ErrorPolicy.FAIL.value)),
+            error_column=errors.get("column"),
         )
+
+
+def _with_error_column(columns: pa.Schema, name: str) -> pa.Schema:
+    if name.lower() in (own.lower() for own in columns.names):
+        raise SchemaError(
+            f"the rows have a column '{name}' of their own, and errors are to stand in a column "
+            "of that name.",
+            hint="choose another name with the option 'errorColumn'.",
+            column=name,
+        )
+    return columns.append(pa.field(name, ERROR_TYPE))
 
 
 def stored(columns: pa.Schema) -> pa.Schema:

@@ -21,16 +21,33 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from spark_upsert.engines import MergeEngine
+from spark_upsert.errors import ContentionError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
+from spark_upsert.state.check import Report, check
 from spark_upsert.state.log import Clock, Log
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, is_applicable
+from spark_upsert.state.retention import (
+    GRACE_MS,
+    LEASE_MS,
+    SAFETY_MS,
+    Expiry,
+    Lease,
+    Vacuumed,
+    expire,
+    hold,
+    leases,
+    release,
+    vacuum,
+)
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention, higher_mark
 from spark_upsert.store import Store, open_store
 from spark_upsert.upsert.changes import ChangeOptions, Deduplication, plan, read_changes
 from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
 
 
@@ -75,6 +92,7 @@ class Table:
         keys: Sequence[str],
         sequence_by: Sequence[str] = (),
         scope: Scope = Scope.TABLE,
+        engine: MergeEngine | None = None,
         properties: Mapping[str, str] | None = None,
         storage: Mapping[str, str] | None = None,
     ) -> Table:
@@ -90,12 +108,15 @@ class Table:
             Columns that order the commands of a key; without them the order is arrival.
         scope : Scope
             Whether order keys reach across epochs.
+        engine : MergeEngine, optional
+            How the commands of a key are merged; a collected column becomes a list.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
         """
         table = cls(open_store(path, storage))
         order = [columns.field(name) for name in sequence_by]
-        schema = TableSchema.of(columns, keys=keys, order=order, scope=scope)
+        columns = as_collected(columns, engine or MergeEngine())
+        schema = TableSchema.of(columns, keys=keys, order=order, scope=scope, engine=engine)
         table.ensure(schema, properties)
         return table
 
@@ -197,12 +218,25 @@ class Table:
         def propose(head: Manifest) -> Commit | None:
             if epoch.transaction is not None and head.has(epoch.transaction):
                 return None
+            self._require_unfenced(epoch, head)
             return epoch.seal(head)
 
         committed = self.log.append(propose)
         if committed is None:
             self.discard(epoch.staged)
         return committed
+
+    def _require_unfenced(self, epoch: Epoch, head: Manifest) -> None:
+        """Refuse an epoch whose staged files a vacuum may have taken for left behind."""
+        versions = [part.base_version for part in epoch.staged if part.files]
+        if versions and not head.accepts(min(versions)):
+            raise ContentionError(
+                f"the epoch was planned on version {min(versions)} of '{self.store.url}', and what "
+                f"was planned before version {max(head.since, head.fence)} is given up by now. "
+                "Nothing was committed.",
+                hint="write it again; a query that is restarted does. If a single batch takes so "
+                "long, run 'upsertflow expire' and 'vacuum' with a longer --retain and --grace.",
+            )
 
     def discard(self, staged: Iterable[Staged], merges: Iterable[Merged] = ()) -> None:
         """Remove staged files, unless some version has come to use them.
@@ -215,14 +249,17 @@ class Table:
         merges : iterable of Merged
             Made by the same tasks, on the same version.
         """
-        staged = list(staged)
+        staged, merges = list(staged), list(merges)
         files = [file for part in staged for file in part.files]
         files += [part.file for merged in merges for part in merged.added]
         if not files:
             return
-        lower = min(part.base_version for part in staged) + 1
+        head = self.log.head()
+        lower = min(part.base_version for part in (*staged, *merges)) + 1
+        if lower < head.since:
+            return  # What became of them is expired; a vacuum will tell.
         used: set[str] = set()
-        for commit in self.log.commits(lower, self.log.head().upper):
+        for commit in self.log.commits(lower, head.upper):
             used |= {file.path for file in commit.added}
             used |= {part.file.path for part in commit.compacted}
         for file in files:
@@ -274,6 +311,8 @@ class Table:
         for merged in merges:
 
             def propose(head: Manifest, merged: Merged = merged) -> Commit | None:
+                if not head.accepts(merged.base_version):
+                    return None
                 if not is_applicable(head, merged.taken) or not merged.is_safe(self.store, head):
                     return None
                 mark = higher_mark(merged.low_water, head.low_water, head.schema)
@@ -291,9 +330,56 @@ class Table:
             if self.log.append(propose) is not None:
                 count += 1
             else:
-                for part in merged.added:
-                    self.store.delete(part.file.path)
+                self.discard((), [merged])
         return count
+
+    def expire(
+        self,
+        *,
+        retain_versions: int | None = None,
+        retain_ms: int | None = None,
+        safety_ms: int = SAFETY_MS,
+    ) -> Expiry:
+        """Give up versions that nobody needs any more; see `retention.expire`.
+
+        Nothing is removed yet: `vacuum` does that.
+        """
+        return expire(
+            self.store,
+            self.log,
+            retain_versions=retain_versions,
+            retain_ms=retain_ms,
+            safety_ms=safety_ms,
+        )
+
+    def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
+        """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
+        return vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
+
+    def consumers(self) -> list[Lease]:
+        """Return the leases of all consumers, the lapsed ones too."""
+        return leases(self.store)
+
+    def hold(self, consumer: str, version: int, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Keep the state at a version, and all changes behind it, readable for a consumer.
+
+        Raises
+        ------
+        DataLossError
+            The version is expired already.
+        """
+        now_ms = self.log.now_ms()
+        lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
+        hold(self.store, self.log, lease)
+        return lease
+
+    def release(self, consumer: str) -> None:
+        """Drop the lease of a consumer, if it has one."""
+        release(self.store, consumer)
+
+    def check(self) -> Report:
+        """Verify every file, count and order that a readable version depends on."""
+        return check(self.store, self.log)
 
     # -- reading ---------------------------------------------------------------------
 

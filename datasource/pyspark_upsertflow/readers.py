@@ -8,7 +8,7 @@ an option is given that only a read of changes can mean (`wants_changes`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SPLIT_ROWS = 50_000
 """Fewer rows than this are not worth a task of their own."""
 
-_CHANGE_COLUMNS = frozenset(field.name for field in CHANGELOG_FIELDS)
+_CHANGE_COLUMNS = tuple(field.name for field in CHANGELOG_FIELDS)
 
 
 @dataclass
@@ -88,8 +88,10 @@ def read_schema(given: Mapping[str, str]) -> StructType:
 
 def chosen_columns(options: ReadOptions, schema: TableSchema) -> tuple[str, ...]:
     """Return the table's columns that a read wants."""
-    asked = [name for name in options.columns if name not in _CHANGE_COLUMNS]
-    return schema.select(asked) if options.columns else tuple(schema.columns.names)
+    if not options.columns:
+        return tuple(schema.columns.names)
+    extra = _CHANGE_COLUMNS if wants_changes(options) else ()
+    return schema.select(name for name in options.columns if name not in extra)
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
@@ -179,6 +181,7 @@ class SnapshotReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         manifest = manifest_of(open_table(self._options), self._options)
+        require_columns(manifest.schema, self._schema, ())
         return snapshot_splits(self._options, manifest)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -251,26 +254,38 @@ def plan_changes(
 
 
 def table_schema(table: Table, schema: StructType) -> TableSchema:
-    """Return the table's schema, which must still have the columns of a planned read.
+    """Return the table's schema, which must have the columns of a planned read of changes."""
+    own = table.log.head().schema
+    require_columns(own, schema, _CHANGE_COLUMNS)
+    return own
+
+
+def require_columns(own: TableSchema, schema: StructType, changelog: Sequence[str]) -> None:
+    """Check that a table can give the columns of a read, then those of the changelog.
 
     Raises
     ------
     SchemaError
-        The table has changed its columns since the query was planned.
+        The schema was given by hand, or the table has changed since the query was planned.
     """
-    own = table.log.head().schema
     planned = to_arrow_schema(schema, timezone="UTC")
     for name in columns_of(schema):
         if name not in own.columns.names:
             raise SchemaError.missing_column(name, own.columns.names, role="column")
         if own.columns.field(name).type != planned.field(name).type:
             raise SchemaError(
-                f"column '{name}' was {planned.field(name).type} when the query was planned, "
-                f"and is {own.columns.field(name).type} in the table.",
-                hint="restart the query, so that it takes the new columns.",
+                f"column '{name}' is {planned.field(name).type} in the read, "
+                f"and {own.columns.field(name).type} in the table.",
+                hint="drop .schema(...) if you gave one; else the table has changed since: load "
+                "it again, or restart the query.",
                 column=name,
             )
-    return own
+    found = schema.names[len(columns_of(schema)) :]
+    if found != list(changelog):
+        raise SchemaError(
+            f"behind the table's columns expected {list(changelog)}, found {found}.",
+            hint="drop .schema(...), and choose with .option('columns', ...).",
+        )
 
 
 def _stretch_within(stretch: Stretch, lower: int, upper: int) -> Stretch:

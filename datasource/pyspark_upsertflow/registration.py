@@ -54,7 +54,7 @@ def register(spark: "SparkSession") -> None:
 def archive() -> str | None:
     """Path of the jar or zip that this package was imported from; None if from a plain folder."""
     # Only zipimport's loader knows an archive; asking it beats guessing from `__file__`.
-    return getattr(__spec__.loader if __spec__ else None, "archive", None)
+    return getattr(__spec__.loader, "archive", None)
 
 
 def by_value(archive: str | None) -> type[DataSource]:

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options import WriteOptions
-from spark_upsert.schema import Scope, TableSchema, find_column, storage_type
+from spark_upsert.names import find_column
+from spark_upsert.schema import Scope, TableSchema, storage_type
 from spark_upsert.state.compaction import Job
 from spark_upsert.state.manifest import Manifest
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.upsert.contributions import as_collected
 
 
 JOBS_MAX = 16
@@ -62,9 +65,20 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
     columns = _stored_columns(options, incoming)
     table = Table(open_store(options.path, options.storage))
     manifest = table.log.try_head()
+    engine = options.engine and options.engine.resolved(columns.names, incoming.names)
+    columns = as_collected(columns, manifest.schema.engine if manifest else engine or MergeEngine())
     if manifest is None:
-        manifest = table.ensure(_new_schema(options, incoming, columns), options.properties)
+        new = _new_schema(options, incoming, columns, engine)
+        manifest = table.ensure(new, options.properties)
     _check_identity(options, manifest.schema, incoming)
+    if engine not in (None, manifest.schema.engine):
+        own = manifest.schema.engine
+        raise OptionError.invalid(
+            "mergeEngine",
+            engine.kind.value if engine else "",
+            f"the table's own '{own.kind.value}' with the same options per column",
+            hint="the merge engine of a table is fixed by its first write.",
+        )
     schema = manifest.schema.accept(columns, merge=options.merge_schema)
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         manifest = table.alter(schema, options.properties)
@@ -131,7 +145,9 @@ def _deletes_column(options: WriteOptions, incoming: pa.Schema) -> str | None:
     return name
 
 
-def _new_schema(options: WriteOptions, incoming: pa.Schema, columns: pa.Schema) -> TableSchema:
+def _new_schema(
+    options: WriteOptions, incoming: pa.Schema, columns: pa.Schema, engine: MergeEngine | None
+) -> TableSchema:
     if not options.keys:
         raise OptionError.missing(
             "keys",
@@ -148,7 +164,7 @@ def _new_schema(options: WriteOptions, incoming: pa.Schema, columns: pa.Schema) 
     if options.scope is not None and not order:
         raise OptionError.missing("sequenceBy", "'sequenceScope' says how far it reaches")
     return TableSchema.of(
-        columns, keys=options.keys, order=order, scope=options.scope or Scope.TABLE
+        columns, keys=options.keys, order=order, scope=options.scope or Scope.TABLE, engine=engine
     )
 
 

@@ -8,18 +8,36 @@ record settles whose it is.
 Every `CHECKPOINT_EVERY` versions the manifest is written as a checkpoint, a pure shortcut:
 without any checkpoint the log reads the same. ``_log/_last_checkpoint`` is a hint that may
 be old or absent.
+
+The beginning of the log can be *cut* off (`Log.cut`), and then a name behind an old manifest
+is free again: a process that slept meanwhile would take it for the end of the log, read old
+rows for ever or, worse, commit there. So the cut keeps an order, the only copy of the rule:
+
+1. the newest checkpoint at or below ``since``, made anew from what it replaces, is durable,
+   and the hint is not older;
+2. version 0, which is never removed, is marked as cut;
+3. the versions below that checkpoint are removed one by one, the oldest first, each of them
+   `LOG_SECONDS_MIN` old at least.
+
+Hence, as long as the commit of version ``v`` is in the log, none behind ``v`` was removed; and
+what was the end of the log less than `FRESH_SECONDS` ago needs no second look. Who meets a cut
+begins again at the newest checkpoint that a listing finds.
+
+Rejected: to leave a mark in place of each removed version. It needs no rule, but leaves a
+file per version for ever.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import uuid
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_upsert.errors import (
@@ -38,11 +56,24 @@ CHECKPOINT_EVERY = 50
 COMMIT_TRIES_MAX = 1000
 """Each lost race means that another writer succeeded; a thousand in a row is a fault."""
 
+FRESH_SECONDS = 600.0
+"""For so long the end of the log is trusted to have been its end."""
+
+LOG_SECONDS_MIN = 3600.0
+"""Versions younger than this stay in the log: `FRESH_SECONDS`, and room for clocks that err."""
+
 _FOLDER = "_log"
 _HINT = f"{_FOLDER}/_last_checkpoint"
+_ENTRY = re.compile(_FOLDER + r"/(\d{20})(\.checkpoint)?\.json")
 _COMMITS_KEPT = 4096
 
 Clock = Callable[[], float]
+
+
+def _seconds() -> float:
+    """Return seconds that go on while the machine sleeps, wherever the system counts them."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 def new_token() -> str:
@@ -72,6 +103,17 @@ def _checkpoint_path(version: int) -> str:
     return f"{_FOLDER}/{version:020d}.checkpoint.json"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """One object of the log: the commit or the checkpoint of a version."""
+
+    version: int
+    path: str
+    is_checkpoint: bool
+    modified_s: float
+    """By the storage's own clock, in seconds since 1970."""
+
+
 class Log:
     """The versions of one table. Safe for threads; keeps the newest manifest it has seen."""
 
@@ -81,6 +123,7 @@ class Log:
         self._lock = threading.RLock()
         self._head: Manifest | None = None
         self._commits: dict[int, Commit] = {}
+        self._fresh_until_s = 0.0
 
     # -- reading ---------------------------------------------------------------------
 
@@ -102,10 +145,22 @@ class Log:
     def try_head(self) -> Manifest | None:
         """Return the manifest of the newest version, or None if there is no table."""
         with self._lock:
-            if self._head is None:
-                self._head = self._last_checkpoint()
-            self._head = self._roll(self._head, None)
-            return self._head
+            base = self._head or self._last_checkpoint()
+            for _ in range(COMMIT_TRIES_MAX):
+                began_s = _seconds()
+                head = self._roll(base, None)
+                if head is None or self._is_fresh() or self._is_in_log(base):
+                    if not self._is_fresh():
+                        self._fresh_until_s = began_s + FRESH_SECONDS
+                    self._head = head
+                    return head
+                self._head = None
+                self._commits.clear()
+                base = self._newest_checkpoint()
+        raise ContentionError(
+            f"the log of '{self._store.url}' was cut {COMMIT_TRIES_MAX} times while it was read.",
+            hint="run fewer vacuums at once, then try again.",
+        )
 
     def at(self, version: int) -> Manifest:
         """Return the manifest of a version.
@@ -113,23 +168,44 @@ class Log:
         Raises
         ------
         DataLossError
-            The version is not in the log: not yet, or no longer.
+            The version does not exist, or is below ``since``.
         """
         with self._lock:
             head = self.head()
             if version == head.version:
                 return head
-            if not 0 <= version <= head.version:
-                raise _no_version(version, head.version)
+            if not head.since <= version <= head.version:
+                raise _no_version(version, head)
             start = self._checkpoint_at(version - version % CHECKPOINT_EVERY)
             manifest = self._roll(start, version)
             if manifest is None or manifest.version != version:
-                raise _no_version(version, head.version)
+                raise self._gone(version)
             return manifest
+
+    def require_changes(self, lower: int) -> None:
+        """Raise unless the changes of version ``lower`` and of all behind it can be read.
+
+        The rule is that of `Manifest.first_changes`.
+
+        Raises
+        ------
+        DataLossError
+            They are expired.
+        """
+        head = self.head()
+        if max(lower, 1) < head.first_changes:
+            raise DataLossError.changes_expired(
+                f"the change feed from version {lower} on", since=head.since, newest=head.version
+            )
 
     def at_timestamp(self, timestamp_ms: int) -> Manifest:
         """Return the newest manifest that is not younger than a time (ms since 1970)."""
         version = self.version_at(timestamp_ms)
+        head = self.head()
+        if version < head.since:
+            raise DataLossError.state_expired(
+                f"the time {_iso(timestamp_ms)}", since=head.since, newest=head.version
+            )
         if version < 0:
             first = self.commit(0).timestamp_ms
             raise DataLossError(
@@ -139,9 +215,16 @@ class Log:
         return self.at(version)
 
     def version_at(self, timestamp_ms: int) -> int:
-        """Return the last version committed at or before a time, or -1."""
-        versions = range(self.head().version + 1)
-        return bisect_right(versions, timestamp_ms, key=lambda v: self.commit(v).timestamp_ms) - 1
+        """Return the last version committed at or before a time, be it expired, or -1.
+
+        Versions that the log was cut of count as the oldest.
+        """
+
+        def time_ms(version: int) -> int:
+            commit = self._read_commit(version)
+            return 0 if commit is None else commit.timestamp_ms
+
+        return bisect_right(range(self.head().upper), timestamp_ms, key=time_ms) - 1
 
     def commit(self, version: int) -> Commit:
         """Return one commit.
@@ -149,17 +232,38 @@ class Log:
         Raises
         ------
         DataLossError
-            The version is not in the log.
+            The version does not exist, or is below ``since``.
         """
-        found = self._read_commit(version)
+        expired = self._head is not None and version < self._head.since
+        found = None if expired else self._read_commit(version)
         if found is None:
-            raise _no_version(version, self.head().version)
+            raise self._gone(version)
         return found
 
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
         for version in range(lower, upper):
             yield self.commit(version)
+
+    def _gone(self, version: int) -> DataLossError | CorruptionError:
+        """Return the error for a version that could not be read."""
+        head = self.head()
+        if head.since <= version <= head.version:
+            return CorruptionError.in_file(
+                f"{self._store.url}/{_FOLDER}", f"version {version} and those below", "a gap"
+            )
+        return _no_version(version, head)
+
+    def _is_fresh(self) -> bool:
+        """Return whether the end of the log was seen so lately that no cut can have passed it."""
+        return self._head is not None and _seconds() < self._fresh_until_s
+
+    def _is_in_log(self, manifest: Manifest | None) -> bool:
+        """Return whether a version is in the log, so that none behind it was removed yet."""
+        record = self._read_json(commit_path(0 if manifest is None else manifest.version))
+        if record is None or record.get("cut", False):
+            return False
+        return manifest is None or bool(manifest.token == record["token"])
 
     def _roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
         """Apply the commits behind a manifest, up to ``last`` or to the end."""
@@ -186,11 +290,54 @@ class Log:
         return commit
 
     def _last_checkpoint(self) -> Manifest | None:
+        hinted = self._hint()
+        return None if hinted is None else self._checkpoint_at(hinted)
+
+    def _hint(self) -> int | None:
+        """Return the version of a checkpoint that is there, or was."""
         try:
-            hint = self._read_json(_HINT)
+            record = self._read_json(_HINT)
         except CorruptionError:
             return None  # Only a shortcut is lost.
-        return self._checkpoint_at(hint["version"]) if hint else None
+        return None if record is None else int(record["version"])
+
+    def _newest_checkpoint(self) -> Manifest | None:
+        """Return the newest checkpoint that is there, whatever the hint says."""
+        newest = max((e.version for e in self.entries() if e.is_checkpoint), default=0)
+        manifest = self._checkpoint_at(newest)
+        if manifest is None and not self._is_in_log(None):
+            raise CorruptionError.in_file(
+                f"{self._store.url}/{_FOLDER}", "a checkpoint, as the log was cut", "none"
+            )
+        return manifest
+
+    def entries(self) -> list[LogEntry]:
+        """Return the commits and checkpoints that lie in the log, the oldest version first."""
+        found = []
+        for info in self._store.list(_FOLDER):
+            match = _ENTRY.fullmatch(info.path)
+            if match is not None:
+                entry = LogEntry(
+                    version=int(match[1]),
+                    path=info.path,
+                    is_checkpoint=match[2] is not None,
+                    modified_s=info.modified_s,
+                )
+                found.append(entry)
+        return sorted(found, key=lambda e: (e.version, e.is_checkpoint))
+
+    def files_before(self, version: int) -> set[str]:
+        """Return the run files that versions below one name, as far as the log still holds them."""
+        files = set()
+        for entry in self.entries():
+            record = self._read_json(entry.path) if entry.version < version else None
+            if record is None:
+                continue
+            if entry.is_checkpoint:
+                files |= {part.file.path for part in Manifest.from_json(record).slices}
+            else:
+                files |= {part.file.path for part in Commit.from_json(record).slices()}
+        return files
 
     def _checkpoint_at(self, version: int) -> Manifest | None:
         """Return the newest checkpoint at or below a multiple of the interval, if near."""
@@ -256,6 +403,9 @@ class Log:
                 token=new_token(),
             )
             if self._try_put(commit):
+                certain = self._is_fresh() or self._is_in_log(manifest)
+                if not certain and not self._settle(commit):
+                    continue
                 self._checkpoint(commit.version)
                 return commit
         raise ContentionError(
@@ -285,6 +435,28 @@ class Log:
                 raise
         return record is not None and bool(record["token"] == commit.token)
 
+    def _settle(self, commit: Commit) -> bool:
+        """Find out whether a commit counts although the log was cut around it.
+
+        Either this process slept before its put, which then hit the name of a removed version
+        and is in nobody's log; or it slept after it, and the version has been expired since.
+        The next cut removes a stray object.
+
+        Raises
+        ------
+        ContentionError
+            Only a transaction could tell, and the commit has none.
+        """
+        self._head = None
+        if commit.transaction is None:
+            raise ContentionError(
+                f"the commit of version {commit.version} to '{self._store.url}' slept for longer "
+                "than the retention; whether it is part of the table cannot be told.",
+                hint="look at the table before you write these rows again; give writes a "
+                "transaction ('txnAppId' and 'txnVersion'), which settles this by itself.",
+            )
+        return self.head().has(commit.transaction)
+
     def _checkpoint(self, version: int) -> None:
         """Write a checkpoint if one is due. A failure costs only speed, so it is not raised."""
         if version % CHECKPOINT_EVERY:
@@ -295,11 +467,74 @@ class Log:
         except (OSError, UpsertFlowError):
             return
 
+    # -- cutting ---------------------------------------------------------------------
 
-def _no_version(version: int, newest: int) -> DataLossError:
+    def cut(
+        self, *, now_s: float, seconds_min: float = LOG_SECONDS_MIN, dry_run: bool = False
+    ) -> list[str]:
+        """Remove the beginning of the log that no readable version needs.
+
+        Kept are version 0, the newest checkpoint at or below ``since`` and all behind it. The
+        order of the steps is that of the module; a crash between them is harmless.
+
+        Parameters
+        ----------
+        now_s : float
+            Seconds since 1970 by the storage's own clock.
+        seconds_min : float
+            Younger versions stay, because their times are still needed.
+        dry_run : bool
+            Whether only to look.
+
+        Returns
+        -------
+        list of str
+            The paths of what was removed, or would be.
+        """
+        with self._lock:
+            head = self.head()
+            lower = head.since - head.since % CHECKPOINT_EVERY
+            limit_s = now_s - max(seconds_min, LOG_SECONDS_MIN)
+            gone = []
+            for entry in self.entries():
+                if entry.version >= lower or entry.modified_s > limit_s:
+                    break
+                if entry.version > 0:
+                    gone.append(entry.path)
+            if gone and not dry_run:
+                self._begin_at(lower)
+                for path in gone:
+                    self._store.delete(path)
+            return gone
+
+    def _begin_at(self, version: int) -> None:
+        """Make a checkpoint the beginning of the log: steps 1 and 2 of a cut."""
+        manifest = self._roll(self._checkpoint_at(version - CHECKPOINT_EVERY), version)
+        if manifest is not None and manifest.version == version:
+            self._store.put(_checkpoint_path(version), encode(manifest.to_json()))
+        else:
+            # The log begins here already; what is left below comes from a crash or a sleeper.
+            manifest = self._checkpoint_at(version)
+            if manifest is None or manifest.version != version:
+                raise CorruptionError.in_file(
+                    f"{self._store.url}/{_checkpoint_path(version)}", "a checkpoint", "none"
+                )
+        hinted = self._hint()
+        if hinted is None or hinted < version:
+            self._store.put(_HINT, encode({"version": version}))
+        first = self._read_json(commit_path(0))
+        if first is not None and not first.get("cut", False):
+            self._store.put(commit_path(0), encode({**first, "cut": True}))
+
+
+def _no_version(version: int, head: Manifest) -> DataLossError:
+    if 0 <= version < head.since:
+        return DataLossError.state_expired(
+            f"version {version}", since=head.since, newest=head.version
+        )
     return DataLossError(
-        f"version {version} is not in the log, whose newest is {newest}.",
-        hint=f"ask for a version from 0 to {newest}; older ones may have been expired.",
+        f"version {version} is not in the log, whose newest is {head.version}.",
+        hint=f"ask for a version from {head.since} to {head.version}.",
         version=version,
     )
 

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.engines import Engine
 from spark_upsert.errors import CorruptionError
-from spark_upsert.schema import DIFF, Scope, TableSchema
+from spark_upsert.schema import DIFF, Scope, TableSchema, is_live
+from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.rows import Part, Rows, RunPart
 from spark_upsert.state.run import Positions
 from spark_upsert.words import compare, equal_rows
@@ -41,7 +43,7 @@ class Found:
         """Return whether the table has a row for each key."""
         live = self.present
         hit = np.flatnonzero(live)
-        live[hit] = self.rows.take([DIFF], self.at[hit])[0].to_numpy() > 0
+        live[hit] = is_live(self.rows.take([DIFF], self.at[hit])[0])
         return live
 
 
@@ -60,6 +62,7 @@ def find(
         Parts sorted by hash with one entry per key each, in the order of their epochs.
     hashes : numpy.ndarray of uint64, shape (n,), ascending
     keys : sequence of pyarrow.Array, each of length n
+        The columns of `TableSchema.identity`.
 
     Raises
     ------
@@ -67,6 +70,8 @@ def find(
         A run is damaged where it was searched.
     """
     rows = Rows(schema, [part for part, _ in state])
+    if schema.engine.folds:
+        return _find_folded(rows, hashes, keys)
     at = np.full(len(hashes), ABSENT, dtype=np.int64)
     for index, (part, epoch) in enumerate(state):
         hits, positions = _search(rows, index, part, hashes, keys)
@@ -84,16 +89,35 @@ def find(
     return Found(rows, at)
 
 
+def _find_folded(
+    rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]
+) -> Found:
+    """Fold all entries of each key into one, in memory."""
+    hits: list[Positions] = [np.empty(0, dtype=np.int64)]
+    for index, part in enumerate(rows.parts):
+        _, positions = _search(rows, index, part, hashes, keys)
+        hits.append(positions + rows.starts[index])
+    folded = folded_rows(rows, np.sort(np.concatenate(hits)))
+    at = np.full(len(hashes), ABSENT, dtype=np.int64)
+    probes, positions = _search(folded, 0, folded.parts[0], hashes, keys)
+    at[probes] = positions
+    return Found(folded, at)
+
+
 def _beats(
     rows: Rows, newer: Positions, older: Positions, later: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Return where the entry of a later part wins over that of an earlier one."""
     schema = rows.schema
+    first_wins = schema.engine.kind is Engine.FIRST_ROW
     if schema.scope is Scope.ARRIVAL:
-        return np.ones(len(newer), dtype=np.bool_)
+        return np.full(len(newer), not first_wins)
     names = schema.order_columns
-    greater = compare(rows.take(names, newer), rows.take(names, older)) > 0
-    return greater if schema.scope is Scope.TABLE else greater | later
+    order = compare(rows.take(names, newer), rows.take(names, older))
+    better = order < 0 if first_wins else order > 0
+    if schema.scope is Scope.TABLE:
+        return better
+    return better & ~later if first_wins else better | later
 
 
 def _search(
@@ -117,7 +141,7 @@ def _search(
     hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
     candidates, positions = hit + low, places[hit]
     found_keys, found_positions = [], []
-    names = rows.schema.keys
+    names = rows.schema.identity
     while len(candidates):
         stored = rows.take(names, positions + rows.starts[index])
         wanted = pa.array(candidates)

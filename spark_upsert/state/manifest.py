@@ -35,6 +35,7 @@ class Kind(Enum):
     OVERWRITE = "overwrite"
     COMPACT = "compact"
     ALTER = "alter"
+    EXPIRE = "expire"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,14 @@ class Commit:
     """The table's properties, where a version sets them."""
     low_water: str | None = None
     """The low-water mark that a compaction raises (`tombstones`)."""
+    since: int = 0
+    """The frontier that an expiry advances (`Manifest.since`)."""
+    fence: int = 0
+    """The frontier that a vacuum advances (`Manifest.fence`)."""
+
+    def __post_init__(self) -> None:
+        if (self.since or self.fence) and self.kind is not Kind.EXPIRE:
+            raise ValueError(f"a version of kind '{self.kind.value}' moves no frontier")
 
     @property
     def is_epoch(self) -> bool:
@@ -156,6 +165,9 @@ class Commit:
             record["properties"] = dict(self.properties)
         if self.low_water is not None:
             record["low_water"] = self.low_water
+        if self.kind is Kind.EXPIRE:
+            record["since"] = self.since
+            record["fence"] = self.fence
         return record
 
     @classmethod
@@ -181,6 +193,8 @@ class Commit:
             live_rows=record["live_rows"],
             properties=record.get("properties"),
             low_water=record.get("low_water"),
+            since=record.get("since", 0),
+            fence=record.get("fence", 0),
         )
 
 
@@ -198,6 +212,12 @@ class Manifest:
     properties: Mapping[str, str] = field(default_factory=dict)
     low_water: str | None = None
     """Order key up to which deletes are forgotten (`tombstones`)."""
+    token: str = ""
+    """That of the version's commit: tells whether the log still holds this very version."""
+    since: int = 0
+    """The first version that can be read exactly; what only older ones need may be gone."""
+    fence: int = 0
+    """What was staged on an older version is refused: its files may be gone."""
 
     def __repr__(self) -> str:
         return (
@@ -211,6 +231,16 @@ class Manifest:
         return Epoch(self.version + 1)
 
     @property
+    def first_changes(self) -> Epoch:
+        """The first version whose changes can be read: the one behind ``since``.
+
+        Changes are computed against the state before them, so that those of ``since`` itself
+        are gone with the state before it. (Version 0 has none to lose.) Whoever begins here
+        and wants sums begins with the snapshot of ``since``.
+        """
+        return Epoch(self.since + 1)
+
+    @property
     def bytes(self) -> int:
         """Bytes of the files that are at least partly live."""
         return sum({part.file.path: part.file.bytes for part in self.slices}.values())
@@ -218,6 +248,10 @@ class Manifest:
     def has(self, transaction: Transaction) -> bool:
         """Return whether a writer's epoch is part of the table."""
         return self.transactions.get(transaction.writer, -1) >= transaction.number
+
+    def accepts(self, base_version: int) -> bool:
+        """Return whether what was staged on a version may still be committed."""
+        return base_version >= max(self.since, self.fence)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form of a checkpoint."""
@@ -231,6 +265,9 @@ class Manifest:
             "live_rows": self.live_rows,
             "properties": dict(self.properties),
             "low_water": self.low_water,
+            "token": self.token,
+            "since": self.since,
+            "fence": self.fence,
         }
 
     @classmethod
@@ -245,6 +282,9 @@ class Manifest:
             live_rows=record["live_rows"],
             properties=record.get("properties", {}),
             low_water=record.get("low_water"),
+            token=record.get("token", ""),
+            since=record.get("since", 0),
+            fence=record.get("fence", 0),
         )
 
 
@@ -271,6 +311,13 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
             timestamp_ms=commit.timestamp_ms,
             schema=commit.schema,
             properties=commit.properties or {},
+            token=commit.token,
+        )
+    if max(commit.since, commit.fence) >= commit.version:
+        raise CorruptionError.in_file(
+            f"_log/{expected:020d}.json",
+            "frontiers behind the version itself",
+            f"since {commit.since} and fence {commit.fence}",
         )
     kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
     slices = sorted((*kept, *commit.slices()), key=_slice_order)
@@ -289,6 +336,9 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         low_water=None
         if commit.kind is Kind.OVERWRITE
         else commit.low_water or manifest.low_water,
+        token=commit.token,
+        since=max(manifest.since, commit.since),
+        fence=max(manifest.fence, commit.fence),
     )
 
 

@@ -11,6 +11,8 @@ epoch     the latest epoch, then the greatest order key, then the earliest row
 arrival   the latest row
 ========  ============================================================
 
+With the engine ``first-row`` it is the smallest order key and the earliest epoch instead.
+
 "Earlier" is the order of the rows given, which callers line up by (epoch, task, position).
 The rule is associative, so that a stash, a compaction and a read may each apply it to any
 part of the entries, in any grouping that keeps this order.
@@ -25,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.engines import Engine
 from spark_upsert.schema import Scope
 from spark_upsert.state.rows import Rows
 from spark_upsert.state.run import Positions
@@ -82,7 +85,7 @@ def arrange(
     same = _same_key_as_before(rows, members[by_precedence], group)
     if not bool((same | _begins(group)).all()):
         # Different keys share a hash: sort by the keys themselves, too.
-        keys = sort_words(rows.take(rows.schema.keys, members))
+        keys = sort_words(rows.take(rows.schema.identity, members))
         by_precedence = np.lexsort((members, *reversed(words), *reversed(keys), group))
         same = _same_key_as_before(rows, members[by_precedence], group)
     order[shared] = members[by_precedence]
@@ -96,7 +99,7 @@ def _same_key_as_before(
     """Return for each row of a sorted sequence whether the row before it has the same key."""
     same = np.zeros(len(members), dtype=np.bool_)
     near = np.flatnonzero(group[1:] == group[:-1]) + 1
-    keys = rows.take(rows.schema.keys, members)
+    keys = rows.take(rows.schema.identity, members)
     before, after = pa.array(near - 1), pa.array(near)
     same[near] = equal_rows([key.take(before) for key in keys], [key.take(after) for key in keys])
     return same
@@ -116,15 +119,17 @@ def precedence_of(
     schema = rows.schema
 
     def words(chosen: Positions) -> list[Words]:
+        first_wins = schema.engine.kind is Engine.FIRST_ROW
         if schema.scope is Scope.ARRIVAL:
-            return [~chosen.astype(np.uint64)]
+            places = chosen.astype(np.uint64)
+            return [places if first_wins else ~places]
         order = [
-            ~word
+            word if first_wins else ~word
             for column in rows.take(schema.order_columns, chosen)
             for word in ordered_words(column)
         ]
         if schema.scope is Scope.EPOCH and epochs is not None:
-            return [~epochs(chosen), *order]
+            return [epochs(chosen) if first_wins else ~epochs(chosen), *order]
         return order
 
     return words

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.hashing import HASH_END, row_range
-from spark_upsert.schema import DIFF, HASH
+from spark_upsert.schema import DIFF, ERROR, HASH
 from spark_upsert.store import ObjectSink, Store
 from spark_upsert.words import is_text
 
@@ -53,13 +53,15 @@ class RunFile:
     tail_crc: int
     hash_min: int
     hash_max: int
+    errors: int = 0
+    """Error entries of a quarantine; a file without them need not be searched for any."""
 
     def __repr__(self) -> str:
         return f"RunFile({self.path}, rows={self.rows:_}, bytes={self.bytes:_})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that stands in the log."""
-        return {
+        record = {
             "path": self.path,
             "rows": self.rows,
             "tombstones": self.tombstones,
@@ -69,6 +71,7 @@ class RunFile:
             "hash_min": f"{self.hash_min:016x}",
             "hash_max": f"{self.hash_max:016x}",
         }
+        return {**record, "errors": self.errors} if self.errors else record
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> RunFile:
@@ -82,6 +85,7 @@ class RunFile:
             tail_crc=record["tail_crc"],
             hash_min=int(record["hash_min"], 16),
             hash_max=int(record["hash_max"], 16),
+            errors=record.get("errors", 0),
         )
 
 
@@ -110,6 +114,7 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
         path=path,
         rows=rows.num_rows,
         tombstones=int((diffs < 0).sum()),
+        errors=int((diffs == ERROR).sum()),
         bytes=pages.bytes,
         body_bytes=pages.body_bytes,
         tail_crc=pages.tail_crc,
@@ -233,6 +238,10 @@ class Run:
     def type_of(self, name: str) -> pa.DataType:
         """Return the type in which a column is stored here."""
         return self._batch.schema.field(name).type
+
+    def verify(self) -> None:
+        """Verify every page."""
+        self._verify_pages(np.arange(len(self._crcs)))
 
     def verify_at(self, names: Iterable[str], positions: Positions) -> None:
         """Verify the pages that hold the rows at some positions."""

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.schema import DIFF, HASH
+from spark_upsert.schema import DIFF, HASH, is_live
+from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.lookup import Found, find
 from spark_upsert.state.manifest import Manifest
 from spark_upsert.state.resolve import resolve
@@ -74,6 +75,8 @@ class Snapshot:
         for low, high in self.chunks(lower, upper):
             parts = self.parts(low, high)
             rows = Rows(schema, [part for part, _ in parts])
+            if schema.engine.folds and len(parts) > 1:
+                rows, parts = folded_rows(rows), parts[:1]
             losers = _losers(rows, [epoch for _, epoch in parts])
             for index in range(len(parts)):
                 batch = _live_rows(rows, index, names, fields, losers)
@@ -103,7 +106,7 @@ def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
         return np.empty(0, dtype=np.int64)
     largest = int(np.argmax(np.diff(rows.starts)))
     start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
-    identity = rows.gathered([HASH, *rows.schema.keys, *rows.schema.order_columns])
+    identity = rows.gathered([HASH, *rows.schema.identity, *rows.schema.order_columns])
     others = np.concatenate([np.arange(start), np.arange(stop, len(rows))])
     own = identity.hashes[start:stop]
     wanted = np.sort(identity.hashes[others])
@@ -124,10 +127,10 @@ def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
 def _live_rows(
     rows: Rows, index: int, names: list[str], fields: pa.Schema, losers: Positions
 ) -> pa.RecordBatch:
-    """Return the rows of one part that win and are not tombstones."""
+    """Return the entries of one part that win and are rows of the table."""
     start, stop = int(rows.starts[index]), int(rows.starts[index + 1])
     *columns, diffs = rows.slice(index, [*names, DIFF], 0, stop - start)
-    live = diffs.to_numpy() > 0
+    live = is_live(diffs)
     low, high = np.searchsorted(losers, [start, stop])
     live[losers[low:high] - start] = False
     # Without columns there is still a number of rows.

@@ -79,8 +79,7 @@ def encode_mark(order: Sequence[pa.Array], schema: TableSchema) -> str:
 
 def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
     """Return the order key of a low-water mark, arrays of length 1."""
-    fields = zip(schema.order_columns, schema.order, strict=True)
-    layout = pa.schema([pa.field(name, field.type) for name, field in fields])
+    layout = pa.schema([pa.field(field.name, field.type) for field in schema.order_fields])
     return list(pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(text)), layout).columns)
 
 

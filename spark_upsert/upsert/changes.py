@@ -23,8 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.engines import Engine
 from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, Scope, TableSchema
+from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, Scope, TableSchema, is_live
+from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import Log
 from spark_upsert.state.lookup import ABSENT
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice
@@ -35,7 +37,7 @@ from spark_upsert.state.resolve import (
     precedence_of,
     resolve,
 )
-from spark_upsert.state.rows import Rows
+from spark_upsert.state.rows import BatchPart, Part, Rows
 from spark_upsert.state.run import Positions
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
@@ -86,6 +88,8 @@ def plan(
         Whether only net changes are wanted: then an overwrite is no cut, but makes the
         whole range one comparison of what was before and what is after.
     """
+    if lower < upper:
+        log.require_changes(lower)
     epochs = [c for c in log.commits(max(lower, 1), upper) if c.is_epoch]
     if net and any(commit.kind is Kind.OVERWRITE for commit in epochs):
         last = epochs[-1]
@@ -223,10 +227,12 @@ def _append_changes(
     def epoch_of(chosen: Positions) -> Epochs:
         return row_epochs[chosen].astype(np.uint64)
 
+    if commands.schema.engine.folds:
+        return _folded_changes(before, commands, epoch_of, net=net)
     chosen, key_index = _winners_by_epoch(commands, epoch_of)
     firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
     probes = chosen[firsts]
-    found = before.find(commands.hashes[probes], commands.take(commands.schema.keys, probes))
+    found = before.find(commands.hashes[probes], commands.take(commands.schema.identity, probes))
     rows = Rows(commands.schema, [*commands.parts, *found.rows.parts])
     base = np.where(found.present, found.at + len(commands), ABSENT)
     effective = _effective(rows, chosen, key_index, base)
@@ -239,6 +245,54 @@ def _append_changes(
         is_last = np.diff(key_index, append=-1) != 0
         old, chosen = base[key_index[is_last]], chosen[is_last]
     return _pairs(rows, old, chosen, epoch_of(chosen).astype(np.int64))
+
+
+def _folded_changes(
+    before: Snapshot, commands: Rows, epoch_of: Callable[[Positions], Epochs], *, net: bool
+) -> _Changes:
+    """Fold the commands into the state, one epoch of each key at a time.
+
+    As many steps as the busiest key has epochs; each makes the entries of its keys anew.
+    """
+    schema = commands.schema
+    order, begins = arrange(commands, None, lambda members: [epoch_of(members)])
+    key_index = np.cumsum(begins) - 1
+    row_epochs = epoch_of(order).astype(np.int64)
+    is_new_epoch = begins.copy()
+    is_new_epoch[1:] |= row_epochs[1:] != row_epochs[:-1]
+    pair = np.cumsum(is_new_epoch) - 1
+    first_pair = pair[begins]
+    turn = pair - first_pair[key_index]
+    probes = order[begins]
+    found = before.find(commands.hashes[probes], commands.take(schema.identity, probes))
+    parts = [*commands.parts, *found.rows.parts]
+    current = np.where(found.present, found.at + len(commands), ABSENT)
+    old, new = (np.full(int(pair[-1]) + 1, ABSENT, dtype=np.int64) for _ in range(2))
+    for now in range(int(turn.max()) + 1):
+        places = np.flatnonzero(turn == now)
+        keys = np.unique(key_index[places])
+        known = current[keys]
+        rows = Rows(schema, parts)
+        # The state stands before the commands: it is older.
+        state = Rows(schema, [BatchPart(_batch(rows, known[known != ABSENT]))])
+        sent = Rows(schema, [BatchPart(_batch(rows, np.sort(order[places])))])
+        folded = folded_rows(Rows(schema, [*state.parts, *sent.parts]))
+        pairs = first_pair[keys] + now
+        old[pairs] = known
+        # Folded entries and keys are both in the order of (hash, key).
+        current[keys] = np.arange(len(folded)) + len(rows)
+        new[pairs] = current[keys]
+        parts += folded.parts
+    epochs = row_epochs[is_new_epoch]
+    if net:
+        last = np.append(first_pair[1:], len(old)) - 1
+        old, new, epochs = old[first_pair], new[last], epochs[last]
+    return _pairs(Rows(schema, parts), old, new, epochs)
+
+
+def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
+    names = rows.schema.run.names
+    return pa.RecordBatch.from_arrays(rows.take(names, chosen), schema=rows.schema.run)
 
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -270,13 +324,17 @@ def _effective(
     Keys advance together, one epoch of each at a time: as many steps as the busiest key
     has epochs.
     """
-    effective = np.ones(len(chosen), dtype=np.bool_)
+    first_wins = rows.schema.engine.kind is Engine.FIRST_ROW
     if rows.schema.scope is not Scope.TABLE:
-        return effective
+        if not first_wins:
+            return np.ones(len(chosen), dtype=np.bool_)
+        return (np.diff(key_index, prepend=-1) != 0) & (base[key_index] == ABSENT)
+    effective = np.ones(len(chosen), dtype=np.bool_)
     hit = np.flatnonzero(base != ABSENT)
     names = rows.schema.order_columns
     both = rows.take(names, np.concatenate([chosen, base[hit]]))
     words = [word for column in both for word in ordered_words(column)]
+    words = [~word for word in words] if first_wins else words
     mine = [word[: len(chosen)] for word in words]
     best = [np.zeros(len(base), dtype=np.uint64) for _ in words]
     has_best = base != ABSENT
@@ -308,7 +366,7 @@ def _greater(left: Sequence[Words], right: Sequence[Words]) -> npt.NDArray[np.bo
 
 
 def _pairs(rows: Rows, old: Positions, new: Positions, epochs: Positions) -> _Changes:
-    """Replace tombstones by `ABSENT` and drop the pairs in which nothing is left."""
+    """Replace entries that are no rows by `ABSENT` and drop the pairs in which nothing is left."""
     old, new = _live_only(rows, old), _live_only(rows, new)
     real = (old != ABSENT) | (new != ABSENT)
     return _Changes(rows, old[real], new[real], epochs[real])
@@ -317,16 +375,23 @@ def _pairs(rows: Rows, old: Positions, new: Positions, epochs: Positions) -> _Ch
 def _live_only(rows: Rows, chosen: Positions) -> Positions:
     hit = np.flatnonzero(chosen != ABSENT)
     live = chosen.copy()
-    dead = rows.take([DIFF], chosen[hit])[0].to_numpy() < 0
-    live[hit[dead]] = ABSENT
+    live[hit[~is_live(rows.take([DIFF], chosen[hit])[0])]] = ABSENT
     return live
+
+
+def _folded_parts(parts: list[tuple[Part, int]], snapshot: Snapshot) -> list[tuple[Part, int]]:
+    """Fold the parts of one side of a comparison, where the engine folds."""
+    schema = snapshot.manifest.schema
+    if not schema.engine.folds or not parts:
+        return parts
+    return [(part, 0) for part in folded_rows(Rows(schema, [p for p, _ in parts])).parts]
 
 
 def _overwrite_changes(
     before: Snapshot, added: Snapshot, version: int, lower: int, upper: int
 ) -> _Changes:
     """Compare the contents before and after an overwrite."""
-    sides = [snapshot.parts(lower, upper) for snapshot in (before, added)]
+    sides = [_folded_parts(snapshot.parts(lower, upper), added) for snapshot in (before, added)]
     rows = Rows(added.manifest.schema, [part for side in sides for part, _ in side])
     border = rows.starts[len(sides[0])]
     winners = []

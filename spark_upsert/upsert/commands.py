@@ -15,9 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.engines import Rule
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.hashing import hash_keys
 from spark_upsert.schema import TableSchema
+from spark_upsert.upsert.contributions import collected, contributions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +78,29 @@ class UpsertEnvelope:
         diffs = np.where(self._tombstones(batch, columns), -1, 1).astype(np.int8)
         hashes = hash_keys(keys, seed=schema.hash_seed)
         return pa.RecordBatch.from_arrays(
-            [pa.array(hashes), *columns.values(), *order, pa.array(diffs)], schema=schema.run
+            [
+                pa.array(hashes),
+                *columns.values(),
+                *order,
+                pa.array(diffs),
+                *contributions(schema, columns, order, diffs, self._own_order(batch)),
+            ],
+            schema=schema.run,
         )
+
+    def _own_order(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the order keys of the columns that have their own."""
+        return {
+            column: _cast(batch.column(source), self.schema.order[0])
+            for column, source in self.schema.engine.column_order.items()
+        }
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         source = self.sources.get(field.name)
         if source is None:
             return pa.nulls(batch.num_rows, type=field.type)
+        if self.schema.engine.rule(field.name) is Rule.COLLECT:
+            return collected(batch.column(source), field)
         return _cast(batch.column(source), field)
 
     def _require_keys(self, keys: list[pa.Array]) -> None:

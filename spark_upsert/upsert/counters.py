@@ -2,10 +2,15 @@
 
 For every epoch, with the counters of `Counters`::
 
-    rows   = inserts + updates + deletes + absent            (applied, "eligible")
-             + superseded + duplicates + stale + rejected    (ignored, each with its reason)
-    output = inserts + 2 * updates + deletes + retracted     (rows of the changelog)
-    live   = live before + inserts - deletes - retracted
+    rows   = inserts + updates + deletes + absent + quarantined  (applied, "eligible")
+             + superseded + duplicates + stale + rejected   (ignored, each with its reason)
+    output = inserts + 2 * updates + deletes + displaced + retracted     (of the changelog)
+    live   = live before + inserts - deletes - displaced - retracted
+
+A row that cannot be applied goes, if the table has a quarantine, into ``quarantined``. The
+row of its key, if there was one, is retracted: that is ``displaced``, a part of
+``quarantined``. A put that clears an error entry is an insert, a delete that does so is
+``absent``: neither meets a row.
 
 An update that leaves the values as they are counts as an update; the changelog shows it
 only if asked to (``emitUnchanged``).
@@ -35,7 +40,7 @@ class Counters:
     absent: int = 0
     """Deletes of keys that had no row."""
     superseded: int = 0
-    """Beaten by another row of the same key in the same epoch."""
+    """Beaten by another row of the same key in the same epoch, or folded into it."""
     duplicates: int = 0
     """Equal in order to a row of the same epoch, or to the committed entry: that one stays."""
     stale: int = 0
@@ -44,6 +49,10 @@ class Counters:
     """Refused: a bad key, or older than what the table still remembers of deletes."""
     retracted: int = 0
     """Rows of keys that an overwrite left out."""
+    quarantined: int = 0
+    """Could not be applied, and became the error entry of their key."""
+    displaced: int = 0
+    """Rows that a quarantined one of their key took away."""
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS})
@@ -54,22 +63,23 @@ class Counters:
     @property
     def eligible(self) -> int:
         """Commands that took effect or deleted nothing."""
-        return self.inserts + self.updates + self.deletes + self.absent
+        return self.inserts + self.updates + self.deletes + self.absent + self.quarantined
 
     @property
     def result_count(self) -> int:
         """Eligible commands whose key had a row."""
-        return self.updates + self.deletes
+        return self.updates + self.deletes + self.displaced
 
     @property
     def output_count(self) -> int:
         """Rows of the changelog, unchanged pairs included."""
-        return self.inserts + 2 * self.updates + self.deletes + self.retracted
+        gone = self.deletes + self.displaced + self.retracted
+        return self.inserts + 2 * self.updates + gone
 
     @property
     def live_delta(self) -> int:
         """By how many rows the snapshot grew."""
-        return self.inserts - self.deletes - self.retracted
+        return self.inserts - self.deletes - self.displaced - self.retracted
 
     @property
     def is_balanced(self) -> bool:

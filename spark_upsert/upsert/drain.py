@@ -11,12 +11,14 @@ greater, or no entry  put    row          UPDATE: retract old, insert new
 greater, or no entry  put    no row       INSERT
 greater, or no entry  tomb   row          DELETE: retract old
 greater, or no entry  tomb   no row       ABSENT, no effect
+greater, or no entry  error  row          DISPLACED: retract old
+greater, or no entry  error  no row       QUARANTINED
 below the low-water   any    no entry     REJECTED, not even stored
 ====================  =====  ===========  =================================
 
 The first two lines and the last hold only where order keys reach across epochs
 (`Scope.TABLE`); the last is the price of forgetting deletes (`state.tombstones`). "No row"
-is no entry or a tombstone. One decision per batch, never a loop over rows.
+is no entry, a tombstone or an error entry. One decision per batch, never a loop over rows.
 
 Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six). Lines one
 and two are the rule of its predecessor ``upsert.rs`` and of Spark's AUTO CDC.
@@ -29,7 +31,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from spark_upsert.schema import DIFF, Scope
+from spark_upsert.engines import Engine, MergeEngine
+from spark_upsert.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope
+from spark_upsert.state.fold import fold
 from spark_upsert.state.lookup import Found
 from spark_upsert.state.rows import Rows
 from spark_upsert.state.run import Positions
@@ -48,6 +52,8 @@ class Outcome(IntEnum):
     STALE = 4
     DUPLICATE = 5
     REJECTED = 6
+    QUARANTINED = 7
+    DISPLACED = 8
 
 
 Outcomes = npt.NDArray[np.int8]
@@ -57,9 +63,10 @@ def classify(
     commands: Rows,
     chosen: Positions,
     found: Found,
-    *,
     scope: Scope,
+    *,
     low_water: str | None = None,
+    is_overwrite: bool = False,
 ) -> Outcomes:
     """Return the outcome of each command, one per key.
 
@@ -74,18 +81,29 @@ def classify(
         `Scope.TABLE` compares order keys with the table's entry; the others do not.
     low_water : str, optional
         The table's low-water mark.
+    is_overwrite : bool
+        Whether the commands replace the contents: then they merge with nothing.
     """
-    puts = commands.take([DIFF], chosen)[0].to_numpy() > 0
+    sent = commands.take([DIFF], chosen)[0].to_numpy()
     live = found.is_live()
-    outcomes = np.where(
-        puts,
-        np.where(live, Outcome.UPDATE, Outcome.INSERT),
-        np.where(live, Outcome.DELETE, Outcome.ABSENT),
-    ).astype(np.int8)
+    engine = MergeEngine() if is_overwrite else commands.schema.engine
+    diffs = _folded_diffs(commands, chosen, found, sent) if engine.folds else sent
+    outcomes = np.where(live, Outcome.UPDATE, Outcome.INSERT).astype(np.int8)
+    for diff, with_row, without in (
+        (TOMBSTONE, Outcome.DELETE, Outcome.ABSENT),
+        (ERROR, Outcome.DISPLACED, Outcome.QUARANTINED),
+    ):
+        outcomes[diffs == diff] = np.where(live[diffs == diff], with_row, without)
+    # A late put below a delete: folded in, it leaves no row.
+    outcomes[(sent == PUT) & (diffs == TOMBSTONE) & ~live] = Outcome.STALE
     hit = np.flatnonzero(found.present)
-    if scope is Scope.TABLE and len(hit):
+    if engine.kind is Engine.FIRST_ROW and scope is not Scope.TABLE:
+        outcomes[hit] = Outcome.STALE
+    elif scope is Scope.TABLE and len(hit) and not engine.folds:
         names = commands.schema.order_columns
         order = compare(commands.take(names, chosen[hit]), found.rows.take(names, found.at[hit]))
+        if engine.kind is Engine.FIRST_ROW:
+            order = -order
         outcomes[hit[order < 0]] = Outcome.STALE
         outcomes[hit[order == 0]] = Outcome.DUPLICATE
     if scope is Scope.TABLE and low_water is not None:
@@ -94,6 +112,20 @@ def classify(
         late = is_at_or_below(order_keys, low_water, commands.schema)
         outcomes[unknown[late]] = Outcome.REJECTED
     return outcomes
+
+
+def _folded_diffs(
+    commands: Rows, chosen: Positions, found: Found, sent: npt.NDArray[np.int8]
+) -> npt.NDArray[np.int8]:
+    """Return what each key's entry is once the command is folded into it."""
+    diffs = sent.copy()
+    hit = np.flatnonzero(found.present)
+    if len(hit):
+        both = Rows(commands.schema, [*found.rows.parts, *commands.parts])
+        pairs = np.sort(np.concatenate([found.at[hit], chosen[hit] + len(found.rows)]))
+        # Commands and entries are both sorted by (hash, key), and so is what is folded.
+        diffs[hit] = fold(both, pairs).column(DIFF).to_numpy()
+    return diffs
 
 
 def count(outcomes: Outcomes) -> Counters:
@@ -107,4 +139,6 @@ def count(outcomes: Outcomes) -> Counters:
         stale=numbers[Outcome.STALE],
         duplicates=numbers[Outcome.DUPLICATE],
         rejected=numbers[Outcome.REJECTED],
+        quarantined=numbers[Outcome.QUARANTINED] + numbers[Outcome.DISPLACED],
+        displaced=numbers[Outcome.DISPLACED],
     )

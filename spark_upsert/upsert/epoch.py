@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataError
 from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.schema import DIFF, Scope
+from spark_upsert.schema import DIFF, ERROR, PUT, Scope
+from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import new_token
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
 from spark_upsert.state.resolve import Resolution, resolve
@@ -82,9 +83,16 @@ def _judge(
     snapshot: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64], *, overwrite: bool
 ) -> Outcomes:
     """Return what commands, one per key and sorted by hash, do to a snapshot."""
-    found = snapshot.find(rows.hashes[chosen], rows.take(rows.schema.keys, chosen))
+    found = snapshot.find(rows.hashes[chosen], rows.take(rows.schema.identity, chosen))
     scope = Scope.ARRIVAL if overwrite else rows.schema.scope
-    return classify(rows, chosen, found, scope=scope, low_water=snapshot.manifest.low_water)
+    return classify(
+        rows,
+        chosen,
+        found,
+        scope,
+        low_water=snapshot.manifest.low_water,
+        is_overwrite=overwrite,
+    )
 
 
 def _accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
@@ -123,8 +131,7 @@ class Epoch:
         for rows, chosen in self._contested(head):
             counters += self._recount(newest, rows, chosen)
         if self.overwrite:
-            kept = counters.updates + counters.deletes
-            counters += Counters(retracted=head.live_rows - kept)
+            counters += Counters(retracted=head.live_rows - counters.result_count)
         assert counters.is_balanced, counters
         return Commit(
             version=head.version + 1,
@@ -183,6 +190,11 @@ class Epoch:
         for owner in np.unique(owners):
             mine = chosen[owners == owner]
             counted += count(_judge(self.base, rows, mine, overwrite=self.overwrite))
+        if rows.schema.engine.folds:
+            folded = folded_rows(rows, chosen)
+            outcomes = _judge(newest, folded, np.arange(len(folded)), overwrite=self.overwrite)
+            merged = Counters(superseded=len(chosen) - len(folded))
+            return count(outcomes) + merged - counted
         resolution = resolve(rows, chosen=chosen)
         if not self.allow_unordered:
             _require_order(rows, resolution)
@@ -206,10 +218,10 @@ def _reject_late(newest: Snapshot, staged: Staged) -> Staged:
         if not late:
             files.append(file)
             continue
-        # A key that the table does not know was counted as an insert or as absent.
+        # A key that the table does not know was counted without regard to a row.
         diffs = rows.take([DIFF], np.flatnonzero(outcomes == Outcome.REJECTED))[0].to_numpy()
-        puts = int((diffs > 0).sum())
-        was = Counters(inserts=puts, absent=late - puts)
+        puts, errors = int((diffs == PUT).sum()), int((diffs == ERROR).sum())
+        was = Counters(inserts=puts, quarantined=errors, absent=late - puts - errors)
         counters += Counters(rejected=late) - was
         batch = rows.gathered(schema.run.names).parts[0]
         assert isinstance(batch, BatchPart)
@@ -236,12 +248,17 @@ def _shared(
 
 
 def _require_order(rows: Rows, resolution: Resolution) -> None:
-    """Refuse two different commands of one key when nothing orders their tasks."""
+    """Refuse two different commands of one key when nothing orders their tasks.
+
+    Two error entries of one key are no choice that matters: either says what is wrong.
+    """
     schema = rows.schema
     if schema.scope is not Scope.ARRIVAL or not len(resolution.losers):
         return
     names = [*schema.columns.names, DIFF]
-    equal = equal_rows(rows.take(names, resolution.losers), rows.take(names, resolution.beaten_by))
+    lost, won = (rows.take(names, side) for side in (resolution.losers, resolution.beaten_by))
+    equal = equal_rows(lost, won)
+    equal |= (lost[-1].to_numpy() == ERROR) & (won[-1].to_numpy() == ERROR)
     if bool(equal.all()):
         return
     row = resolution.losers[~equal][:1]

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spark_upsert.hashing import HASH_END, even_cuts
 from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.state.fold import fold
 from spark_upsert.state.resolve import Resolution, resolve
 from spark_upsert.state.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.run import Run, Span, write_run
@@ -118,6 +119,10 @@ class Stash:
             self._spill(batch)
 
     def _resolve(self, rows: Rows) -> pa.RecordBatch:
+        if self._schema.engine.folds:
+            batch = fold(rows)
+            self.counters += Counters(superseded=len(rows) - batch.num_rows)
+            return batch
         resolution = resolve(rows)
         self.counters += count_losers(rows, resolution)
         names = self._schema.run.names

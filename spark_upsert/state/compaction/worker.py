@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.hashing import even_cuts
-from spark_upsert.schema import DIFF, Scope
+from spark_upsert.schema import DIFF, EPOCH, ERROR, Scope
 from spark_upsert.state.compaction.policy import Job
+from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import new_token
 from spark_upsert.state.manifest import Manifest, Slice, Taken
 from spark_upsert.state.resolve import epochs_by_part, resolve
@@ -71,6 +73,9 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
         if len(winners):
             columns = rows.take(manifest.schema.run.names, winners)
             batch = pa.RecordBatch.from_arrays(columns, schema=manifest.schema.run)
+            if manifest.schema.has_quarantine:
+                epochs = np.array([part.epochs.lower for part in parts], dtype=np.uint64)
+                batch = _with_epochs(batch, epochs[rows.part_of(winners)])
             file = write_run(store, f"data/{new_token()}.arrow", batch)
             added.append(Slice(file=file, epochs=job.epochs, index=len(added)))
     return Merged(
@@ -80,6 +85,15 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
         low_water=mark,
         forgotten=np.concatenate(forgotten) if mark is not None else forgotten[0],
     )
+
+
+def _with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+    """Note the epoch of each error entry: a merged run is of many."""
+    came = pc.coalesce(batch.column(EPOCH), pa.array(epochs))
+    is_error = pc.equal(batch.column(DIFF), ERROR)
+    index = batch.schema.get_field_index(EPOCH)
+    noted = pc.if_else(is_error, came, pa.scalar(None, pa.uint64()))
+    return batch.set_column(index, batch.schema.field(index), noted)
 
 
 def _forgettable(
@@ -95,7 +109,7 @@ def _forgettable(
     places = np.flatnonzero(dead)
     newer = tuple(s for s in snapshot.manifest.slices if s.epochs.lower >= job.epochs.upper)
     above = Snapshot(snapshot.store, replace(snapshot.manifest, slices=newer))
-    found = above.find(rows.hashes[winners[places]], rows.take(schema.keys, winners[places]))
+    found = above.find(rows.hashes[winners[places]], rows.take(schema.identity, winners[places]))
     dead[places[found.present]] = False
     return dead
 
@@ -123,5 +137,8 @@ def _winners(
             parts.append(RunPart(Span.within(RUNS.open(store, part.file), low, high)))
             slices.append(part)
     rows = Rows(schema, parts)
+    if schema.engine.folds:
+        folded = folded_rows(rows) if parts else rows
+        return folded, np.arange(len(folded)), [replace(job.slices[-1], epochs=job.epochs)]
     epochs = epochs_by_part(rows, [part.epochs.lower for part in slices])
     return rows, resolve(rows, epochs=epochs).winners, slices

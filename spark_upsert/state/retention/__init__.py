@@ -1,0 +1,23 @@
+"""Retention: how long the past stays readable, who is waited for, and what is then removed.
+
+Leases say who still reads, a policy chooses a frontier, a worker commits it and removes.
+"""
+
+from spark_upsert.state.retention.leases import Lease, hold, leases, release
+from spark_upsert.state.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, Bound
+from spark_upsert.state.retention.worker import Expiry, Vacuumed, expire, vacuum
+
+__all__ = [
+    "GRACE_MS",
+    "LEASE_MS",
+    "SAFETY_MS",
+    "Bound",
+    "Expiry",
+    "Lease",
+    "Vacuumed",
+    "expire",
+    "hold",
+    "leases",
+    "release",
+    "vacuum",
+]

@@ -1,0 +1,157 @@
+"""Leases: consumers say from where on they still need the table.
+
+A lease is one small object, ``_consumers/<consumer>.json``, that its consumer replaces as it
+advances. An expiry keeps all that a live lease needs. A lease lapses when it has not been
+renewed for its time to live, so that a consumer that died does not hold the past for ever.
+
+Expiry fails closed: a lease that cannot be read stops it. Taking a lease fails closed, too:
+the consumer looks again *after* its lease is durable, and if an expiry was faster it gets an
+error, never other rows.
+
+Rejected: leases inside the log, because each renewal would be a version of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from spark_upsert.errors import CorruptionError, DataLossError, OptionError
+from spark_upsert.state.log import Log, encode
+from spark_upsert.store import Store
+
+FOLDER = "_consumers"
+_FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The state at ``version``, and all changes behind it, are needed by a consumer."""
+
+    consumer: str
+    version: int
+    renewed_ms: int
+    """When, in ms since 1970, by the consumer's clock."""
+    ttl_ms: int
+
+    def __post_init__(self) -> None:
+        require_name(self.consumer)
+        if self.version < 0 or self.ttl_ms <= 0:
+            raise ValueError(f"version {self.version} and a time to live of {self.ttl_ms} ms")
+
+    @property
+    def lapses_ms(self) -> int:
+        """When it lapses unless it is renewed, in ms since 1970."""
+        return self.renewed_ms + self.ttl_ms
+
+    def is_live(self, now_ms: int) -> bool:
+        """Return whether an expiry must heed it."""
+        return now_ms < self.lapses_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form."""
+        return {
+            "format": _FORMAT,
+            "consumer": self.consumer,
+            "version": self.version,
+            "renewed_ms": self.renewed_ms,
+            "ttl_ms": self.ttl_ms,
+        }
+
+
+def require_name(consumer: str) -> str:
+    """Return the name of a consumer if it can be a file name anywhere.
+
+    Raises
+    ------
+    OptionError
+        It cannot.
+    """
+    if _NAME.fullmatch(consumer) is None:
+        raise OptionError.invalid(
+            "consumerId", consumer, "1 to 100 letters, digits, '.', '_' or '-', no '.' first"
+        )
+    return consumer
+
+
+def lease_path(consumer: str) -> str:
+    """Return where a consumer's lease lies."""
+    return f"{FOLDER}/{require_name(consumer)}.json"
+
+
+def hold(store: Store, log: Log, lease: Lease) -> None:
+    """Take or renew a lease durably.
+
+    Raises
+    ------
+    DataLossError
+        The version is expired already; the consumer has no lease then.
+    """
+    _require_readable(log, lease)
+    store.put(lease_path(lease.consumer), encode(lease.to_json()))
+    try:
+        _require_readable(log, lease)
+    except DataLossError:
+        release(store, lease.consumer)
+        raise
+
+
+def _require_readable(log: Log, lease: Lease) -> None:
+    head = log.head()
+    if lease.version < head.since:
+        raise DataLossError.changes_expired(
+            f"what follows version {lease.version}, for the consumer '{lease.consumer}',",
+            since=head.since,
+            newest=head.version,
+        )
+
+
+def release(store: Store, consumer: str) -> None:
+    """Remove the lease of a consumer; it is no error if there is none."""
+    store.delete(lease_path(consumer))
+
+
+def leases(store: Store) -> list[Lease]:
+    """Return all leases, the lapsed ones too, sorted by consumer.
+
+    Raises
+    ------
+    CorruptionError
+        An object among the leases is none.
+    """
+    found = []
+    for info in store.list(FOLDER):
+        try:
+            data = store.read(info.path)
+        except FileNotFoundError:
+            continue  # Released since it was listed.
+        found.append(_decode(f"{store.url}/{info.path}", info.path, data))
+    return found
+
+
+def _decode(where: str, path: str, data: bytes) -> Lease:
+    try:
+        record = json.loads(data)
+        crc = record.pop("crc")
+        if encode(record) != data or record["format"] != _FORMAT:
+            raise ValueError(f"checksum {crc} or format {record['format']} is another")
+        lease = Lease(
+            consumer=record["consumer"],
+            version=record["version"],
+            renewed_ms=record["renewed_ms"],
+            ttl_ms=record["ttl_ms"],
+        )
+        if lease_path(lease.consumer) != path:
+            raise ValueError(f"it is the lease of '{lease.consumer}'")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptionError(
+            f"'{where}' is not a readable lease ({error}), so that nobody can tell what its "
+            "consumer still needs. Nothing was expired.",
+            hint="restart that consumer, which writes its lease anew, or delete the file if the "
+            "consumer is no more.",
+            path=where,
+        ) from error
+    return lease

@@ -1,0 +1,245 @@
+"""Carry out an expiry and a vacuum. The order of their steps stands here, and only here.
+
+``expire`` commits a new ``since`` and removes nothing:
+
+1. read the leases and the times of the commits, choose (`policy`),
+2. commit a version of kind ``expire``. From here on, readers of older versions are refused.
+
+``vacuum`` removes what no readable version needs:
+
+1. ask the storage for its time, and list ``data/``,
+2. if there are orphans, commit the *fence*: from here on, a writer that planned on an older
+   version is refused, so that what it staged can go,
+3. read which files the versions from ``since`` to the newest name; this comes after the
+   listing and the fence, so that a file of any commit that was not refused is among them,
+4. remove the expired files and the orphans that are older than the fence,
+5. cut the log (`Log.cut`). It names the expired files, so it goes last.
+
+After a crash between any two steps the table is whole: frontiers are committed before
+anything is removed that depends on them, and the next vacuum finds again what is left.
+Expiries, vacuums, writers, compactions and readers may all run at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_upsert.errors import ContentionError, DataLossError, OptionError
+from spark_upsert.schema import Scope
+from spark_upsert.state.log import COMMIT_TRIES_MAX, Log, LogEntry, new_token
+from spark_upsert.state.manifest import Commit, Kind, Manifest
+from spark_upsert.state.retention.leases import leases
+from spark_upsert.state.retention.policy import (
+    GRACE_MS,
+    SAFETY_MS,
+    Unnamed,
+    bounds,
+    choose_fence,
+    choose_since,
+)
+from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention
+from spark_upsert.store import ObjectInfo, Store
+
+_DATA = "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """What an expiry has done."""
+
+    before: int
+    """``since`` as it was."""
+    since: int
+    """``since`` as it is."""
+    newest: int
+    """The newest version when it was chosen."""
+    bound_by: str
+    """What kept ``since`` from going further."""
+
+    @property
+    def has_advanced(self) -> bool:
+        return self.since > self.before
+
+
+def expire(
+    store: Store,
+    log: Log,
+    *,
+    retain_versions: int | None = None,
+    retain_ms: int | None = None,
+    safety_ms: int = SAFETY_MS,
+) -> Expiry:
+    """Advance ``since`` as far as the retention and the live leases allow.
+
+    Parameters
+    ----------
+    retain_versions : int, optional
+        The changes of so many versions stay readable.
+    retain_ms : int, optional
+        Every time within the last so many milliseconds stays readable. With both, the
+        one that keeps more counts; one of them must be given.
+    safety_ms : int
+        What was the newest version within that time is kept in any case (`SAFETY_MS`). Less
+        than an hour only if no query runs.
+
+    Raises
+    ------
+    OptionError
+        No retention is given.
+    CorruptionError
+        A lease cannot be read; nothing was expired.
+    """
+    if retain_versions is None and retain_ms is None:
+        raise OptionError.missing("retain", "how much of the past to keep")
+    for name, value in (("retain", retain_ms), ("versions", retain_versions)):
+        if value is not None and value < 0:
+            raise OptionError.invalid(name, value, "0 or more")
+    outcome: list[Expiry] = []
+
+    def propose(head: Manifest) -> Commit | None:
+        now_ms = log.now_ms()
+        choice = choose_since(
+            bounds(
+                newest=head.version,
+                retain_versions=retain_versions,
+                at_age=None if retain_ms is None else (retain_ms, log.version_at(now_ms - retain_ms)),
+                at_safety=(safety_ms, log.version_at(now_ms - safety_ms)),
+                leases=leases(store),
+                now_ms=now_ms,
+            )
+        )
+        since = max(head.since, choice.since)
+        outcome.append(
+            Expiry(before=head.since, since=since, newest=head.version, bound_by=choice.reason)
+        )
+        return None if since == head.since else _frontiers(head, since=since)
+
+    log.append(propose)
+    return outcome[-1]
+
+
+def _frontiers(head: Manifest, *, since: int = 0, fence: int = 0) -> Commit:
+    """Return the version that moves frontiers and nothing else."""
+    return Commit(
+        version=0,
+        kind=Kind.EXPIRE,
+        timestamp_ms=0,
+        token="",
+        live_rows=head.live_rows,
+        since=max(head.since, since),
+        fence=max(head.fence, fence),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """What a vacuum has removed, or would remove."""
+
+    expired: tuple[ObjectInfo, ...]
+    """Run files of expired versions."""
+    orphans: tuple[ObjectInfo, ...]
+    """Run files that a crash left behind."""
+    log: tuple[str, ...]
+    """Objects of the log."""
+    waiting_count: int
+    """Files that no version names and that are too young to be removed."""
+    is_dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the run files."""
+        return sum(file.bytes for file in (*self.expired, *self.orphans))
+
+
+def vacuum(
+    store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False
+) -> Vacuumed:
+    """Remove what no readable version needs, and what crashes left behind.
+
+    Parameters
+    ----------
+    grace_ms : int
+        How long staged files may wait for their commit, by the storage's own clock. A write
+        whose files are older may be refused, and is then to be repeated.
+    dry_run : bool
+        Whether only to look. It still writes, and removes, one empty object: that is how to
+        ask a storage for its time.
+    """
+    now_s, files = _look(store)
+    limit_s = now_s - grace_ms / 1000
+    past, entries = log.files_before(log.head().since), log.entries()
+    unnamed = Unnamed.of(files, named=_named(log), past=past, limit_s=limit_s)
+    fence = choose_fence(entries, limit_s)
+    if unnamed.orphans and not dry_run:
+        _raise_fence(log, entries, fence, unnamed)
+        # A writer may have committed since; behind the fence nobody can who is not named now.
+        unnamed = Unnamed.of(files, named=_named(log), past=past, limit_s=limit_s)
+    orphans = unnamed.before(fence)
+    if not dry_run:
+        for file in (*unnamed.expired, *orphans):
+            store.delete(file.path)
+    return Vacuumed(
+        expired=unnamed.expired,
+        orphans=orphans,
+        log=tuple(log.cut(now_s=now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)),
+        waiting_count=unnamed.young_count + len(unnamed.orphans) - len(orphans),
+        is_dry_run=dry_run,
+    )
+
+
+def _times_needed_s(log: Log) -> float:
+    """Return for how long the times of versions are needed: tombstones are forgotten by time."""
+    head = log.head()
+    retention = Retention.parse(head.properties.get(PROPERTY, DEFAULT))
+    if head.schema.scope is not Scope.TABLE or retention.milliseconds is None:
+        return 0.0
+    return retention.milliseconds / 1000
+
+
+def _look(store: Store) -> tuple[float, list[ObjectInfo]]:
+    """Return the storage's time, in seconds since 1970, and the objects below ``data/``."""
+    probe = f"{_DATA}/{new_token()}.now"
+    store.put(probe, b"")
+    try:
+        files = list(store.list(_DATA))
+    finally:
+        store.delete(probe)
+    # If the listing should miss the probe, an older file makes everything look younger.
+    now_s = max((file.modified_s for file in files), default=0.0)
+    return now_s, [file for file in files if file.path != probe]
+
+
+def _named(log: Log) -> set[str]:
+    """Return the files that the versions from ``since`` to the newest name."""
+    for _ in range(COMMIT_TRIES_MAX):
+        head = log.head()
+        try:
+            files = {part.file.path for part in log.at(head.since).slices}
+            for commit in log.commits(head.since + 1, head.upper):
+                files |= {part.file.path for part in commit.slices()}
+        except DataLossError:
+            continue  # An expiry came between; ask for its `since`.
+        return files
+    raise ContentionError(
+        f"{COMMIT_TRIES_MAX} expiries came between two reads of the log.",
+        hint="run fewer expiries at once, then try again.",
+    )
+
+
+def _raise_fence(
+    log: Log, entries: list[LogEntry], fence: LogEntry | None, unnamed: Unnamed
+) -> None:
+    """Commit a fence, unless it is there and some version is younger than all orphans.
+
+    Where nobody writes, the version that is made here is itself what a later fence needs.
+    """
+    version = 0 if fence is None else fence.version
+    newest = max(entries, key=lambda entry: entry.modified_s)
+    is_marked = len(unnamed.before(newest)) == len(unnamed.orphans)
+
+    def propose(head: Manifest) -> Commit | None:
+        if version <= head.fence and is_marked:
+            return None
+        return _frontiers(head, fence=version)
+
+    log.append(propose)
