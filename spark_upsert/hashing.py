@@ -23,6 +23,9 @@ string, binary              the bytes, eight to a word; L = their number
 null                        part(j) = mix(NOT s(j))
 ==========================  =============================================================
 
+The bytes of a key that could not be decoded are hashed as one ``binary`` column with the
+seed XOR `RAW_KEY_SEED`, so that they are spread apart from good keys of the same bytes.
+
 Widening an integer or a float leaves the hash as it is. Equal hashes of different keys are
 expected and resolved by comparing keys. Test vectors: ``docs/format.md``.
 
@@ -52,6 +55,9 @@ HASH_VERSION = 1
 HASH_BITS = 64
 HASH_END = 1 << HASH_BITS
 """The exclusive upper bound of all hashes."""
+
+RAW_KEY_SEED = 0xA5A5A5A5A5A5A5A5
+"""Turns the seed of a table into that of its undecodable keys."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _M1 = np.uint64(0xBF58476D1CE4E5B9)

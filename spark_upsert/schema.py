@@ -239,9 +239,10 @@ class TableSchema:
         name = self.engine.kind.value
         if self.engine.folds and self.scope is Scope.EPOCH:
             raise OptionError.invalid("sequenceScope", "epoch", f"'table' with mergeEngine={name}")
-        if self.has_quarantine and self.engine.kind is not Engine.DEDUPLICATE:
+        # An error is a value that a later one replaces: nothing to fold, and no first row.
+        if self.on_error is not ErrorPolicy.FAIL and self.engine.kind is not Engine.DEDUPLICATE:
             raise OptionError.invalid(
-                "onError", "quarantine", f"'fail' or 'inline' with mergeEngine={name}"
+                "onError", self.on_error.value, f"'fail' with mergeEngine={name}"
             )
 
     @classmethod

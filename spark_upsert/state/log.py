@@ -202,7 +202,7 @@ class Log:
         """Return the newest manifest that is not younger than a time (ms since 1970)."""
         version = self.version_at(timestamp_ms)
         head = self.head()
-        if version < head.since:
+        if version < head.since and head.since > 0:
             raise DataLossError.state_expired(
                 f"the time {_iso(timestamp_ms)}", since=head.since, newest=head.version
             )

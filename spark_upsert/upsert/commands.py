@@ -1,14 +1,34 @@
-"""From a user's rows to commands: the ``upsert`` envelope.
+"""From rows to commands: what all envelopes share, and the plain ``upsert`` envelope.
 
-A command is (key, values or tombstone, order key). A row is a tombstone if the
-``applyAsDeletes`` column says so or, without that option, if all of its value columns are
-null (the order columns apart).
+A command is (key, values or tombstone, order key). An `Envelope` takes rows apart into
+`Decoded`; what is wrong with them is judged in one place, by the table's `ErrorPolicy`:
+
+=====================  ======  ========  ==========================================
+a row whose            fail    inline    quarantine: an error entry
+=====================  ======  ========  ==========================================
+key is null            fails   fails     of the one identity of all null keys
+key is undecodable     fails   fails     of the bytes of the key
+order key is null      fails   fails     of the key; it is before all other entries
+value is undecodable   fails   a row     of the key
+=====================  ======  ========  ==========================================
+
+A row that is at once a delete has no value to be wrong. In a quarantine a delete of a null
+or undecodable key clears the error entry of that identity, and is no error itself.
+
+The reason that is stored depends on the row alone: never on its place in a batch, a
+partition or a topic. So a replay writes the same entry again.
+
+Source: Materialize, decode stage and ``UpsertKey`` (``render/sources.rs``, ``upsert.rs``).
+There, a live error makes every read fail; ours fails the write, or shows the error apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +37,341 @@ import pyarrow.compute as pc
 
 from spark_upsert.engines import Rule
 from spark_upsert.errors import DataError, SchemaError
-from spark_upsert.hashing import hash_keys
-from spark_upsert.schema import TableSchema
+from spark_upsert.hashing import RAW_KEY_SEED, hash_keys
+from spark_upsert.schema import ERROR, ERROR_TYPE, PUT, TOMBSTONE, ErrorPolicy, TableSchema
+from spark_upsert.state.run import Positions
 from spark_upsert.upsert.contributions import collected, contributions
+from spark_upsert.words import is_text
+
+Mask = npt.NDArray[np.bool_]
+
+_EXAMPLE_CHARS = 80
+"""How much of a bad value an error message shows."""
+
+
+class Envelope(Protocol):
+    """Turns batches of rows into batches of commands. Pure; travels to the tasks by pickle."""
+
+    @property
+    def schema(self) -> TableSchema:
+        """The table's."""
+
+    def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of a batch, in the order of its rows.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch, shape (n,)
+            Columns of the user's rows.
+
+        Returns
+        -------
+        pyarrow.RecordBatch, shape (m,)
+            Columns as `TableSchema.run`; not sorted. As many as rows, but for envelopes that
+            say otherwise.
+
+        Raises
+        ------
+        DataError
+            A row cannot be applied, and the table's error policy does not cover it.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """What an envelope found in n rows. Arrays are of length n, and null where there is nothing."""
+
+    columns: Mapping[str, pa.Array]
+    """The table's columns, in any type that casts to theirs; those left out are null."""
+    order: Sequence[pa.Array]
+    """The order key, one array per ``sequenceBy`` column."""
+    tombstones: Mask
+    raw_values: Callable[[Positions], pa.Array]
+    """Gives the values of some rows as they came, as binary. Asked for bad rows only."""
+    own_order: Mapping[str, pa.Array] = field(default_factory=dict)
+    """The order keys of columns that have their own."""
+    bad_values: pa.Array | None = None
+    """Why a value could not be decoded, as text; None if all could."""
+    bad_keys: pa.Array | None = None
+    """Why a key could not be decoded, as text; its key columns must be null."""
+    raw_keys: pa.Array | None = None
+    """The keys as they came, as binary."""
+    ignores_null_deletes: bool = False
+    """Whether a delete of a null key is harmless under any policy."""
+
+
+class _Fault(IntEnum):
+    """What is wrong with a row, the first that applies."""
+
+    NONE = 0
+    NULL_KEY = 1
+    BAD_KEY = 2
+    NULL_ORDER = 3
+    BAD_VALUE = 4
+
+
+_HINTS = {
+    _Fault.NULL_KEY: "drop such rows before the write, or choose other 'keys'",
+    _Fault.BAD_KEY: "correct what writes the keys, or the declared 'keyFormat' and 'keySchema'",
+    _Fault.NULL_ORDER: "drop such rows before the write, or fill the column",
+    _Fault.BAD_VALUE: "correct what writes the values, or their declared format",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Faults:
+    """Which rows cannot be applied, and why."""
+
+    kinds: npt.NDArray[np.int8]
+    reasons: pa.Array
+
+    def at(self, *kinds: _Fault) -> Mask:
+        """Return which rows have a fault of some kinds."""
+        return np.isin(self.kinds, kinds)
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds.any())
+
+
+def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
+    """Return the commands that decoded rows mean under the table's error policy.
+
+    Raises
+    ------
+    DataError
+        A row cannot be applied, and the policy does not cover it.
+    """
+    count = len(decoded.tombstones)
+    columns = {
+        own.name: _stored(decoded.columns.get(own.name), own, schema, count)
+        for own in schema.columns
+    }
+    faults = _faults(schema, columns, decoded)
+    diffs = np.where(decoded.tombstones, TOMBSTONE, PUT).astype(np.int8)
+    if faults and schema.on_error is ErrorPolicy.QUARANTINE:
+        diffs[faults.kinds != _Fault.NONE] = ERROR
+        columns = {
+            name: column if name in schema.keys else _without(column, faults.kinds != _Fault.NONE)
+            for name, column in columns.items()
+        }
+    elif faults:
+        _require_covered(schema, columns, decoded, faults)
+        assert schema.error_column is not None
+        columns[schema.error_column] = pa.StructArray.from_arrays(
+            [faults.reasons], fields=list(ERROR_TYPE.fields), mask=faults.reasons.is_null()
+        )
+    order = [
+        _filled(_cast(column, own)) for column, own in zip(decoded.order, schema.order, strict=True)
+    ]
+    raw_keys = _raw_identity(decoded) if schema.has_quarantine else None
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(_hashes(schema, [columns[key] for key in schema.keys], raw_keys)),
+            *columns.values(),
+            *_known_order(schema, decoded.order),
+            *order,
+            pa.array(diffs),
+            *([] if raw_keys is None else _quarantine_columns(raw_keys, decoded, faults)),
+            *contributions(schema, columns, order, diffs, decoded.own_order),
+        ],
+        schema=schema.run,
+    )
+
+
+def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decoded) -> _Faults:
+    """Judge every row; what a policy does about it is decided elsewhere."""
+    count = len(decoded.tombstones)
+    is_bad_key = _valid(decoded.bad_keys, count)
+    is_null_key = _all_null([columns[key] for key in schema.keys]) & ~is_bad_key
+    # With a quarantine such a delete clears an entry. Its order key cannot be missed.
+    clears = decoded.tombstones & (is_bad_key if schema.has_quarantine else False)
+    if schema.has_quarantine or decoded.ignores_null_deletes:
+        clears = clears | (decoded.tombstones & is_null_key)
+    names = ", ".join(f"'{key}'" for key in schema.keys)
+    kinds = np.zeros(count, dtype=np.int8)
+    reasons = pa.nulls(count, pa.string())
+
+    def note(kind: _Fault, where: Mask, reason: pa.Array | str) -> None:
+        nonlocal reasons
+        fresh = where & ~clears & (kinds == _Fault.NONE)
+        if bool(fresh.any()):
+            kinds[fresh] = kind
+            reasons = pc.if_else(pa.array(fresh), reason, reasons)
+
+    note(_Fault.NULL_KEY, is_null_key, f"the key {names} is null")
+    if decoded.bad_keys is not None:
+        note(_Fault.BAD_KEY, is_bad_key, decoded.bad_keys)
+    for own, column in zip(schema.order, decoded.order, strict=True):
+        note(
+            _Fault.NULL_ORDER,
+            ~_valid(column, count),
+            f"the sequenceBy column '{own.name}' is null",
+        )
+    if decoded.bad_values is not None:
+        is_bad = _valid(decoded.bad_values, count) & ~decoded.tombstones
+        note(_Fault.BAD_VALUE, is_bad, decoded.bad_values)
+    return _Faults(kinds, reasons)
+
+
+def _require_covered(
+    schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decoded, faults: _Faults
+) -> None:
+    """Raise unless the policy ``inline`` covers all faults.
+
+    Raises
+    ------
+    DataError
+        Names how many rows, why, and the first of them.
+    """
+    is_inline = schema.on_error is ErrorPolicy.INLINE
+    fatal = faults.kinds != _Fault.NONE
+    if is_inline:
+        fatal &= faults.kinds != _Fault.BAD_VALUE
+    rows = np.flatnonzero(fatal)
+    if not len(rows):
+        return
+    first = int(rows[0])
+    kind, reason = _Fault(faults.kinds[first]), faults.reasons[first].as_py()
+    alike = fatal & pc.equal(faults.reasons, reason).fill_null(False).to_numpy(
+        zero_copy_only=False
+    )
+    rest = int(fatal.sum() - alike.sum())
+    more = f"; {rest} more rows cannot be applied for other reasons" if rest else ""
+    keys = (f"{key}={columns[key][first].as_py()!r}" for key in schema.keys)
+    where = [] if kind in (_Fault.NULL_KEY, _Fault.BAD_KEY) else list(keys)
+    if kind is _Fault.BAD_KEY and decoded.raw_keys is not None:
+        where = [f"key {_excerpt(decoded.raw_keys[first])}"]
+    raw = decoded.raw_values(rows[:1])[0]
+    where.append(f"value {_excerpt(raw)}")
+    policies = "onError=inline covers values only; " if is_inline else ""
+    raise DataError(
+        f"{reason} in {int(alike.sum())} of {len(fatal)} rows of a batch "
+        f"(for example {', '.join(where)}){more}. Nothing was committed.",
+        hint=f"{_HINTS[kind]}; {policies}a new table made with .option('onError', 'quarantine') "
+        "keeps such rows apart and goes on.",
+        reason=reason,
+    )
+
+
+def _excerpt(raw: pa.Scalar) -> str:
+    if not raw.is_valid:
+        return "null"
+    text = raw.as_buffer().to_pybytes()[: _EXAMPLE_CHARS + 1].decode(errors="backslashreplace")
+    return text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]}..."
+
+
+def _raw_identity(decoded: Decoded) -> pa.Array:
+    """Return the bytes of the keys that could not be decoded, null for all others."""
+    count = len(decoded.tombstones)
+    if decoded.bad_keys is None or decoded.raw_keys is None:
+        return pa.nulls(count, pa.binary())
+    return _without(decoded.raw_keys.cast(pa.binary()), ~_valid(decoded.bad_keys, count))
+
+
+def _hashes(
+    schema: TableSchema, keys: list[pa.Array], raw_keys: pa.Array | None
+) -> npt.NDArray[np.uint64]:
+    hashes = hash_keys(keys, seed=schema.hash_seed)
+    bad = [] if raw_keys is None else np.flatnonzero(_valid(raw_keys, len(raw_keys)))
+    if raw_keys is not None and len(bad):
+        raw = raw_keys.take(pa.array(bad))
+        hashes[bad] = hash_keys([raw], seed=schema.hash_seed ^ RAW_KEY_SEED)
+    return hashes
+
+
+def _known_order(schema: TableSchema, order: Sequence[pa.Array]) -> list[pa.Array]:
+    """Return the column that puts rows without an order key before all others."""
+    if len(schema.order_fields) == len(schema.order):
+        return []
+    return [pa.array(np.logical_and.reduce([_valid(column, len(column)) for column in order]))]
+
+
+def _quarantine_columns(raw_keys: pa.Array, decoded: Decoded, faults: _Faults) -> list[pa.Array]:
+    """Return the columns that only a quarantine has, in the order of `TableSchema.run`."""
+    count = len(raw_keys)
+    bad = np.flatnonzero(faults.kinds)
+    values = pa.nulls(count, pa.binary())
+    if len(bad):
+        places = np.zeros(count, dtype=np.int64)
+        places[bad] = np.arange(len(bad))
+        indices = pa.array(places, mask=faults.kinds == _Fault.NONE)
+        values = decoded.raw_values(bad).cast(pa.binary()).take(indices)
+    return [raw_keys, values, faults.reasons, pa.nulls(count, pa.uint64())]
+
+
+def _all_null(keys: Sequence[pa.Array]) -> Mask:
+    return ~np.logical_or.reduce([_valid(key, len(key)) for key in keys])
+
+
+def _valid(column: pa.Array | None, count: int) -> Mask:
+    """Return where a column has a value; nowhere if there is no column."""
+    if column is None:
+        return np.zeros(count, dtype=np.bool_)
+    if column.null_count == 0:
+        return np.ones(count, dtype=np.bool_)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _without(column: pa.Array, where: Mask) -> pa.Array:
+    """Return a column with nulls put in; works for every type."""
+    return column.take(pa.array(np.arange(len(column)), mask=where)) if where.any() else column
+
+
+def _filled(order: pa.Array) -> pa.Array:
+    """Return an order key with a fixed value for null: the stored column has no nulls.
+
+    Rows that need it are told apart by `_known_order`, or are deletes of the null key.
+    """
+    if order.null_count == 0:
+        return order
+    zero: Any = ("" if pa.types.is_string(order.type) else b"") if is_text(order.type) else 0
+    zero = False if pa.types.is_boolean(order.type) else zero
+    return order.fill_null(pa.array([zero], type=order.type)[0])
+
+
+def _stored(column: pa.Array | None, own: pa.Field, schema: TableSchema, count: int) -> pa.Array:
+    """Return a column of the rows in the type of the table's column."""
+    if column is None:
+        return pa.nulls(count, type=own.type)
+    if schema.engine.rule(own.name) is Rule.COLLECT:
+        return collected(column, own)
+    return _cast(column, own)
+
+
+def _cast(column: pa.Array, own: pa.Field) -> pa.Array:
+    if column.type == own.type:
+        return column
+    try:
+        return column.cast(own.type)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(
+            f"column '{own.name}' cannot be stored as {own.type}: {error}.",
+            hint="cast the column before the write.",
+            column=own.name,
+        ) from error
+
+
+def rows_as_json(batch: pa.RecordBatch, rows: Positions) -> pa.Array:
+    """Return some rows of a batch as JSON text, in binary.
+
+    A loop over rows, for those that are put into a quarantine: the raw form of a row that
+    never had another one. About 5 us per row of three columns.
+    """
+    taken = batch.take(pa.array(rows)).to_pylist()
+    texts = (json.dumps(row, default=_as_text, ensure_ascii=False) for row in taken)
+    return pa.array([text.encode(errors="backslashreplace") for text in texts], pa.binary())
+
+
+def _as_text(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpsertEnvelope:
-    """Turns batches of rows into batches of commands. Pure; travels to the tasks.
+    """The envelope of plain columns.
+
+    A row is a tombstone if the ``applyAsDeletes`` column says so or, without that option, if
+    all of its value columns are null (the order columns apart).
 
     Parameters
     ----------
@@ -43,103 +390,30 @@ class UpsertEnvelope:
     deletes: str | None
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch, in its order.
-
-        Parameters
-        ----------
-        batch : pyarrow.RecordBatch, shape (n,)
-            Columns of the user's rows.
-
-        Returns
-        -------
-        pyarrow.RecordBatch, shape (n,)
-            Columns as `TableSchema.run`; not sorted.
-
-        Raises
-        ------
-        DataError
-            A key or an order key is null.
-        """
+        """Return the commands of a batch, one per row (`Envelope.commands`)."""
         schema = self.schema
-        columns = {field.name: self._column(batch, field) for field in schema.columns}
-        keys = [columns[key] for key in schema.keys]
-        self._require_keys(keys)
-        order = [
-            _cast(batch.column(name), field)
-            for name, field in zip(self.order, schema.order, strict=True)
-        ]
-        for name, column in zip(self.order, order, strict=True):
-            if column.null_count:
-                raise DataError(
-                    f"the sequenceBy column '{name}' is null in {column.null_count} of "
-                    f"{len(column)} rows of a batch.",
-                    hint=f"drop such rows before the write, or fill '{name}'.",
-                )
-        diffs = np.where(self._tombstones(batch, columns), -1, 1).astype(np.int8)
-        hashes = hash_keys(keys, seed=schema.hash_seed)
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(hashes),
-                *columns.values(),
-                *order,
-                pa.array(diffs),
-                *contributions(schema, columns, order, diffs, self._own_order(batch)),
-            ],
-            schema=schema.run,
+        columns = {name: batch.column(source) for name, source in self.sources.items()}
+        decoded = Decoded(
+            columns=columns,
+            order=[batch.column(name) for name in self.order],
+            tombstones=self._tombstones(batch, columns),
+            own_order={
+                column: _cast(batch.column(source), schema.order[0])
+                for column, source in schema.engine.column_order.items()
+            },
+            raw_values=lambda rows: rows_as_json(batch, rows),
         )
+        return to_commands(schema, decoded)
 
-    def _own_order(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Return the order keys of the columns that have their own."""
-        return {
-            column: _cast(batch.column(source), self.schema.order[0])
-            for column, source in self.schema.engine.column_order.items()
-        }
-
-    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        source = self.sources.get(field.name)
-        if source is None:
-            return pa.nulls(batch.num_rows, type=field.type)
-        if self.schema.engine.rule(field.name) is Rule.COLLECT:
-            return collected(batch.column(source), field)
-        return _cast(batch.column(source), field)
-
-    def _require_keys(self, keys: list[pa.Array]) -> None:
-        if not all(key.null_count for key in keys):
-            return
-        is_null = keys[0].is_null()
-        for key in keys[1:]:
-            is_null = pc.and_(is_null, key.is_null())
-        count = pc.sum(is_null).as_py() or 0
-        if count:
-            names = ", ".join(f"'{key}'" for key in self.schema.keys)
-            raise DataError(
-                f"the key {names} is null in {count} of {len(is_null)} rows of a batch.",
-                hint="drop such rows before the write, or choose other 'keys'.",
-            )
-
-    def _tombstones(
-        self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]
-    ) -> npt.NDArray[np.bool_]:
+    def _tombstones(self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Mask:
         if self.deletes is not None:
             flags = batch.column(self.deletes).fill_null(False)
             return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         all_null = np.ones(batch.num_rows, dtype=np.bool_)
         judged = [n for n in self.schema.values if self.sources.get(n) not in self.order]
-        if not judged or any(columns[name].null_count == 0 for name in judged):
+        present = [columns[name] for name in judged if name in columns]
+        if not judged or any(column.null_count == 0 for column in present):
             return np.zeros(batch.num_rows, dtype=np.bool_)
-        for name in judged:
-            all_null &= columns[name].is_null().to_numpy(zero_copy_only=False)
+        for column in present:
+            all_null &= column.is_null().to_numpy(zero_copy_only=False)
         return all_null
-
-
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type == field.type:
-        return column
-    try:
-        return column.cast(field.type)
-    except pa.ArrowInvalid as error:
-        raise SchemaError(
-            f"column '{field.name}' cannot be stored as {field.type}: {error}.",
-            hint="cast the column before the write.",
-            column=field.name,
-        ) from error

@@ -62,21 +62,27 @@ def stage(
     overwrite : bool
         Whether the epoch replaces the contents: then order keys of the past do not count.
     """
-    schema = snapshot.manifest.schema
-    files = []
-    with Stash(schema) as stash:
+    with Stash(snapshot.manifest.schema) as stash:
         for batch in commands:
             stash.add(batch)
-        counters = EMPTY
-        for batch in stash.seal():
-            rows = Rows(schema, [BatchPart(batch)])
-            outcomes = _judge(snapshot, rows, np.arange(len(rows)), overwrite=overwrite)
-            counters += count(outcomes)
-            batch = _accepted(batch, outcomes)
-            if batch.num_rows:
-                files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
-        counters += stash.counters
-    return Staged(base_version=snapshot.manifest.version, files=tuple(files), counters=counters)
+        return stage_sealed(snapshot, stash, overwrite=overwrite)
+
+
+def stage_sealed(snapshot: Snapshot, stash: Stash, *, overwrite: bool = False) -> Staged:
+    """Seal a stash, write what wins durably and count its effects (`stage`)."""
+    files, counters = [], EMPTY
+    for batch in stash.seal():
+        rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
+        outcomes = _judge(snapshot, rows, np.arange(len(rows)), overwrite=overwrite)
+        counters += count(outcomes)
+        batch = _accepted(batch, outcomes)
+        if batch.num_rows:
+            files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
+    return Staged(
+        base_version=snapshot.manifest.version,
+        files=tuple(files),
+        counters=counters + stash.counters,
+    )
 
 
 def _judge(

@@ -1,0 +1,185 @@
+"""The feedback upsert as a loop with explicit frontiers, for sources outside Spark.
+
+    source --commands @ts--> stash --seal--> judge --emit--> epoch --commit--> table
+                               ^                                                 |
+                               +-------- persist upper (feedback) ---------------+
+
+Three frontiers decide everything:
+
+- *input upper* ``i``: the first timestamp for which commands may still come;
+- *persist upper* ``p``: the first timestamp that is not durable, read back from the table's
+  own log, where this writer's last committed timestamp stands;
+- *resume upper*: ``p`` as it was when this incarnation began.
+
+A command at ``ts`` is dropped if ``ts < p``, emitted if ``ts == p < i``, kept otherwise
+(`epochs.judge`). Emitting is committing one epoch; the commit carries the timestamp, so that
+of several incarnations one wins each timestamp, and the others see ``p`` move and drop.
+
+Inside Spark the micro-batch is the timestamp and Spark's checkpoint keeps the input
+frontier; there every batch is eligible at once, and the same `stage` and `seal` apply it.
+
+Source: Materialize, ``upsert_continual_feedback_v2.rs``. We differ in one point: the state is
+not an arrangement in memory that must be hydrated, but the table itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from spark_upsert.epochs import Epoch as Timestamp
+from spark_upsert.epochs import Verdict, judge
+from spark_upsert.state.manifest import Commit, Transaction
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.table import Table
+from spark_upsert.upsert.epoch import Epoch, Staged, stage_sealed
+from spark_upsert.upsert.stash import Stash
+
+CLOSED: Final = Timestamp(1 << 62)
+"""The input upper of a source that has ended: above every timestamp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontiers:
+    """Where a loop stands; a frozen snapshot."""
+
+    resume_upper: int
+    input_upper: int
+    persist_upper: int
+    buffered: tuple[int, ...]
+    """Timestamps in the stash, ascending."""
+    dropped_rows: int
+    """Commands that were durable already when they came or were judged."""
+
+
+class FeedbackUpsert:
+    """One incarnation of the operator.
+
+    Parameters
+    ----------
+    table : Table
+    writer : str
+        Name of the source. Incarnations of one source share it; that is what fences them.
+    commands : callable
+        Turns a batch of the source's rows into commands (`UpsertEnvelope.commands`).
+
+    Notes
+    -----
+    Not safe for threads. Rows are only acknowledged by a commit: what is stashed is lost with
+    the process, and comes again from the source.
+    """
+
+    def __init__(
+        self, table: Table, writer: str, commands: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ) -> None:
+        self._table = table
+        self._writer = f"operator:{writer}"
+        self._commands = commands
+        self._stashes: dict[int, Stash] = {}
+        self._resume_upper = self.persist_upper
+        self._input_upper = Timestamp(0)
+        self._dropped_rows = 0
+
+    @property
+    def persist_upper(self) -> Timestamp:
+        """The first timestamp that is not durable, read from the log."""
+        return Timestamp(self._table.log.head().transactions.get(self._writer, -1) + 1)
+
+    @property
+    def frontiers(self) -> Frontiers:
+        """Where the loop stands."""
+        return Frontiers(
+            resume_upper=self._resume_upper,
+            input_upper=self._input_upper,
+            persist_upper=self.persist_upper,
+            buffered=tuple(sorted(self._stashes)),
+            dropped_rows=self._dropped_rows,
+        )
+
+    def ingest(self, rows: pa.RecordBatch, ts: int, *, diff: int = 1) -> None:
+        """Take rows in that belong to a timestamp.
+
+        Raises
+        ------
+        ValueError
+            ``diff`` is not positive (a command is never a retraction), or the source said
+            before that this timestamp is complete.
+        """
+        if diff <= 0:
+            raise ValueError(f"a command has a positive diff, found {diff} at {ts}")
+        if ts < self._resume_upper:
+            self._dropped_rows += rows.num_rows  # Replayed: durable since before this start.
+            return
+        if ts < self._input_upper:
+            raise ValueError(f"timestamp {ts} is before the input upper {self._input_upper}")
+        if ts not in self._stashes:
+            self._stashes[ts] = Stash(self._table.log.head().schema)
+        self._stashes[ts].add(self._commands(rows))
+
+    def advance(self, input_upper: int) -> None:
+        """Learn that no more rows come before a timestamp; going back is ignored."""
+        self._input_upper = Timestamp(max(self._input_upper, input_upper))
+
+    def close(self) -> None:
+        """Learn that no more rows come at all. What is not eligible then is abandoned."""
+        self._input_upper = CLOSED
+
+    def step(self) -> Commit | None:
+        """Seal once: drop what is durable, emit what is eligible, keep the rest.
+
+        Returns
+        -------
+        Commit or None
+            The epoch, if this pass made one.
+
+        Notes
+        -----
+        One pass emits at most one timestamp: what the next one does depends on this one
+        being durable. Where the next buffered timestamp lies ahead, an empty epoch takes the
+        persist upper there.
+        """
+        persist_upper = self.persist_upper
+        for ts in sorted(self._stashes):
+            verdict = judge(
+                Timestamp(ts), state_upper=persist_upper, input_upper=self._input_upper
+            )
+            if verdict is Verdict.DROP:
+                self._dropped_rows += self._stashes.pop(ts).counters.rows
+            elif verdict is Verdict.EMIT:
+                return self._emit(ts)
+        return self._skip_to_next(persist_upper)
+
+    def run(self) -> list[Commit]:
+        """Step until nothing is eligible; after `close`, once."""
+        commits = []
+        while True:
+            before = self.persist_upper
+            commit = self.step()
+            if commit is not None:
+                commits.append(commit)
+            if self._input_upper == CLOSED or self.persist_upper == before:
+                return commits
+
+    def _emit(self, ts: int) -> Commit | None:
+        snapshot = self._table.at()
+        with self._stashes.pop(ts) as stash:
+            staged = stage_sealed(snapshot, stash)
+        return self._commit(snapshot, ts, (staged,))
+
+    def _skip_to_next(self, persist_upper: int) -> Commit | None:
+        target = min([*self._stashes, self._input_upper])
+        if self._input_upper == CLOSED or target <= persist_upper:
+            return None
+        return self._commit(self._table.at(), target - 1, ())
+
+    def _commit(self, snapshot: Snapshot, ts: int, staged: tuple[Staged, ...]) -> Commit | None:
+        return self._table.commit(
+            Epoch(
+                base=snapshot,
+                staged=staged,
+                transaction=Transaction(writer=self._writer, number=ts),
+            )
+        )

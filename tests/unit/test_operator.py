@@ -1,0 +1,228 @@
+"""The loop with explicit frontiers, case by case; numbers are those of the specification.
+
+`materialize` is the conformance list of the upsert operator. A command is written
+``key=value@ts#order``, a tombstone ``key=@ts#order``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.schema import Scope
+from spark_upsert.table import Table
+from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.upsert.counters import Counters
+from spark_upsert.upsert.operator import FeedbackUpsert
+
+COLUMNS = pa.schema({"key": pa.string(), "value": pa.string(), "seq": pa.int64()})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    # Materialize's own rule: the order decides inside one timestamp only.
+    return Table.create(
+        str(tmp_path / "table"), COLUMNS, keys=["key"], sequence_by=["seq"], scope=Scope.EPOCH
+    )
+
+
+def start(table: Table, writer: str = "source") -> FeedbackUpsert:
+    envelope = UpsertEnvelope(
+        schema=table.log.head().schema,
+        sources={name: name for name in COLUMNS.names},
+        order=("seq",),
+        deletes="deleted",
+    )
+    return FeedbackUpsert(table, writer, envelope.commands)
+
+
+def rows(*commands: tuple[str, str | None, int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": [key for key, _, _ in commands],
+            "value": pa.array([value for _, value, _ in commands], pa.string()),
+            "seq": [order for _, _, order in commands],
+            "deleted": [value is None for _, value, _ in commands],
+        }
+    )
+
+
+def send(loop: FeedbackUpsert, *commands: str) -> None:
+    for command in commands:
+        match = re.fullmatch(r"(\w+)=(\w*)@(\d+)(?:#(\d+))?", command)
+        assert match, command
+        key, value, ts, order = match.groups()
+        loop.ingest(rows((key, value or None, int(order or 0))), int(ts))
+
+
+def contents(table: Table) -> dict[str, str]:
+    found = table.snapshot()
+    return dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
+
+
+def output(table: Table, lower: int = 1) -> list[tuple[str, str, int]]:
+    changes = table.changes(lower, emit_unchanged=True).to_pylist()
+    changes.sort(key=lambda row: row["_commit_version"])
+    return [(row["key"], row["value"], row["_diff"]) for row in changes]
+
+
+def totals(commits: Sequence[object]) -> Counters:
+    return sum((Counters.from_json(c.counters) for c in commits), Counters())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("commands", "upper", "expected", "left"),
+    [
+        pytest.param(["k=a@0#1"], 1, [("k", "a", 1)], {"k": "a"}, id="1 an insert"),
+        pytest.param(
+            ["k=a@0#1", "k=b@0#2"], 1, [("k", "b", 1)], {"k": "b"}, id="2 the greatest order wins"
+        ),
+        pytest.param(
+            ["k=b@0#2", "k=a@0#1"], 1, [("k", "b", 1)], {"k": "b"}, id="3 arrival does not matter"
+        ),
+        pytest.param(["k=a@0#1", "k=@0#2"], 1, [], {}, id="4 a tombstone wins in its timestamp"),
+        pytest.param(
+            ["k=@0#1", "k=a@0#2"], 1, [("k", "a", 1)], {"k": "a"}, id="5 a value after a tombstone"
+        ),
+        pytest.param(
+            ["k=a@0", "k=b@1"],
+            2,
+            [("k", "a", 1), ("k", "a", -1), ("k", "b", 1)],
+            {"k": "b"},
+            id="6 an update retracts",
+        ),
+        pytest.param(
+            ["k=a@0", "k=a@1"],
+            2,
+            [("k", "a", 1), ("k", "a", -1), ("k", "a", 1)],
+            {"k": "a"},
+            id="7 an equal value is still an update",
+        ),
+        pytest.param(["k=@0"], 1, [], {}, id="8 a delete of nothing"),
+        pytest.param(
+            ["k0=v1@0", "k1=@2", "k0=v3@3#3", "k0=v4@3#4"],
+            4,
+            [("k0", "v1", 1), ("k0", "v1", -1), ("k0", "v4", 1)],
+            {"k0": "v4"},
+            id="10 gaps between timestamps",
+        ),
+        pytest.param(
+            ["k=a@0#5", "k=b@0#5"], 1, [("k", "a", 1)], {"k": "a"}, id="20b a tie keeps the first"
+        ),
+    ],
+)
+def test_materialize(
+    table: Table,
+    commands: list[str],
+    upper: int,
+    expected: list[tuple[str, str, int]],
+    left: dict[str, str],
+) -> None:
+    loop = start(table)
+    send(loop, *commands)
+    loop.advance(upper)
+    commits = loop.run()
+    assert output(table) == expected
+    assert contents(table) == left
+    assert loop.persist_upper == upper
+    counted = totals(commits)
+    assert counted.is_balanced
+    assert counted.output_count == len(expected)
+
+
+def test_12_a_replay_below_the_resume_upper_is_dropped(table: Table) -> None:
+    first = start(table)
+    send(first, "k=old@0")
+    first.advance(1)
+    first.run()
+    again = start(table)
+    send(again, "k=old@0", "k=new@1")
+    again.advance(2)
+    again.run()
+    assert output(table, 2) == [("k", "old", -1), ("k", "new", 1)]
+    assert again.frontiers.dropped_rows == 1
+
+
+def test_15_only_the_timestamp_at_the_persist_upper_is_emitted(table: Table) -> None:
+    loop = start(table)
+    loop.advance(3)
+    loop.run()
+    send(loop, "a=x@3", "b=x@4", "c=x@5")
+    loop.advance(6)
+    loop.step()
+    assert contents(table) == {"a": "x"}
+    assert loop.frontiers.buffered == (4, 5)
+    loop.run()
+    assert contents(table) == {"a": "x", "b": "x", "c": "x"}
+
+
+def test_16_equal_frontiers_emit_nothing(table: Table) -> None:
+    loop = start(table)
+    loop.advance(4)
+    loop.run()
+    send(loop, "k=a@4")
+    assert loop.run() == []
+    assert contents(table) == {}
+    loop.advance(5)
+    loop.run()
+    assert contents(table) == {"k": "a"}
+
+
+def test_17_many_keys_are_retracted_exactly_once(table: Table) -> None:
+    loop = start(table)
+    for ts, value in ((0, "a"), (1, "b")):
+        loop.ingest(rows(*((f"k{i}", value, 0) for i in range(1500))), ts)
+    loop.advance(2)
+    commits = loop.run()
+    assert totals(commits).inserts == totals(commits).updates == 1500
+    assert sorted(output(table, 2)) == sorted(
+        (f"k{i}", value, diff) for i in range(1500) for value, diff in (("a", -1), ("b", 1))
+    )
+
+
+@pytest.mark.parametrize("diff", [0, -1])
+def test_18_a_command_is_never_a_retraction(table: Table, diff: int) -> None:
+    loop = start(table)
+    with pytest.raises(ValueError, match="positive diff"):
+        loop.ingest(rows(("k", "a", 0)), 0, diff=diff)
+
+
+def test_20d_closing_the_input_does_not_flush_the_rest(table: Table) -> None:
+    loop = start(table)
+    loop.advance(3)
+    loop.run()
+    send(loop, "a=x@3", "b=x@5")
+    loop.close()
+    loop.run()
+    assert contents(table) == {"a": "x"}
+
+
+def test_a_lagging_incarnation_drops_what_another_made_durable(table: Table) -> None:
+    slow, fast = start(table), start(table)
+    for loop in (slow, fast):
+        send(loop, "k=a@0", "k=b@1")
+        loop.advance(2)
+    fast.run()
+    versions = table.log.head().version
+    slow.run()
+    assert table.log.head().version == versions
+    assert slow.frontiers.dropped_rows == 2
+    assert contents(table) == {"k": "b"}
+
+
+def test_two_incarnations_step_by_step_apply_each_timestamp_once(table: Table) -> None:
+    loops = [start(table), start(table)]
+    for loop in loops:
+        send(loop, *(f"k={value}@{ts}" for ts, value in enumerate("abcdef")))
+        loop.advance(6)
+    while any(loop.persist_upper < 6 for loop in loops):
+        for loop in loops:
+            loop.step()
+    expected = [("k", "a", 1)]
+    for old, new in zip("abcde", "bcdef", strict=True):
+        expected += [("k", old, -1), ("k", new, 1)]
+    assert output(table) == expected

@@ -1,0 +1,52 @@
+"""Write `docs/options.md` from the options' one home, `spark_upsert.options`.
+
+Run ``python tools/option_reference.py`` after changing an option; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from spark_upsert.options import READ_OPTIONS, WRITE_OPTIONS
+
+TARGET = Path(__file__).parent.parent / "docs" / "options.md"
+
+_HEAD = """# Options
+
+This page is made from `spark_upsert/options.py` by `tools/option_reference.py`.
+
+Names are matched without case, `-` and `_`: `starting_version` is `startingVersion`. An unknown name is an error that says
+the nearest one. Options that begin with `storage.` go to the object store, see [object-stores.md](object-stores.md).
+"""
+
+_READS = """
+## Reads
+
+Batch (`spark.read`) and stream (`spark.readStream`). Spark asks for the columns before it says which of the two it plans, so a
+stream of changes needs `readChangeFeed=true` or another option that can only mean changes
+([why](adr/0002-one-schema-for-batch-and-stream.md)).
+"""
+
+_WRITES = """
+## Writes
+
+Batch (`df.write`, modes `append` and `overwrite`) and stream (`df.writeStream`, output modes `append` and `complete`). Spark
+refuses output mode `update` for Python sinks: write the aggregation in `complete` mode, or by `foreachBatch` with
+`txnAppId` and `txnVersion`.
+"""
+
+
+def reference() -> str:
+    """Return the whole page."""
+    return _HEAD + _WRITES + _table(WRITE_OPTIONS) + _READS + _table(READ_OPTIONS)
+
+
+def _table(options: Mapping[str, str]) -> str:
+    lines = ["", "| option | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning.replace('|', '&#124;')} |" for name, meaning in options.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(reference())
