@@ -98,9 +98,9 @@ class MergeEngine:
         )
 
     @classmethod
-    def parse(cls, name: str | None, rules: Mapping[str, str], order: Mapping[str, str]) -> (
-        MergeEngine
-    ):
+    def parse(
+        cls, name: str | None, rules: Mapping[str, str], order: Mapping[str, str]
+    ) -> MergeEngine:
         """Build an engine from the options ``mergeEngine``, ``aggregate.*``, ``sequenceBy.*``."""
         kind = _member(Engine, "mergeEngine", name) if name else Engine.DEDUPLICATE
         if rules and kind is not Engine.AGGREGATION:
@@ -167,6 +167,10 @@ class MergeEngine:
                 hint=did_you_mean(column, values),
                 column=column,
             )
+
+
+DEDUPLICATE = MergeEngine()
+"""The default engine."""
 
 
 def _is_summable(type_: pa.DataType) -> bool:

@@ -36,6 +36,7 @@ change), and a chained hash (a sum lets long texts be hashed word by word in any
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -176,7 +177,7 @@ def _add_long_words(part: Words, text: Text, column_key: int) -> None:
 def even_cuts(count: int, lower: int = 0, upper: int = HASH_END) -> list[tuple[int, int]]:
     """Cut the hashes ``[lower, upper)`` into ``count`` ranges of nearly equal width."""
     bounds = [lower + (upper - lower) * index // count for index in range(count + 1)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 def row_range(hashes: npt.NDArray[np.uint64], lower: int, upper: int) -> tuple[int, int]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
+from typing import TypeVar
 
 from spark_upsert.engines import MergeEngine
-from spark_upsert.errors import OptionError
-from spark_upsert.schema import Scope
+from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.schema import ErrorPolicy, Scope
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.state.tombstones import Retention
 from spark_upsert.upsert.changes import Deduplication
@@ -25,11 +27,29 @@ COLUMN = "<column>"
 WRITE_OPTIONS: Mapping[str, str] = {
     "path": "Where the table lies: a local path or an object store's URL. Required.",
     "keys": "Comma-separated columns that identify a row. Required for the first write.",
-    "sequenceBy": "Comma-separated columns that order the commands of a key: the greatest wins.",
+    "sequenceBy": "Comma-separated columns that order the commands of a key: the greatest wins. "
+    "With an envelope, dots lead into structs (`source.lsn`, `value.updated_at`). Default: none; "
+    "with `envelope=kafka`, `partition,offset`.",
     "sequenceBy.<column>": "With `mergeEngine=partial-update`: the column that orders the values of "
     "this one, of the type of the `sequenceBy` column.",
     "sequenceScope": "`table`: order keys compare across epochs, a late older row is stale. "
-    "`epoch`: the later epoch wins. Default `table`.",
+    "`epoch`: the later epoch wins. Default `table`; with the default order of `envelope=kafka`, "
+    "`epoch`.",
+    "envelope": "What the rows are. `upsert`: plain columns. `debezium`: change events with `before`, "
+    "`after` and `op`. `kafka`: records with bytes in `key` and `value`. Default `upsert`.",
+    "keyFormat": "With `envelope=kafka`: how keys are written: `json`, `avro`, `raw` (the bytes are "
+    "the value), or `json-confluent` and `avro-confluent` (behind Confluent's header of five bytes).",
+    "keySchema": "With `envelope=kafka`: what keys hold. For `json`: columns as in `id BIGINT`, a "
+    "type alone for a plain value, or the JSON of a StructType. For `avro`: the writer's schema. "
+    "For `raw`: `BINARY` (the default) or `STRING`, with a name before it or not.",
+    "keySchemaId": "With a Confluent format: the only schema id that keys may have. Default: any.",
+    "valueFormat": "The same as `keyFormat`, for values.",
+    "valueSchema": "The same as `keySchema`, for values.",
+    "valueSchemaId": "The same as `keySchemaId`, for values.",
+    "onError": "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a "
+    "value that cannot be decoded is a row with an error. `quarantine`: the row is kept apart "
+    "until a later row of its key clears it. Fixed by the first write. Default `fail`.",
+    "errorColumn": "With `onError=inline`: the name of the column of errors. Default `error`.",
     "applyAsDeletes": "Boolean column that marks deletes. Not stored unless `columnList` names it.",
     "columnList": "Comma-separated columns to store. Default: all but `applyAsDeletes`.",
     "exceptColumnList": "Comma-separated columns not to store.",
@@ -201,6 +221,76 @@ def _split_names(option: str, text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+class EnvelopeKind(Enum):
+    """What the rows of a write are."""
+
+    UPSERT = "upsert"
+    DEBEZIUM = "debezium"
+    KAFKA = "kafka"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvelopeOptions:
+    """The envelope, and what only one of them knows."""
+
+    kind: EnvelopeKind
+    payloads: Mapping[str, str | None]
+    """``keyFormat``, ``keySchema``, ``valueFormat`` and ``valueSchema``."""
+    schema_ids: Mapping[str, int | None]
+    """By ``key`` and ``value``."""
+
+    @classmethod
+    def parse(cls, options: Options) -> EnvelopeOptions:
+        """Check the options of the envelope."""
+        kind = _choice(options, "envelope", EnvelopeKind) or EnvelopeKind.UPSERT
+        sides = ("key", "value")
+        names = [f"{side}{what}" for side in sides for what in ("Format", "Schema", "SchemaId")]
+        if kind is not EnvelopeKind.KAFKA:
+            for name in names:
+                options.refuse(
+                    name,
+                    f"has no meaning with the envelope '{kind.value}'",
+                    hint="add .option('envelope', 'kafka') for records of Kafka, or drop it.",
+                )
+        if kind is not EnvelopeKind.UPSERT:
+            options.refuse(
+                "applyAsDeletes",
+                f"has no meaning with the envelope '{kind.value}', which marks deletes itself",
+                hint="drop it.",
+            )
+        return cls(
+            kind=kind,
+            payloads={name: options.text(name) for name in names if not name.endswith("Id")},
+            schema_ids={side: options.number(f"{side}SchemaId") for side in sides},
+        )
+
+
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def _choice(options: Options, name: str, members: type[_Member]) -> _Member | None:
+    value = options.text(name)
+    if value is None:
+        return None
+    for member in members:
+        if member.value == value.lower():
+            return member
+    known = [str(member.value) for member in members]
+    expected = f"one of {', '.join(known)}"
+    raise OptionError.invalid(name, value, expected, hint=did_you_mean(value, known))
+
+
+def _on_error(options: Options) -> ErrorPolicy | None:
+    policy = _choice(options, "onError", ErrorPolicy)
+    if policy not in (None, ErrorPolicy.INLINE):
+        options.refuse(
+            "errorColumn",
+            f"has no meaning with onError={options.text('onError')}",
+            hint="use onError=inline, or drop it.",
+        )
+    return policy
+
+
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
     """The checked options of a write."""
@@ -215,6 +305,10 @@ class WriteOptions:
     except_columns: tuple[str, ...]
     merge_schema: bool
     allow_unordered: bool
+    envelope: EnvelopeOptions
+    on_error: ErrorPolicy | None
+    """None if the write does not say."""
+    error_column: str | None
     engine: MergeEngine | None
     """None if the write does not say; its column names are as the user wrote them."""
     properties: Mapping[str, str]
@@ -246,6 +340,9 @@ class WriteOptions:
             except_columns=options.names("exceptColumnList"),
             merge_schema=options.flag("mergeSchema"),
             allow_unordered=options.flag("allowUnordered"),
+            envelope=EnvelopeOptions.parse(options),
+            on_error=_on_error(options),
+            error_column=options.text("errorColumn"),
             engine=_engine(options),
             properties=_properties(options),
             app_id=app_id,

@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.engines import Engine, MergeEngine, Rule
+from spark_upsert.engines import DEDUPLICATE, Engine, MergeEngine, Rule
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.hashing import HASH_VERSION
 from spark_upsert.names import find_column
@@ -203,7 +203,7 @@ class TableSchema:
     hash_seed: int
     on_error: ErrorPolicy = ErrorPolicy.FAIL
     error_column: str | None = None
-    engine: MergeEngine = MergeEngine()
+    engine: MergeEngine = DEDUPLICATE
 
     def __post_init__(self) -> None:
         names = self.columns.names
@@ -274,7 +274,7 @@ class TableSchema:
             hash_seed=hash_seed,
             on_error=on_error,
             error_column=error_column if is_inline else None,
-            engine=engine or MergeEngine(),
+            engine=engine or DEDUPLICATE,
         )
 
     @property

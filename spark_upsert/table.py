@@ -25,8 +25,8 @@ from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import ContentionError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import Scope, TableSchema
-from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.check import Report, check
+from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.log import Clock, Log
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, is_applicable
 from spark_upsert.state.retention import (
@@ -120,9 +120,7 @@ class Table:
         table.ensure(schema, properties)
         return table
 
-    def ensure(
-        self, schema: TableSchema, properties: Mapping[str, str] | None = None
-    ) -> Manifest:
+    def ensure(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
         """Return the newest manifest; make the table with this schema if there is none.
 
         A fresh table draws its own hash seed.
@@ -255,7 +253,7 @@ class Table:
         if not files:
             return
         head = self.log.head()
-        lower = min(part.base_version for part in (*staged, *merges)) + 1
+        lower = 1 + min([p.base_version for p in staged] + [m.base_version for m in merges])
         if lower < head.since:
             return  # What became of them is expired; a vacuum will tell.
         used: set[str] = set()

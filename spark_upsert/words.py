@@ -1,4 +1,4 @@
-"""Arrow columns as ``uint64`` words, so that numpy can hash and order any key.
+r"""Arrow columns as ``uint64`` words, so that numpy can hash and order any key.
 
 A *word view* of a column is a list of equally long ``uint64`` arrays. Two properties hold:
 
@@ -8,7 +8,7 @@ A *word view* of a column is a list of equally long ``uint64`` arrays. Two prope
   NaN equals itself and is above all else.
 
 Text becomes its UTF-8 bytes, eight to a word, big-endian and padded with zeros; its length
-is the last word, so that ``"a"`` and ``"a\\0"`` differ. Nulls have no words: the caller
+is the last word, so that ``"a"`` and ``"a\0"`` differ. Nulls have no words: the caller
 keeps the validity.
 
 Rejected: Python objects (slow) and ``numpy`` fixed-width bytes (trailing zeros are lost).
@@ -106,8 +106,10 @@ def _primitive(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def text_of(array: pa.Array) -> Text:
     """Return starts, lengths and an eight-byte load for each byte of a text column."""
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    offsets = np.frombuffer(array.buffers()[1], dtype=np.int64 if wide else np.int32)
-    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    stored = np.frombuffer(array.buffers()[1], dtype=np.int64 if wide else np.int32)
+    offsets: npt.NDArray[np.int64] = stored[array.offset : array.offset + len(array) + 1].astype(
+        np.int64
+    )
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     # Copied with a margin: a load at the last byte reads up to seven bytes beyond it.
     margin = np.zeros(last - first + _WORD_BYTES, dtype=np.uint8)

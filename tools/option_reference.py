@@ -44,7 +44,9 @@ def reference() -> str:
 
 def _table(options: Mapping[str, str]) -> str:
     lines = ["", "| option | meaning |", "|---|---|"]
-    lines += [f"| `{name}` | {meaning.replace('|', '&#124;')} |" for name, meaning in options.items()]
+    lines += [
+        f"| `{name}` | {meaning.replace('|', '&#124;')} |" for name, meaning in options.items()
+    ]
     return "\n".join(lines) + "\n"
 
 

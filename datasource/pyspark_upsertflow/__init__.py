@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamArrowWriter,
@@ -59,7 +60,7 @@ class DefaultSource(DataSource):
         return UpsertStreamWriter(self.options, schema, overwrite)
 
 
-def register(spark: object) -> None:
+def register(spark: SparkSession) -> None:
     """Make ``format("upsertflow")`` known to a session whose code came as an archive.
 
     See `pyspark_upsertflow.registration`. After ``pip install`` it is not needed.

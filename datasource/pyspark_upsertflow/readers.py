@@ -158,9 +158,10 @@ def to_spark(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[
     """Yield batches in exactly the Arrow types that Spark expects."""
     target = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
+        # By name: a batch that was to have no column of the table has one of ours.
+        found = [(batch.column(field.name), field.type) for field in target]
         columns = [
-            column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(batch.columns, target, strict=True)
+            column if column.type == type_ else column.cast(type_) for column, type_ in found
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=target)
 

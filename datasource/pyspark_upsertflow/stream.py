@@ -89,8 +89,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset.is_initial:
             offset = self._begin(table, upper)
         unlimited = isinstance(limit, ReadAllAvailable)
-        if offset.snapshot:
-            return self._next_in_snapshot(table, offset, unlimited=unlimited).to_json()
+        if offset.snapshot and not unlimited:
+            return self._next_in_snapshot(table, offset).to_json()
         end = self._next_changes(table, offset, upper, unlimited=unlimited)
         return start if end == StreamOffset.from_json(start) else end.to_json()
 
@@ -110,9 +110,11 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._begins_with_snapshot()
                 else StreamOffset.at_changes(last.origin, last.origin)
             )
-        if first.snapshot:
-            return self._snapshot_splits(table, first, last)
-        return plan_changes(table, self._options, self._schema, first.upper, last.upper)
+        snapshot = self._snapshot_splits(table, first, last) if first.snapshot else []
+        if last.snapshot:
+            return snapshot
+        changes = plan_changes(table, self._options, self._schema, first.upper, last.upper)
+        return [*snapshot, *changes]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: what a stream has read is in Spark's checkpoint."""
@@ -136,16 +138,14 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert origin is not None
         return StreamOffset.at_changes(origin, origin)
 
-    def _next_in_snapshot(
-        self, table: Table, offset: StreamOffset, *, unlimited: bool
-    ) -> StreamOffset:
+    def _next_in_snapshot(self, table: Table, offset: StreamOffset) -> StreamOffset:
         assert offset.origin is not None
         manifest = table.log.at(offset.origin)
         entries = sum(part.file.rows for part in manifest.slices)
         steps = [SNAPSHOT_STEPS]
-        if not unlimited and self._options.rows_max is not None and entries:
+        if self._options.rows_max is not None and entries:
             steps.append(SNAPSHOT_STEPS * self._options.rows_max // entries)
-        if not unlimited and self._options.bytes_max is not None and manifest.bytes:
+        if self._options.bytes_max is not None and manifest.bytes:
             steps.append(SNAPSHOT_STEPS * self._options.bytes_max // manifest.bytes)
         step = max(1, min(steps)) * (HASH_END // SNAPSHOT_STEPS)
         return StreamOffset.in_snapshot(offset.origin, min(HASH_END, offset.hash + step))

@@ -6,23 +6,27 @@ nothing is half written. The plan is a value; it travels to the tasks by pickle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.options import WriteOptions
 from spark_upsert.names import find_column
-from spark_upsert.schema import Scope, TableSchema, storage_type
+from spark_upsert.options import WriteOptions
+from spark_upsert.schema import ErrorPolicy, Scope, TableSchema, storage_type
 from spark_upsert.state.compaction import Job
 from spark_upsert.state.manifest import Manifest
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.contributions import as_collected
+from spark_upsert.upsert.envelopes.form import Form
+from spark_upsert.upsert.envelopes.forms import form_of
 
+ERROR_COLUMN = "error"
+"""Name of the column of inline errors, unless an option says otherwise."""
 
 JOBS_MAX = 16
 """Merges planned for one epoch. They travel to every task, so they are few; the rest waits."""
@@ -35,7 +39,7 @@ class WritePlan:
     path: str
     storage: Mapping[str, str]
     base: Manifest
-    envelope: UpsertEnvelope
+    envelope: Envelope
     overwrite: bool
     allow_unordered: bool
     jobs: tuple[Job, ...] = ()
@@ -62,54 +66,45 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
     OptionError, SchemaError
         Something does not fit; the table is as it was.
     """
-    columns = _stored_columns(options, incoming)
+    form = form_of(options.envelope, incoming, deletes=_deletes_column(options, incoming))
+    columns = _stored_columns(options, form)
     table = Table(open_store(options.path, options.storage))
     manifest = table.log.try_head()
-    engine = options.engine and options.engine.resolved(columns.names, incoming.names)
+    engine = options.engine
+    if engine is not None:
+        engine = engine.resolved(columns.names, form.orders.names)
     columns = as_collected(columns, manifest.schema.engine if manifest else engine or MergeEngine())
     if manifest is None:
-        new = _new_schema(options, incoming, columns, engine)
+        new = _new_schema(options, form, columns, engine)
         manifest = table.ensure(new, options.properties)
-    _check_identity(options, manifest.schema, incoming)
-    if engine not in (None, manifest.schema.engine):
+    _check_identity(options, manifest.schema, form)
+    if engine is not None and engine != manifest.schema.engine:
         own = manifest.schema.engine
         raise OptionError.invalid(
             "mergeEngine",
-            engine.kind.value if engine else "",
+            engine.kind.value,
             f"the table's own '{own.kind.value}' with the same options per column",
             hint="the merge engine of a table is fixed by its first write.",
         )
     schema = manifest.schema.accept(columns, merge=options.merge_schema)
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         manifest = table.alter(schema, options.properties)
-    names = manifest.schema.columns.names
-    envelope = UpsertEnvelope(
-        schema=manifest.schema,
-        sources={_own_name(name, names): name for name in columns.names},
-        order=tuple(
-            find_column(field.name, incoming.names, role="sequenceBy column")
-            for field in manifest.schema.order
-        ),
-        deletes=_deletes_column(options, incoming),
-    )
     return WritePlan(
         path=options.path,
         storage=options.storage,
         base=manifest,
-        envelope=envelope,
+        envelope=form.envelope(manifest.schema, columns),
         overwrite=overwrite,
         allow_unordered=options.allow_unordered,
         jobs=() if overwrite else tuple(table.compaction_jobs()[:JOBS_MAX]),
     )
 
 
-def _own_name(name: str, names: Sequence[str]) -> str:
-    return find_column(name, names, role="column")
-
-
-def _stored_columns(options: WriteOptions, incoming: pa.Schema) -> pa.Schema:
+def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
     """Choose the columns that the table is to hold."""
-    names = incoming.names
+    others = [field for field in form.others if field.name not in form.columns.names]
+    available = pa.schema([*form.columns, *others])
+    names = available.names
     if options.columns:
         kept = [find_column(n, names, role="column of 'columnList'") for n in options.columns]
     else:
@@ -117,9 +112,8 @@ def _stored_columns(options: WriteOptions, incoming: pa.Schema) -> pa.Schema:
             find_column(n, names, role="column of 'exceptColumnList'")
             for n in options.except_columns
         }
-        deletes = _deletes_column(options, incoming)
-        kept = [name for name in names if name not in left_out and name != deletes]
-    fields = [incoming.field(name) for name in kept]
+        kept = [name for name in form.columns.names if name not in left_out]
+    fields = [available.field(name) for name in kept]
     for field in fields:
         if pa.types.is_null(field.type):
             raise SchemaError(
@@ -146,30 +140,41 @@ def _deletes_column(options: WriteOptions, incoming: pa.Schema) -> str | None:
 
 
 def _new_schema(
-    options: WriteOptions, incoming: pa.Schema, columns: pa.Schema, engine: MergeEngine | None
+    options: WriteOptions, form: Form, columns: pa.Schema, engine: MergeEngine | None
 ) -> TableSchema:
-    if not options.keys:
+    keys = options.keys or form.keys
+    if not keys:
         raise OptionError.missing(
             "keys",
             f"there is no table at '{options.path}' yet, and a new one needs the columns that "
             "identify a row",
         )
-    names = incoming.names
+    names = form.orders.names
     order = [
-        incoming.field(find_column(name, names, role="sequenceBy column"))
-        for name in options.sequence_by
+        form.orders.field(find_column(name, names, role="sequenceBy column"))
+        for name in options.sequence_by or form.sequence_by
     ]
-    for key in options.keys:
-        find_column(key, names, role="key column")
+    form.require_keys(keys)
     if options.scope is not None and not order:
         raise OptionError.missing("sequenceBy", "'sequenceScope' says how far it reaches")
+    policy = options.on_error or ErrorPolicy.FAIL
+    if options.error_column is not None and policy is not ErrorPolicy.INLINE:
+        raise OptionError.missing("onError", "'errorColumn' goes with onError=inline")
     return TableSchema.of(
-        columns, keys=options.keys, order=order, scope=options.scope or Scope.TABLE, engine=engine
+        columns,
+        keys=keys,
+        order=order,
+        scope=options.scope or (Scope.TABLE if options.sequence_by else form.scope),
+        on_error=policy,
+        error_column=options.error_column or ERROR_COLUMN,
+        engine=engine,
     )
 
 
-def _check_identity(options: WriteOptions, schema: TableSchema, incoming: pa.Schema) -> None:
-    """Refuse keys or an order that differ from the table's own."""
+def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:
+    """Refuse keys, an order or an error policy that differ from the table's own."""
+    form.require_keys(schema.keys)
+    _check_policy(options, schema)
     if options.keys:
         keys = tuple(
             find_column(key, schema.columns.names, role="key column") for key in options.keys
@@ -196,11 +201,31 @@ def _check_identity(options: WriteOptions, schema: TableSchema, incoming: pa.Sch
             hint="the scope of a table is fixed by its first write.",
         )
     for field in schema.order:
-        name = find_column(field.name, incoming.names, role="sequenceBy column")
-        found = storage_type(incoming.field(name).type)
+        name = find_column(field.name, form.orders.names, role="sequenceBy column")
+        found = storage_type(form.orders.field(name).type)
         if found != field.type:
             raise SchemaError(
                 f"the sequenceBy column '{name}' is {field.type} in the table, {found} in the rows.",
                 hint=f"cast it to {field.type} before the write.",
                 column=name,
             )
+
+
+def _check_policy(options: WriteOptions, schema: TableSchema) -> None:
+    if options.on_error not in (None, schema.on_error):
+        assert options.on_error is not None
+        raise OptionError.invalid(
+            "onError",
+            options.on_error.value,
+            f"the table's own '{schema.on_error.value}'",
+            hint="the error policy of a table is fixed by its first write, because it decides "
+            "what the table stores; drop the option, or write into a new table.",
+        )
+    if options.error_column not in (None, schema.error_column):
+        own = schema.error_column
+        raise OptionError.invalid(
+            "errorColumn",
+            options.error_column,
+            f"the table's own '{own}'" if own else "nothing (the table has no column of errors)",
+            hint="the error policy of a table is fixed by its first write.",
+        )

@@ -56,9 +56,7 @@ def fold(rows: Rows, chosen: Positions | None = None) -> pa.RecordBatch:
 class _Groups:
     """Entries sorted by key, the groups of equal keys, and the rules on them."""
 
-    def __init__(
-        self, schema: TableSchema, columns: dict[str, pa.Array], begins: Mask
-    ) -> None:
+    def __init__(self, schema: TableSchema, columns: dict[str, pa.Array], begins: Mask) -> None:
         self._schema = schema
         self._columns = columns
         self._firsts = np.flatnonzero(begins)

@@ -123,6 +123,7 @@ class Log:
         self._lock = threading.RLock()
         self._head: Manifest | None = None
         self._commits: dict[int, Commit] = {}
+        self._durable_version = -1
         self._fresh_until_s = 0.0
 
     # -- reading ---------------------------------------------------------------------
@@ -152,6 +153,8 @@ class Log:
                 if head is None or self._is_fresh() or self._is_in_log(base):
                     if not self._is_fresh():
                         self._fresh_until_s = began_s + FRESH_SECONDS
+                    if head is not None:
+                        self._make_durable(head.version)
                     self._head = head
                     return head
                 self._head = None
@@ -161,6 +164,17 @@ class Log:
             f"the log of '{self._store.url}' was cut {COMMIT_TRIES_MAX} times while it was read.",
             hint="run fewer vacuums at once, then try again.",
         )
+
+    def _make_durable(self, version: int) -> None:
+        """Sync a version that another process may have left half-way, before anyone acts on it.
+
+        Its writer may have been killed, or seen an error, between making the version visible
+        and making it durable. A reader must not follow what a power loss can still undo, and
+        a writer must not report it.
+        """
+        if version > self._durable_version:
+            self._store.sync(commit_path(version))
+            self._durable_version = version
 
     def at(self, version: int) -> Manifest:
         """Return the manifest of a version.
@@ -427,13 +441,17 @@ class Log:
         # its own object: only the token can tell whose it is.
         try:
             if self._store.put_if_absent(path, encode(commit.to_json())):
+                self._durable_version = commit.version
                 return True
             record = self._read_json(path)
         except Exception:
             record = self._read_json(path)
             if record is None:
                 raise
-        return record is not None and bool(record["token"] == commit.token)
+        if record is None or record["token"] != commit.token:
+            return False
+        self._make_durable(commit.version)
+        return True
 
     def _settle(self, commit: Commit) -> bool:
         """Find out whether a commit counts although the log was cut around it.
@@ -497,10 +515,11 @@ class Log:
             limit_s = now_s - max(seconds_min, LOG_SECONDS_MIN)
             gone = []
             for entry in self.entries():
+                if entry.version == 0:
+                    continue  # Never removed, and young since it was marked.
                 if entry.version >= lower or entry.modified_s > limit_s:
                     break
-                if entry.version > 0:
-                    gone.append(entry.path)
+                gone.append(entry.path)
             if gone and not dry_run:
                 self._begin_at(lower)
                 for path in gone:

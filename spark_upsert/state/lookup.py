@@ -89,9 +89,7 @@ def find(
     return Found(rows, at)
 
 
-def _find_folded(
-    rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]
-) -> Found:
+def _find_folded(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
     """Fold all entries of each key into one, in memory."""
     hits: list[Positions] = [np.empty(0, dtype=np.int64)]
     for index, part in enumerate(rows.parts):

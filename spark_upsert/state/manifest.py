@@ -333,9 +333,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         transactions=transactions,
         live_rows=commit.live_rows,
         properties=manifest.properties if commit.properties is None else commit.properties,
-        low_water=None
-        if commit.kind is Kind.OVERWRITE
-        else commit.low_water or manifest.low_water,
+        low_water=None if commit.kind is Kind.OVERWRITE else commit.low_water or manifest.low_water,
         token=commit.token,
         since=max(manifest.since, commit.since),
         fence=max(manifest.fence, commit.fence),
@@ -348,7 +346,7 @@ def _slice_order(part: Slice) -> tuple[int, int, int]:
 
 def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
     """Return whether all ranges that a compaction takes away are still live."""
-    live = {}
+    live: dict[str, list[tuple[int, int]]] = {}
     for part in manifest.slices:
         live.setdefault(part.file.path, []).append((part.hash_lower, part.hash_upper))
     return all(
@@ -360,8 +358,8 @@ def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
 def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice, ...]:
     """Take ranges of hashes away from slices; what is left of a slice may be two."""
     by_path: dict[str, list[Taken]] = {}
-    for part in taken:
-        by_path.setdefault(part.path, []).append(part)
+    for range_ in taken:
+        by_path.setdefault(range_.path, []).append(range_)
     left: list[Slice] = []
     for part in slices:
         pieces = [part]

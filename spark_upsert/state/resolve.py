@@ -94,7 +94,7 @@ def arrange(
 
 
 def _same_key_as_before(
-    rows: Rows, members: Positions, group: npt.NDArray[np.int64]
+    rows: Rows, members: Positions, group: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
     """Return for each row of a sorted sequence whether the row before it has the same key."""
     same = np.zeros(len(members), dtype=np.bool_)

@@ -61,7 +61,9 @@ class Retention:
         for part in re.split(r",|\band\b", text.lower()):
             match = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", part)
             if match is None or match[2] not in {*_UNITS_MS, "epoch"}:
-                expected = "'forever', or a number of epochs, seconds, minutes, hours, days or weeks"
+                expected = (
+                    "'forever', or a number of epochs, seconds, minutes, hours, days or weeks"
+                )
                 raise OptionError.invalid(PROPERTY, text, expected)
             if match[2] == "epoch":
                 epochs = int(match[1])

@@ -60,20 +60,22 @@ def translate(error: Exception, *, verb: str, url: str) -> Exception:
     text = str(error).split("\n\nDebug source")[0]
     status = _status(text)
     tried = f"could not {verb} '{url}': {_brief(text)}"
-    if _NO_BUCKET.search(text):
+    is_absent = isinstance(error, FileNotFoundError) or status == 404
+    # Only reading and deleting need an object: anything else can miss nothing but the bucket.
+    if _NO_BUCKET.search(text) or (is_absent and verb not in ("read", "delete")):
         return OptionError(
             tried,
             hint="make the bucket, or check the 'path' and 'storage.endpoint' options: this "
             "package never makes buckets.",
             option="path",
         )
-    if isinstance(error, FileNotFoundError) or status == 404:
+    if is_absent:
         return FileNotFoundError(f"there is no object '{url}'")
     if _NO_IDENTITY.search(text):
         return OptionError(
             tried,
-            hint="give credentials by 'storage' options ('storage.access_key_id' and "
-            "'storage.secret_access_key' for S3), or by the environment of every executor.",
+            hint="give credentials by 'storage' options (docs/object-stores.md names those of each "
+            "cloud), or by the environment of the driver and of every executor.",
             option="storage",
         )
     if _OTHER_REGION.search(text):
@@ -128,6 +130,14 @@ def _status(text: str) -> int | None:
 
 def _brief(text: str) -> str:
     """Return what is of use to a reader; without queries, which may hold a signature."""
-    plain = re.sub(r"(https?://[^\s?]+)\?\S+", r"\1?...", re.sub(r"<\?xml[^>]*>", "", text))
-    plain = " ".join(plain.split())
+    said = re.search(
+        r"status code: (\d{3}[^:]*).*?<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?",
+        text,
+        re.DOTALL,
+    )
+    if said:
+        status, code, message = said.groups()
+        words = " ".join((message or "").split())
+        return f"the server answered {status}, {code}" + (f": {words}" if words else "")
+    plain = re.sub(r"(https?://[^\s?]+)\?\S+", r"\1?...", " ".join(text.split()))
     return plain if len(plain) <= _TEXT_LENGTH_MAX else f"{plain[:_TEXT_LENGTH_MAX]}..."

@@ -7,7 +7,8 @@ The order of durable writes, the only copy of the rule:
 3. for a commit: ``link`` it to its final name, which fails if that exists,
 4. ``fsync`` the folder.
 
-A reader can therefore see a version only if all that it names is durable, as long as the
+Who finds a version that another has made repeats step 4 (`LocalStore.sync`), because that
+one may have been killed before it; the same holds for folders. A reader can therefore see a version only if all that it names is durable, as long as the
 writer finishes its data files before it commits.
 
 Rejected: ``rename`` for commits, because it replaces; ``O_EXCL`` on the final name, because
@@ -20,6 +21,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -35,6 +37,7 @@ class LocalStore:
 
     def __init__(self, root: str | Path) -> None:
         self._root = Path(root)
+        self._durable: set[Path] = set()
 
     @property
     def url(self) -> str:
@@ -60,6 +63,10 @@ class LocalStore:
         sync_folder(target.parent)
         return True
 
+    def sync(self, path: str) -> None:
+        with suppress(PermissionError):  # Who may only read cannot do more.
+            sync_folder((self._root / path).parent)
+
     def put(self, path: str, data: bytes) -> None:
         target = self._root / path
         os.replace(self._write_temporary(target, data), target)
@@ -67,7 +74,7 @@ class LocalStore:
 
     def create(self, path: str) -> LocalSink:
         target = self._root / path
-        make_folders(target.parent)
+        self._make_folder(target.parent)
         return LocalSink(target)
 
     def map(self, path: str) -> pa.Buffer:
@@ -99,11 +106,27 @@ class LocalStore:
         (self._root / path).unlink(missing_ok=True)
 
     def _write_temporary(self, target: Path, data: bytes) -> Path:
-        make_folders(target.parent)
+        self._make_folder(target.parent)
         temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
         with LocalSink(temporary, sync_parent=False) as sink:
             sink.write(data)
         return temporary
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder and those above it, durable in their parents.
+
+        One that exists may have been made by a process that was killed before it came to the
+        sync, so that all are synced once, whoever made them.
+        """
+        if folder in self._durable and folder.is_dir():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        for parent in folder.absolute().parents:
+            try:
+                sync_folder(parent)
+            except PermissionError:
+                break  # Folders that we may not read are not ours to make.
+        self._durable.add(folder)
 
 
 class LocalSink:
@@ -139,15 +162,6 @@ class LocalSink:
                 self._target.unlink(missing_ok=True)
         if error is None and self._sync_parent:
             sync_folder(self._target.parent)
-
-
-def make_folders(folder: Path) -> None:
-    """Make a folder and those above it, each durable in its parent."""
-    if folder.is_dir():
-        return
-    make_folders(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

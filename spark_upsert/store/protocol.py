@@ -1,4 +1,4 @@
-"""What a table asks of its storage: seven verbs, and the promise behind each.
+"""What a table asks of its storage: eight verbs, and the promise behind each.
 
 The promises are those of an object store with conditional put. A local file system keeps
 them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match``
@@ -57,6 +57,12 @@ class Store(Protocol):
 
         This is the commit point of the table. If it raises, the object may or may not
         exist: the caller must read back and compare.
+        """
+
+    def sync(self, path: str) -> None:
+        """Make an object durable that exists, but whose writer may not have come to that.
+
+        Called for a commit that its finder has not made, before anyone acts upon it.
         """
 
     def put(self, path: str, data: bytes) -> None:

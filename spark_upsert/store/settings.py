@@ -1,9 +1,9 @@
 """The ``storage.*`` options of a table in a bucket, checked before the first request.
 
-The names are those that obstore documents, with or without the prefix of their cloud:
-``endpoint`` and ``aws_endpoint`` are one option. obstore itself stops the process on some
-unknown names, so that every name is looked up here first. Values are never shown in an error
-unless they are numbers, because many are secrets.
+The names are those that obstore documents, with or without the prefix of their cloud, and
+without regard to case, ``_`` and ``-``: ``endpoint`` and ``aws_endpoint`` are one option.
+obstore itself stops the process on some unknown names, so that every name is looked up here
+first. Values are never shown in an error unless they are numbers, because many are secrets.
 
 What depends on the run is not here: `store.objects` makes clients from these settings.
 """
@@ -28,11 +28,11 @@ RETRY_SECONDS_MAX = 180.0
 
 
 class Cloud(Enum):
-    """A kind of object storage; its value is how its options may begin."""
+    """A kind of object storage; its value is how the names of its options may begin."""
 
-    S3 = ("aws_",)
-    GCS = ("google_",)
-    AZURE = ("azure_storage_", "azure_")
+    S3 = ("aws",)
+    GCS = ("google",)
+    AZURE = ("azurestorage", "azure")
 
 
 SCHEMES = {
@@ -148,7 +148,7 @@ class ObjectSettings:
         url : str
             The table's path.
         options : mapping
-            Names without ``storage.``, in any case, to texts, numbers or booleans.
+            Names without ``storage.``, to texts, numbers or booleans.
 
         Raises
         ------
@@ -202,16 +202,19 @@ def cloud_of(url: str) -> Cloud:
 
 def _canonical(cloud: Cloud, name: str) -> str:
     """Return the one name of an option."""
-    lower = name.lower()
-    for prefix in cloud.value:
-        if lower.startswith(prefix):
-            lower = lower.removeprefix(prefix)
-            break
-    lower = _ALIASES[cloud].get(lower, lower)
     known = CLOUD_OPTIONS[cloud] | CLIENT_OPTIONS.keys() | OWN_OPTIONS.keys()
-    if lower not in known:
-        raise OptionError.unknown(f"storage.{name}", [f"storage.{each}" for each in known])
-    return lower
+    by_fold = {_fold(each): each for each in known}
+    by_fold |= {_fold(alias): each for alias, each in _ALIASES[cloud].items()}
+    folded = _fold(name)
+    for prefix in ("", *cloud.value):
+        if folded.startswith(prefix) and folded.removeprefix(prefix) in by_fold:
+            return by_fold[folded.removeprefix(prefix)]
+    raise OptionError.unknown(f"storage.{name}", [f"storage.{each}" for each in known])
+
+
+def _fold(name: str) -> str:
+    """Return the form in which names are compared, as for all other options."""
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _require_allow_http(given: Mapping[str, str]) -> None:

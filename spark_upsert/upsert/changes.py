@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -303,6 +304,7 @@ def _winners_by_epoch(
 ) -> tuple[Positions, Positions]:
     """Return the winning command of each (key, epoch), in that order, and the key's number."""
     precedence = precedence_of(commands)
+
     def words(members: Positions) -> Sequence[Words]:
         return [epoch_of(members), *precedence(members)]
 
@@ -344,7 +346,7 @@ def _effective(
     turn = np.arange(len(chosen)) - firsts[key_index]
     by_turn = np.argsort(turn, kind="stable")
     ends = np.searchsorted(turn[by_turn], np.arange(int(turn.max(initial=-1)) + 2))
-    for low, high in zip(ends[:-1], ends[1:], strict=True):
+    for low, high in pairwise(ends):
         now = by_turn[low:high]
         keys = key_index[now]
         wins = ~has_best[keys] | _greater([w[now] for w in mine], [b[keys] for b in best])

@@ -172,10 +172,15 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
             *order,
             pa.array(diffs),
             *([] if raw_keys is None else _quarantine_columns(raw_keys, decoded, faults)),
-            *contributions(schema, columns, order, diffs, decoded.own_order),
+            *contributions(schema, columns, order, diffs, _own_order(schema, decoded)),
         ],
         schema=schema.run,
     )
+
+
+def _own_order(schema: TableSchema, decoded: Decoded) -> dict[str, pa.Array]:
+    """Return the order keys of columns that have their own, in the type of the order."""
+    return {name: _cast(column, schema.order[0]) for name, column in decoded.own_order.items()}
 
 
 def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decoded) -> _Faults:
@@ -232,9 +237,7 @@ def _require_covered(
         return
     first = int(rows[0])
     kind, reason = _Fault(faults.kinds[first]), faults.reasons[first].as_py()
-    alike = fatal & pc.equal(faults.reasons, reason).fill_null(False).to_numpy(
-        zero_copy_only=False
-    )
+    alike = fatal & pc.equal(faults.reasons, reason).fill_null(False).to_numpy(zero_copy_only=False)
     rest = int(fatal.sum() - alike.sum())
     more = f"; {rest} more rows cannot be applied for other reasons" if rest else ""
     keys = (f"{key}={columns[key][first].as_py()!r}" for key in schema.keys)
@@ -398,7 +401,7 @@ class UpsertEnvelope:
             order=[batch.column(name) for name in self.order],
             tombstones=self._tombstones(batch, columns),
             own_order={
-                column: _cast(batch.column(source), schema.order[0])
+                column: batch.column(source)
                 for column, source in schema.engine.column_order.items()
             },
             raw_values=lambda rows: rows_as_json(batch, rows),

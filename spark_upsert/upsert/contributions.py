@@ -65,9 +65,7 @@ def _keys(order: Sequence[pa.Array], absent: pa.Array, schema: TableSchema) -> p
     return pa.StructArray.from_arrays(list(order), fields=list(schema.order_type), mask=absent)
 
 
-def _require_own_order(
-    name: str, engine: MergeEngine, own: pa.Array, no_value: pa.Array
-) -> None:
+def _require_own_order(name: str, engine: MergeEngine, own: pa.Array, no_value: pa.Array) -> None:
     unordered = pc.and_not(own.is_null(), no_value)
     count = pc.sum(unordered).as_py() or 0
     if count:

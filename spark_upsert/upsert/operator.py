@@ -143,9 +143,7 @@ class FeedbackUpsert:
         """
         persist_upper = self.persist_upper
         for ts in sorted(self._stashes):
-            verdict = judge(
-                Timestamp(ts), state_upper=persist_upper, input_upper=self._input_upper
-            )
+            verdict = judge(Timestamp(ts), state_upper=persist_upper, input_upper=self._input_upper)
             if verdict is Verdict.DROP:
                 self._dropped_rows += self._stashes.pop(ts).counters.rows
             elif verdict is Verdict.EMIT:

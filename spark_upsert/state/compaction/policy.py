@@ -119,8 +119,12 @@ def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list
         and part.index == 0
         and part.file.path not in busy
         and part.file.tombstones * _TOMBSTONE_SHARE > part.file.rows
-        and not any(s.epochs.lower == first and s is not part and s.overlaps(
-            part.hash_lower, part.hash_upper) for s in manifest.slices)
+        and not any(
+            s.epochs.lower == first
+            and s is not part
+            and s.overlaps(part.hash_lower, part.hash_upper)
+            for s in manifest.slices
+        )
     ]
 
 

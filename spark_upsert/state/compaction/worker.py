@@ -62,7 +62,8 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
     `Scope.TABLE`, if it is past its retention (`state.tombstones`).
     """
     count = max(1, -(-job.bytes // FILE_BYTES))
-    added, forgotten, mark = [], [np.empty(0, np.uint64)], None
+    added: list[Slice] = []
+    forgotten, mark = [np.empty(0, np.uint64)], None
     for lower, upper in even_cuts(count, job.hash_lower, job.hash_upper):
         rows, winners, parts = _winners(store, manifest, job, lower, upper)
         if job.is_oldest:

@@ -102,13 +102,19 @@ def expire(
             bounds(
                 newest=head.version,
                 retain_versions=retain_versions,
-                at_age=None if retain_ms is None else (retain_ms, log.version_at(now_ms - retain_ms)),
+                at_age=None
+                if retain_ms is None
+                else (retain_ms, log.version_at(now_ms - retain_ms)),
                 at_safety=(safety_ms, log.version_at(now_ms - safety_ms)),
                 leases=leases(store),
                 now_ms=now_ms,
             )
         )
         since = max(head.since, choice.since)
+        # Else a table at rest would get a version for each expiry, to expire the last one.
+        passed = log.commits(head.since + 1, since + 1)
+        if all(commit.kind is Kind.EXPIRE for commit in passed):
+            since = head.since
         outcome.append(
             Expiry(before=head.since, since=since, newest=head.version, bound_by=choice.reason)
         )
@@ -151,9 +157,7 @@ class Vacuumed:
         return sum(file.bytes for file in (*self.expired, *self.orphans))
 
 
-def vacuum(
-    store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False
-) -> Vacuumed:
+def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
     """Remove what no readable version needs, and what crashes left behind.
 
     Parameters

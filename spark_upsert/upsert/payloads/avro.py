@@ -140,8 +140,12 @@ def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
         The schema has a part that no column can hold.
     """
     fastavro = _fastavro()
+    decoder = AvroDecoder(text, bare_name)
     try:
         fastavro.parse_schema(json.loads(text))
+        fields = decoder.fields
+    except SchemaError:
+        raise
     except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
         raise OptionError.invalid(
             option,
@@ -149,8 +153,7 @@ def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
             f"an Avro schema in JSON ({type(error).__name__}: {error})",
             hint="give the writer's schema, as the schema registry shows it.",
         ) from error
-    decoder = AvroDecoder(text, bare_name)
-    if not len(decoder.fields):
+    if not len(fields):
         raise SchemaError(
             "the Avro schema has no fields, so that there is nothing to store.",
             hint="give the schema of a record with fields, or of a plain value.",

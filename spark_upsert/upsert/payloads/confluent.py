@@ -39,19 +39,20 @@ class ConfluentDecoder:
         reasons = pc.if_else(has_header, None, "it lacks the header of Confluent's wire format")
         if self.schema_id is not None:
             reasons = pc.coalesce(reasons, self._other_ids(heads, has_header))
-        is_bad = reasons.is_valid()
-        bodies = pc.if_else(is_bad, None, pc.binary_slice(payloads, HEADER_BYTES))
-        decoded = self.inner.decode(bodies.cast(pa.binary()))
+        # Not `binary_slice`, which fails where a value ends before its start.
+        bodies = pc.binary_replace_slice(payloads, 0, HEADER_BYTES, b"")
+        decoded = self.inner.decode(pc.if_else(reasons.is_null(), bodies, None))
         if decoded.reasons is not None:
             reasons = pc.coalesce(reasons, decoded.reasons)
         return Payloads(decoded.columns, reasons if reasons.null_count < len(reasons) else None)
 
     def _other_ids(self, heads: pa.Array, has_header: pa.Array) -> pa.Array:
         """Return what is wrong with the schema ids."""
-        good = pc.if_else(has_header, heads, b"\0" * HEADER_BYTES).fill_null(b"\0" * HEADER_BYTES)
-        joined = pc.binary_join(pa.array([good.to_pylist()], pa.list_(pa.binary())), b"")[0]
-        table = np.frombuffer(joined.as_buffer(), np.uint8).reshape(-1, HEADER_BYTES)
-        ids = np.ascontiguousarray(table[:, 1:]).view(">u4").reshape(-1).astype(np.int64)
+        empty = bytes(HEADER_BYTES)
+        whole = pc.if_else(has_header, heads, empty).fill_null(empty).cast(pa.binary(HEADER_BYTES))
+        table = np.frombuffer(whole.buffers()[1], np.uint8, count=len(whole) * HEADER_BYTES)
+        digits = np.ascontiguousarray(table.reshape(-1, HEADER_BYTES)[:, 1:])
+        ids = digits.view(">u4").reshape(-1).astype(np.int64)
         text = pc.binary_join_element_wise(
             "schema id ", pa.array(ids).cast(pa.string()), f", expected {self.schema_id}", ""
         )

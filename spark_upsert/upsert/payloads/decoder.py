@@ -100,14 +100,16 @@ def isolate(
     """
     try:
         yield attempt(payloads.slice(start, stop - start))
+        return
     except Undecodable as error:
-        if stop - start == 1:
-            bad[start] = shortened(str(error))
-            yield pa.nulls(1, type_)
-        else:
-            middle = (start + stop) // 2
-            yield from isolate(payloads, start, middle, attempt, bad, type_)
-            yield from isolate(payloads, middle, stop, attempt, bad, type_)
+        reason = str(error)
+    if stop - start == 1:
+        bad[start] = shortened(reason)
+        yield pa.nulls(1, type_)
+        return
+    middle = (start + stop) // 2
+    yield from isolate(payloads, start, middle, attempt, bad, type_)
+    yield from isolate(payloads, middle, stop, attempt, bad, type_)
 
 
 def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:

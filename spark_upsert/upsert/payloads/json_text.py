@@ -62,7 +62,7 @@ class JsonDecoder:
         if self.is_bare and pa.types.is_nested(self.fields.types[0]):
             raise SchemaError(
                 "a JSON payload that is not an object must be of a simple type.",
-                hint="declare the members of the objects, for example \"id BIGINT, name STRING\".",
+                hint='declare the members of the objects, for example "id BIGINT, name STRING".',
             )
 
     def decode(self, payloads: pa.Array) -> Payloads:
@@ -79,7 +79,8 @@ class JsonDecoder:
         if self.is_bare:
             [column] = self._parsed
             lists = _read(texts, pa.list_(column.type), brackets=True, strict=True)
-            _require_one_each(lists)
+            if not _is_one_each(lists):
+                raise Undecodable("not one JSON value")
             parsed = pa.StructArray.from_arrays([lists.flatten()], fields=[column])
         else:
             parsed = _read(texts, self._parsed)
@@ -87,12 +88,10 @@ class JsonDecoder:
                 raise Undecodable("expected a JSON object, found null")
             suspects = texts.filter(pc.match_substring_regex(texts, _SUSPICIOUS))
             if len(suspects):
-                _require_one_each(_read(suspects, pa.list_(pa.struct([])), brackets=True))
+                _require_one_each(suspects)
         self._require_present(parsed)
         try:
-            columns = [
-                _converted(parsed.field(i), f.type) for i, f in enumerate(self.fields)
-            ]
+            columns = [_converted(parsed.field(i), f.type) for i, f in enumerate(self.fields)]
         except pa.ArrowInvalid as error:
             raise Undecodable(f"not of the declared type: {error}") from error
         return pa.StructArray.from_arrays(columns, fields=list(self.fields))
@@ -108,8 +107,15 @@ def _read(
 ) -> pa.Array:
     """Read one value per text; all or nothing."""
     before, after = ("[", "]") if brackets else ("", "")
+    pieces = (f'{{"{_MEMBER}":{before}', texts, f"{after}}}\n", "")
+    # Large: the longest payload that Arrow can hold gets longer here.
     lines = pc.binary_join_element_wise(
-        f'{{"{_MEMBER}":{before}', texts.cast(pa.large_string()), f"{after}}}\n", ""
+        *(
+            pa.scalar(piece, pa.large_string())
+            if isinstance(piece, str)
+            else piece.cast(pa.large_string())
+            for piece in pieces
+        )
     )
     buffer = lines.buffers()[2]
     try:
@@ -129,9 +135,18 @@ def _read(
     return found
 
 
-def _require_one_each(lists: pa.Array) -> None:
-    if not pc.all(pc.equal(pc.list_value_length(lists), 1), min_count=0).as_py():
+def _require_one_each(texts: pa.Array) -> None:
+    """Raise if a text that was read as a member is not one object."""
+    try:
+        lists = _read(texts, pa.list_(pa.struct([])), brackets=True)
+    except Undecodable as error:
+        raise Undecodable("more than one JSON value") from error
+    if not _is_one_each(lists):
         raise Undecodable("more than one JSON value")
+
+
+def _is_one_each(lists: pa.Array) -> bool:
+    return bool(pc.all(pc.equal(pc.list_value_length(lists), 1), min_count=0).as_py())
 
 
 def _explained(message: str) -> str:
@@ -142,10 +157,10 @@ def _explained(message: str) -> str:
     )
     if match is None:
         return text
-    where = match[1].replace("/[]", "").replace("/", ".")
-    return f"'{where}' is declared {match[2]}, found {match[3]}" if where else (
-        f"expected a JSON {match[2]}, found {match[3]}"
-    )
+    where = match[1].replace("[]", "").strip("/").replace("/", ".")
+    if not where:
+        return f"expected a JSON {match[2]}, found {match[3]}"
+    return f"'{where}' is declared {match[2]}, found {match[3]}"
 
 
 def _parsed_type(type_: pa.DataType) -> pa.DataType:

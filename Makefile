@@ -1,0 +1,67 @@
+# `make` alone lists what can be made.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint package bench chaos clean check
+# A recipe that fails leaves no half-made target behind.
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Exists once the environment is complete; older than pyproject.toml means out of date.
+STAMP := $(VENV)/.installed
+EXTRAS := spark,objectstore,cli,payloads
+
+# The history the demo replays: any git repository.
+REPO ?= $(CURDIR)
+
+# Give PYTHON to choose. Each candidate is run, not looked up: a version manager's shim may exist for a
+# Python that does not. If none will do, python3 says which version it is.
+PYTHON ?=
+CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3.13 python3)
+find_python = for python in $(CANDIDATES); do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; done
+
+# Spark's workers must run the interpreter that has pyarrow and this package; their default is `python3`.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: check $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout
+	@$(BIN)/python examples/git_history/demo.py --repo "$(REPO)"
+
+test: check $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## format, style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/pyright
+
+package: $(STAMP) ## wheel, sdist, jar and a local Maven repository, into dist/
+	@$(BIN)/python tools/package.py
+
+bench: check $(STAMP) ## the figures in docs, measured on this machine
+	@$(BIN)/python benchmarks/bench.py $(ARGS)
+
+chaos: check $(STAMP) ## kill drivers and executors of running queries, and compare with a model
+	@$(BIN)/python integration/chaos.py $(ARGS)
+
+clean: ## remove everything that was made, the environment included
+	@rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Java may vanish after the environment is made, so this is asked each time.
+check:
+	@$(find_python); "$$python" -c '' 2>/dev/null || \
+		{ echo "$$python does not run: install Python 3.11 or newer and run \`make PYTHON=/path/to/python3\`." >&2; exit 1; }; \
+	"$$python" tools/check_machine.py
+
+$(STAMP): pyproject.toml
+	@$(find_python); echo "making $(VENV) with $$python" && "$$python" -m venv $(VENV)
+	@# The pip that comes with Python 3.11 does not know dependency groups.
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --group dev
+	@$(BIN)/python tools/check_machine.py --installed
+	@touch $@

@@ -1,0 +1,1 @@
+"""The history of a git repository as a keyed stream, replayed through Spark and proven."""

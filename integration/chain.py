@@ -1,0 +1,173 @@
+"""Two queries in one program: a feed into a table, and that table's changes into another.
+
+The tests run this program where a session of their own will not do: on a cluster, and under
+`chaos`, which kills it. It may be started again and again on the same folder, and ends when
+both tables have all that the feed holds.
+
+    <folder>/feed               files of commands, one per micro-batch
+    <folder>/table              what they amount to
+    <folder>/copy               the same, by way of the changelog
+    <folder>/checkpoints/...
+    <folder>/started            appears when the queries start
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from integration.promises import assert_sound, epochs_of, rows_of
+from integration.queries import Feed, end, upserts
+from integration.tables import columns
+from spark_upsert.schema import Scope
+from spark_upsert.table import Table
+from spark_upsert.upsert.counters import Counters
+from tests.support.model import Command, Model
+
+COMMANDS = columns(k=pa.int64(), v=pa.int64(), seq=pa.int64(), gone=pa.bool_())
+KEYS = 40
+ROWS_MAX = 200
+"""Enough to keep several tasks busy, few enough that keys meet in every batch."""
+
+
+def feed_of(folder: Path) -> Feed:
+    """Return the feed below a folder, with the files that it has."""
+    feed = Feed(folder / "feed", COMMANDS)
+    feed.count = len(list(feed.folder.glob("*.parquet")))
+    return feed
+
+
+def add_commands(folder: Path, seed: int, *, batches: int) -> list[list[Command]]:
+    """Append micro-batches of random commands to the feed; no two have the same order key."""
+    feed = feed_of(folder)
+    dice = random.Random(f"{seed}/{feed.count}")
+    added = []
+    for number in range(feed.count, feed.count + batches):
+        count = dice.randrange(1, ROWS_MAX)
+        # Late by up to three batches, so that some commands are stale.
+        orders = dice.sample(range(ROWS_MAX), count)
+        late = [(number - dice.randrange(4)) * ROWS_MAX + order for order in orders]
+        # The last digits are the batch's own.
+        added.append(
+            [
+                Command(dice.randrange(KEYS), dice.choice([None, 1, 2, 3]), order * 10_000 + number)
+                for order in late
+            ]
+        )
+        feed.add(
+            [
+                {"k": c.key, "v": c.value, "seq": c.order, "gone": c.value is None}
+                for c in added[-1]
+            ]
+        )
+    return added
+
+
+def run(spark: SparkSession, folder: Path) -> None:
+    """Bring both tables up to the feed."""
+    # Where a row of a key goes differs from attempt to attempt.
+    rows = feed_of(folder).stream(spark).repartition(3, F.rand())
+    written = upserts(
+        rows,
+        folder / "table",
+        folder / "checkpoints" / "table",
+        keys="k",
+        sequenceBy="seq",
+        applyAsDeletes="gone",
+        columnList="k,v",
+    )
+    # The second query needs a table to read.
+    ensure_table(folder)
+    changes = (
+        spark.readStream.format("upsertflow")
+        .options(startingVersion="earliest", maxEpochsPerTrigger=2)
+        .load(str(folder / "table"))
+        .where("_change_type != 'update_preimage'")
+        .withColumn("gone", F.expr("_change_type = 'delete'"))
+    )
+    copied = upserts(
+        changes,
+        folder / "copy",
+        folder / "checkpoints" / "copy",
+        keys="k",
+        sequenceBy="_commit_version",
+        applyAsDeletes="gone",
+        columnList="k,v",
+    )
+    (folder / "started").touch()
+    copying = copied.start()
+    end(written.trigger(availableNow=True).start())
+    copying.processAllAvailable()
+    copying.stop()
+
+
+def ensure_table(folder: Path) -> None:
+    """Make the first table as the query would, unless it is there."""
+    from spark_upsert.schema import TableSchema
+    from spark_upsert.store import open_store
+
+    schema = columns(k=pa.int64(), v=pa.int64())
+    Table(open_store(str(folder / "table"))).ensure(
+        TableSchema.of(schema, keys=["k"], order=[pa.field("seq", pa.int64())])
+    )
+
+
+def check(folder: Path, batches: list[list[Command]]) -> None:
+    """Check that nothing is lost and nothing is there twice.
+
+    Final contents alone would not tell: applying upserts twice changes nothing. So the rows of
+    each epoch are counted, too.
+    """
+    table, copy = assert_sound(folder / "table"), folder / "copy"
+    model = Model(Scope.TABLE)
+    for batch in batches:
+        model.append(batch)
+    assert rows_of(folder / "table") == {(k,): (v,) for k, v in model.rows().items()}
+    taken = [Counters.from_json(epoch.counters).rows for epoch in epochs_of(folder / "table")]
+    assert taken == [len(batch) for batch in batches], "an epoch is lost or there twice"
+
+    assert_sound(copy)
+    assert rows_of(copy) == rows_of(folder / "table")
+    kinds = table.changes().column("_change_type").to_pylist()
+    copied = sum(Counters.from_json(epoch.counters).rows for epoch in epochs_of(copy))
+    assert copied == len(kinds) - kinds.count("update_preimage"), "a change is lost or there twice"
+
+
+def session(master: str) -> SparkSession:
+    """Return a session of this program's own."""
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("upsertflow chain")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.executor.memory", "1g")
+        # Short-lived: what the second compiler would gain is never earned back.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    )
+    if "PYTHONPATH" in os.environ:
+        builder = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+    return builder.getOrCreate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--master", default="local[2]")
+    given = parser.parse_args()
+    spark = session(given.master)
+    try:
+        run(spark, given.folder)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Kill a running pair of queries again and again, then see that nothing is lost or doubled.
+
+    python integration/chaos.py --kills 200
+
+Each round adds commands to the feed, starts `chain` in processes of its own and kills them
+all, the driver, Java and the Python workers, at a random moment; with ``--executors`` it
+sometimes kills one executor only, which the queries must survive. At the end the chain runs
+undisturbed, and `chain.check` compares the tables with a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
+
+from integration import chain  # noqa: E402 - needs the path
+from tests.support.model import Command  # noqa: E402
+
+WINDOW_SECONDS = 4.0
+"""From the start of the queries to the latest kill: recovery and a few micro-batches."""
+
+BATCHES_PER_ROUND = 4
+START_SECONDS = 180
+END_SECONDS = 600
+"""What hangs longer than this has failed."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A line of `ps`."""
+
+    pid: int
+    parent: int
+    state: str
+    command: str
+
+
+def processes() -> list[Process]:
+    """Return all processes that are not dead already."""
+    text = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    fields = (line.split(None, 3) for line in text.splitlines())
+    found = [Process(int(f[0]), int(f[1]), f[2], f[3] if len(f) > 3 else "") for f in fields]
+    return [process for process in found if not process.state.startswith("Z")]
+
+
+def tree(root: int) -> list[Process]:
+    """Return a process and its descendants, parents first. Python's workers leave the group."""
+    every = processes()
+    found = [process for process in every if process.pid == root]
+    for process in found:
+        found += [child for child in every if child.parent == process.pid]
+    return found
+
+
+def kill(victims: list[Process]) -> None:
+    """Kill processes at once, and wait until they are gone."""
+    for process in victims:
+        _signal(process.pid, signal.SIGKILL)
+    pids = {process.pid for process in victims}
+    deadline = time.monotonic() + START_SECONDS
+    while pids & {process.pid for process in processes()}:
+        assert time.monotonic() < deadline, f"{pids} survive SIGKILL"
+        time.sleep(0.02)
+
+
+def kill_tree(root: int) -> None:
+    """Kill a process and its descendants; those it makes meanwhile, too."""
+    for process in tree(root):
+        _signal(process.pid, signal.SIGSTOP)
+    kill(tree(root))
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+@dataclass
+class Chaos:
+    """Rounds of killing on one folder."""
+
+    folder: Path
+    seed: int
+    environ: Mapping[str, str]
+    master: str = "local[2]"
+    executors: bool = False
+    kills: int = 0
+    batches: list[list[Command]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(self.seed)
+
+    def round(self) -> str:
+        """Add commands, start the chain, kill it; returns what happened."""
+        self.batches += chain.add_commands(self.folder, self.seed, batches=BATCHES_PER_ROUND)
+        with self._chain() as driver:
+            delay = self._dice.uniform(0, WINDOW_SECONDS)
+            try:
+                code = driver.wait(timeout=delay)
+            except subprocess.TimeoutExpired:
+                return self._kill(driver, delay)
+        assert code == 0, f"the chain failed by itself:\n{self.log}"
+        return "ended before it was killed"
+
+    def _kill(self, driver: subprocess.Popen[bytes], delay: float) -> str:
+        self.kills += 1
+        if self.executors and self._dice.random() < 0.5:
+            victims = [p for p in tree(driver.pid) if "CoarseGrainedExecutorBackend" in p.command]
+            if victims:
+                kill([self._dice.choice(victims)])
+                return f"killed an executor after {delay:.1f} s, {self._finished(driver)}"
+        kill_tree(driver.pid)
+        return f"killed the driver after {delay:.1f} s"
+
+    def _finished(self, driver: subprocess.Popen[bytes]) -> str:
+        assert driver.wait(timeout=END_SECONDS) == 0, f"it failed:\n{self.log}"
+        return "and the queries went on"
+
+    def finish(self) -> None:
+        """Let the chain run to its end."""
+        with self._chain() as driver:
+            self._finished(driver)
+
+    @property
+    def log(self) -> str:
+        """The end of what the last driver said."""
+        return self._log.read_text(errors="replace")[-8000:]
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "driver.log"
+
+    @contextmanager
+    def _chain(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Start the chain and wait until its queries start; nothing of it is left behind."""
+        started = self.folder / "started"
+        started.unlink(missing_ok=True)
+        arguments = [sys.executable, "-m", "integration.chain", str(self.folder)]
+        with self._log.open("wb") as log:
+            driver = subprocess.Popen(
+                [*arguments, "--master", self.master],
+                cwd=ROOT,
+                env=dict(self.environ),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not started.exists():
+                assert driver.poll() is None, f"the chain did not start:\n{self.log}"
+                assert time.monotonic() < deadline, f"the chain does not start:\n{self.log}"
+                time.sleep(0.02)
+            yield driver
+        finally:
+            kill_tree(driver.pid)
+            driver.wait()
+
+    def check(self) -> None:
+        """Compare the tables with the model."""
+        chain.check(self.folder, self.batches)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment that the chain needs."""
+    roots = [str(ROOT), str(ROOT / "datasource"), str(ROOT / "sink")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(roots),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=None, help="default: drawn, and printed")
+    parser.add_argument(
+        "--executors",
+        action="store_true",
+        help="run on a local cluster, and kill single executors as well",
+    )
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    with tempfile.TemporaryDirectory(prefix="upsertflow-chaos-") as folder:
+        chaos = Chaos(
+            Path(folder),
+            seed,
+            environment(),
+            master="local-cluster[2,1,1024]" if given.executors else "local[2]",
+            executors=given.executors,
+        )
+        print(f"seed {seed}, {given.kills} kills")
+        while chaos.kills < given.kills:
+            what = chaos.round()
+            print(f"kill {chaos.kills}/{given.kills}: {what}", flush=True)
+        chaos.finish()
+        chaos.check()
+        rows = sum(len(batch) for batch in chaos.batches)
+        print(f"{len(chaos.batches)} micro-batches, {rows} commands: 0 lost, 0 doubled")
+
+
+if __name__ == "__main__":
+    main()

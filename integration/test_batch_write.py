@@ -1,0 +1,262 @@
+"""A batch write is one epoch, or an error that says what to do and leaves nothing behind."""
+
+from __future__ import annotations
+
+from datetime import time, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from integration.promises import (
+    assert_sound,
+    counters_of,
+    epochs_of,
+    orphans,
+    rows_of,
+)
+from integration.tables import Row, columns
+from spark_upsert.table import Table
+from spark_upsert.upsert.counters import Counters
+
+pytestmark = pytest.mark.spark
+
+ROWS = columns(k=pa.int64(), v=pa.int64(), seq=pa.int64())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def frame(spark: SparkSession, *rows: Row, schema: pa.Schema = ROWS) -> DataFrame:
+    """Return rows as a DataFrame of one task."""
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=schema)).coalesce(1)
+
+
+def row(key: int | None, value: int | None, seq: int | None = 0) -> Row:
+    return {"k": key, "v": value, "seq": seq}
+
+
+def save(rows: DataFrame, path: Path, mode: str = "append", **options: Any) -> None:
+    rows.write.format("upsertflow").mode(mode).options(**options).save(str(path))
+
+
+def changes_of_last_epoch(path: Path) -> list[tuple[Any, ...]]:
+    """Return (type, key, value) of the newest epoch's changes, sorted by key."""
+    table = Table.open(str(path))
+    version = epochs_of(path)[-1].version
+    changes = table.changes(version, version + 1).to_pylist()
+    return sorted((c["k"], c["_change_type"], c["v"]) for c in changes)
+
+
+def test_append_upserts_and_overwrite_retracts_what_is_gone(
+    spark: SparkSession, path: Path
+) -> None:
+    options = {"keys": "k", "columnList": "k,v"}
+    save(frame(spark, row(1, 10), row(2, 20), row(3, 30)), path, **options)
+    save(frame(spark, row(2, 21), row(4, 40)), path, **options)
+    assert rows_of(path) == {(1,): (10,), (2,): (21,), (3,): (30,), (4,): (40,)}
+
+    save(frame(spark, row(1, 10), row(2, 22), row(5, 50)), path, mode="overwrite", **options)
+    assert rows_of(path) == {(1,): (10,), (2,): (22,), (5,): (50,)}
+    assert changes_of_last_epoch(path) == [
+        (2, "update_postimage", 22),
+        (2, "update_preimage", 21),
+        (3, "delete", 30),
+        (4, "delete", 40),
+        (5, "insert", 50),
+    ]
+    assert_sound(path)
+
+
+def test_overwrite_forgets_the_order_of_the_past(spark: SparkSession, path: Path) -> None:
+    options = {"keys": "k", "sequenceBy": "seq"}
+    save(frame(spark, row(1, 10, seq=100)), path, **options)
+    save(frame(spark, row(1, 20, seq=1)), path, mode="overwrite", **options)
+    save(frame(spark, row(1, 30, seq=2)), path, **options)
+    assert rows_of(path) == {(1,): (30, 2)}
+    assert_sound(path)
+
+
+def test_a_transaction_is_applied_once(spark: SparkSession, path: Path) -> None:
+    def write(value: int, app: str, version: int) -> None:
+        save(frame(spark, row(1, value)), path, keys="k", txnAppId=app, txnVersion=version)
+
+    write(10, "loader", 7)
+    write(20, "loader", 7)
+    write(30, "loader", 6)
+    assert rows_of(path) == {(1,): (10, 0)}
+    assert orphans(path) == set(), "what was staged for a known transaction is still there"
+
+    write(40, "loader", 8)
+    write(50, "other", 7)
+    assert rows_of(path) == {(1,): (50, 0)}
+    assert len(epochs_of(path)) == 3
+    assert_sound(path)
+
+
+def test_merge_schema_adds_columns_widens_types_and_keeps_the_past(
+    spark: SparkSession, path: Path
+) -> None:
+    narrow = columns(k=pa.int32(), v=pa.int16())
+    wide = columns(v=pa.int64(), k=pa.int64(), note=pa.string())
+    save(frame(spark, {"k": 1, "v": 10}, {"k": 2, "v": 20}, schema=narrow), path, keys="k")
+    before = Table.open(str(path)).log.head().version
+    rows: list[Row] = [{"k": 1, "v": 2**40, "note": "wide"}, {"k": 2**40, "v": 1, "note": None}]
+    save(frame(spark, *rows, schema=wide), path, mergeSchema="true")
+    # A narrower type, and a column left out: still a row of the table.
+    save(frame(spark, {"k": 2, "v": 21}, schema=narrow), path, mergeSchema="true")
+
+    assert rows_of(path) == {(1,): (2**40, "wide"), (2,): (21, None), (2**40,): (1, None)}
+    past = spark.read.format("upsertflow").option("versionAsOf", before).load(str(path))
+    assert past.toArrow().schema == narrow
+    assert_sound(path)
+
+
+def test_column_lists_say_what_is_stored(spark: SparkSession, tmp_path: Path) -> None:
+    rows = frame(spark, row(1, 10, seq=3))
+    save(rows, tmp_path / "listed", keys="k", sequenceBy="SEQ", columnList="v, K")
+    save(rows, tmp_path / "except", keys="k", sequenceBy="seq", exceptColumnList="seq")
+    save(rows, tmp_path / "all", keys="k", sequenceBy="seq")
+
+    stored = [Table.open(str(tmp_path / name)).log.head().schema for name in ("listed", "except")]
+    assert [list(schema.columns.names) for schema in stored] == [["v", "k"], ["k", "v"]]
+    assert rows_of(tmp_path / "except") == {(1,): (10,)}
+    assert rows_of(tmp_path / "all") == {(1,): (10, 3)}
+
+
+def test_of_equal_order_keys_the_committed_row_stays_and_is_counted(
+    spark: SparkSession, path: Path
+) -> None:
+    options = {"keys": "k", "sequenceBy": "seq", "columnList": "k,v"}
+    save(frame(spark, row(1, 10, 5), row(1, 11, 5), row(1, 9, 4)), path, **options)
+    assert rows_of(path) == {(1,): (10,)}
+    save(frame(spark, row(1, 12, 5), row(2, 20, 5)), path, **options)
+
+    assert rows_of(path) == {(1,): (10,), (2,): (20,)}
+    total = counters_of(path)
+    assert (total.rows, total.inserts, total.duplicates, total.superseded) == (5, 2, 2, 1)
+    assert_sound(path)
+
+
+def test_the_later_epoch_wins_if_the_scope_says_so(spark: SparkSession, path: Path) -> None:
+    options = {"keys": "k", "sequenceBy": "seq", "sequenceScope": "epoch", "columnList": "k,v"}
+    save(frame(spark, row(1, 10, 5)), path, **options)
+    save(frame(spark, row(1, 11, 2), row(1, 12, 1)), path, **options)
+    assert rows_of(path) == {(1,): (11,)}
+    assert_sound(path)
+
+
+def test_two_tasks_with_different_values_of_a_key_need_an_order_or_a_word(
+    spark: SparkSession, path: Path
+) -> None:
+    rows = frame(spark, row(1, 10), row(1, 11), row(2, 20)).repartitionById(
+        3, (F.col("v") % 3).cast("int")
+    )
+    with pytest.raises(PySparkException, match=r"(?s)for example k=1.*sequenceBy"):
+        save(rows, path, keys="k")
+    assert rows_of(path) == {}
+    assert orphans(path) == set()
+
+    save(rows, path, keys="k", allowUnordered="true")
+    assert rows_of(path).keys() == {(1,), (2,)}
+    same = frame(spark, row(3, 30), row(3, 30)).repartition(2)
+    save(same, path, keys="k")
+    total = counters_of(path)
+    assert (total.rows, total.inserts, total.superseded) == (5, 3, 2)
+    assert_sound(path)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (row(None, 1), "the key 'k' is null in 1 of"),
+        (row(2, 1, seq=None), "the sequenceBy column 'seq' is null in 1 of"),
+    ],
+    ids=["a null key", "a null order key"],
+)
+def test_a_row_that_is_no_command_stops_the_write(
+    spark: SparkSession, path: Path, bad: Row, message: str
+) -> None:
+    options = {"keys": "k", "sequenceBy": "seq"}
+    save(frame(spark, row(1, 10)), path, **options)
+    version = Table.open(str(path)).log.head().version
+    with pytest.raises(PySparkException, match=message):
+        save(frame(spark, row(1, 20, seq=9), bad), path, **options)
+    assert Table.open(str(path)).log.head().version == version
+    assert orphans(path) == set()
+
+
+# All refusals are in `tests/unit/test_write_plan.py`; here are some on their way through Spark.
+REFUSED_FIRST_WRITES = {
+    "no keys": ({}, "k bigint", "option 'keys' is required"),
+    "a key that is not there": ({"keys": "oder_id"}, "order_id int", "Did you mean 'order_id'"),
+    "a key without a hash": ({"keys": "k"}, "k array<int>", "has no hash and order"),
+    "a column of no type": ({"keys": "k"}, "k int, v void", "column 'v' has no type"),
+    "an unknown option": ({"key": "k"}, "k int", "(?s)unknown option 'key'.*Did you mean 'keys'"),
+    "columns that only case tells apart": ({"keys": "k"}, "k int, K int", "may stand once"),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "message"), REFUSED_FIRST_WRITES.values(), ids=REFUSED_FIRST_WRITES
+)
+def test_a_first_write_that_cannot_be_right_makes_no_table(
+    spark: SparkSession, path: Path, options: dict[str, str], schema: str, message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        save(spark.createDataFrame([], schema), path, **options)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_write_that_does_not_fit_its_table_changes_nothing(
+    spark: SparkSession, path: Path, mode: str
+) -> None:
+    save(frame(spark, row(1, 10)), path, keys="k", sequenceBy="seq")
+    for options, schema, message in (
+        ({}, "k bigint, v string, seq bigint", "cast the column to int64"),
+        ({"mergeSchema": "true"}, "k bigint, v double, seq bigint", "cast the column to int64"),
+        ({}, "k bigint, v bigint, seq bigint, w int", "mergeSchema"),
+        ({"keys": "v"}, "k bigint, v bigint, seq bigint", "the table's own keys 'k'"),
+    ):
+        with pytest.raises(PySparkException, match=message):
+            save(spark.createDataFrame([], schema), path, mode=mode, **options)
+    assert Table.open(str(path)).log.head().version == 1
+    assert rows_of(path) == {(1,): (10, 0)}
+
+
+def test_names_of_options_are_compared_without_case_and_punctuation(
+    spark: SparkSession, path: Path
+) -> None:
+    options = {"KEYS": "k", "sequence_by": "seq", "Column-List": "k,v", "MERGESCHEMA": "false"}
+    save(frame(spark, row(1, 10, 1), row(1, 20, 0)), path, **options)
+    assert rows_of(path) == {(1,): (10,)}
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_spark_refuses_the_other_save_modes_and_says_which_to_use(
+    spark: SparkSession, path: Path, mode: str
+) -> None:
+    # `error` is the default of DataFrameWriter: Spark asks only sources with a catalog.
+    with pytest.raises(PySparkException, match='"Append" or "Overwrite" mode'):
+        save(frame(spark, row(1, 10)), path, mode=mode, keys="k")
+    assert not path.exists()
+
+
+def test_times_and_intervals_can_be_keys(spark: SparkSession, path: Path) -> None:
+    # Streams refuse times (Spark) and files hold no intervals (Parquet): only here.
+    rows = spark.sql("SELECT TIME'23:59:59.000001' AS t, INTERVAL '-1 2' DAY TO HOUR AS i, 1 AS v")
+    save(rows, path, keys="t,i")
+    save(rows.withColumn("v", F.lit(2)), path, keys="t,i")
+
+    read = spark.read.format("upsertflow").load(str(path)).toArrow()
+    assert read.to_pylist() == [
+        {"t": time(23, 59, 59, 1), "i": timedelta(days=-1, hours=-2), "v": 2}
+    ]
+    assert Counters.from_json(epochs_of(path)[-1].counters).updates == 1

@@ -1,0 +1,24 @@
+"""Real kills of a real query: nothing is lost, nothing is there twice, nobody has to repair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration.chaos import Chaos, environment
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+KILLS = 5
+"""`make chaos` takes hundreds."""
+
+
+def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
+    spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    chaos = Chaos(tmp_path, seed=1, environ={**spark_environ, **environment()})
+    while chaos.kills < KILLS:
+        chaos.round()
+    chaos.finish()
+    chaos.check()

@@ -1,0 +1,595 @@
+"""Tables on an S3 server, with many writers, lost answers and a bounded cache."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import (
+    CorruptionError,
+    OptionError,
+    TableNotFoundError,
+    UpsertFlowError,
+)
+from spark_upsert.state.run import RUNS
+from spark_upsert.store import Store, open_store
+from spark_upsert.store.failures import StorageError
+from spark_upsert.store.objects import RANGE_BYTES
+from spark_upsert.table import Table
+from tests.support.proxy import Fault, Proxy, proxy_before
+from tests.support.s3 import S3, running_s3
+from tests.support.workers import (
+    append_rows,
+    create_objects,
+    mapped_bytes,
+    memory_of_round_trip,
+    worker_processes,
+)
+
+COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
+Storage = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with running_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[ProcessPoolExecutor]:
+    with worker_processes(4) as pool:
+        yield pool
+
+
+@pytest.fixture
+def url(s3: S3) -> str:
+    return f"s3://{s3.new_bucket()}/lake/orders"
+
+
+@pytest.fixture
+def storage(s3: S3, tmp_path: Path) -> Storage:
+    return {**s3.storage, "cache_dir": str(tmp_path)}
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[Proxy]:
+    with proxy_before(s3.endpoint) as running:
+        yield running
+
+
+@pytest.fixture
+def proxied(storage: Storage, proxy: Proxy) -> Storage:
+    return {**storage, "endpoint": proxy.endpoint}
+
+
+def rows(**values: int) -> pa.Table:
+    """Return rows whose keys are the numbers in the names: ``rows(k1=5)``."""
+    keys = [int(name.removeprefix("k")) for name in values]
+    return pa.table({"k": keys, "v": list(values.values())}, schema=COLUMNS)
+
+
+def contents(table: Table, version: int | None = None) -> dict[int, int]:
+    found = table.snapshot(version).to_pydict()
+    return dict(zip(found["k"], found["v"], strict=True))
+
+
+def folded(table: Table) -> dict[int, int]:
+    """Return what the changelog adds up to."""
+    result: dict[int, int] = {}
+    for change in table.changes().to_pylist():
+        if change["_diff"] > 0:
+            assert change["k"] not in result
+            result[change["k"]] = change["v"]
+        else:
+            assert result.pop(change["k"]) == change["v"]
+    return result
+
+
+def copies(storage: Storage) -> list[Path]:
+    (folder,) = Path(storage["cache_dir"]).iterdir()
+    return sorted(folder.iterdir())
+
+
+def close_runs() -> None:
+    """Forget which runs are open, as a fresh process."""
+    RUNS._runs.clear()
+
+
+def write(store: Store, path: str, data: bytes) -> None:
+    with store.create(path) as sink:
+        sink.write(data)
+
+
+# -- a table, as on disk ---------------------------------------------------------------
+
+
+def test_a_table_lives_in_a_bucket(url: str, storage: Storage) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    table.append(rows(k1=10, k2=20))
+    table.append(rows(k2=21, k3=30))
+    table.append(rows(k9=90), overwrite=True)
+    again = Table.open(url, storage=storage)
+    assert contents(again, 1) == {1: 10, 2: 20}
+    assert contents(again, 2) == {1: 10, 2: 21, 3: 30}
+    assert contents(again) == folded(again) == {9: 90}
+    second = again.changes(2, 3).to_pylist()
+    assert sorted((each["k"], each["v"], each["_change_type"]) for each in second) == [
+        (2, 20, "update_preimage"),
+        (2, 21, "update_postimage"),
+        (3, 30, "insert"),
+    ]
+
+
+def test_creating_a_table_twice_opens_it(url: str, storage: Storage) -> None:
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=1))
+    assert contents(Table.create(url, COLUMNS, keys=["k"], storage=storage)) == {1: 1}
+
+
+def test_hadoop_s_scheme_names_the_same_bucket(url: str, storage: Storage) -> None:
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=1))
+    assert contents(Table.open(url.replace("s3://", "s3a://"), storage=storage)) == {1: 1}
+
+
+def test_a_table_writes_below_its_path_only(s3: S3, url: str, storage: Storage) -> None:
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=1))
+    keys = s3.keys(url.split("/")[2])
+    assert all(key.startswith(("lake/orders/_log/", "lake/orders/data/")) for key in keys)
+    assert "lake/orders/_log/00000000000000000001.json" in keys
+
+
+def test_a_table_that_is_not_there_is_not_found(url: str, storage: Storage) -> None:
+    with pytest.raises(TableNotFoundError):
+        Table.open(url, storage=storage)
+
+
+# -- single objects --------------------------------------------------------------------
+
+
+def test_an_absent_object_is_a_file_not_found(url: str, storage: Storage) -> None:
+    store = open_store(url, storage)
+    with pytest.raises(FileNotFoundError, match=f"there is no object '{url}/data/none'"):
+        store.read("data/none")
+    with pytest.raises(FileNotFoundError):
+        store.map("data/none")
+    store.delete("data/none")
+
+
+def test_a_deletion_is_a_single_request_that_every_server_knows(
+    url: str, proxied: Storage, proxy: Proxy
+) -> None:
+    store = open_store(url, proxied)
+    store.put("data/a", b"a")
+    store.delete("data/a")
+    assert proxy.seen("DELETE", "data/a") == 1
+    assert list(store.list("data")) == []
+
+
+def test_a_listing_of_many_pages_is_sorted_and_whole(s3: S3, url: str, storage: Storage) -> None:
+    bucket, client = url.split("/")[2], s3.client()
+    names = [f"data/{index:04d}" for index in range(1100)]
+    with ThreadPoolExecutor(4) as pool:
+        for name in names:
+            pool.submit(client.put_object, Bucket=bucket, Key=f"lake/orders/{name}", Body=b"")
+    store = open_store(url, storage)
+    assert [each.path for each in store.list("data")] == names
+    assert [each.path for each in store.list("data", after=names[1050])] == names[1051:]
+
+
+# -- races -----------------------------------------------------------------------------
+
+
+def test_of_many_threads_one_creates_each_object(url: str, storage: Storage) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda w: create_objects(url, storage, w, 20), range(8)))
+    assert sorted(itertools.chain(*made)) == list(range(20))
+
+
+def test_of_many_processes_one_creates_each_object(
+    url: str, storage: Storage, workers: ProcessPoolExecutor
+) -> None:
+    running = [workers.submit(create_objects, url, storage, w, 40) for w in range(4)]
+    made = [each.result() for each in running]
+    assert sorted(itertools.chain(*made)) == list(range(40))
+    store = open_store(url, storage)
+    for writer, keys in enumerate(made):
+        assert all(store.read(f"race/{key}") == b"%d" % writer for key in keys)
+
+
+def check_race(table: Table, url: str, committed: list[list[int]]) -> None:
+    """Check that versions are a chain and that no append was lost or made twice."""
+    appends = sum(len(each) for each in committed)
+    assert sorted(itertools.chain(*committed)) == list(range(1, appends + 1))
+    head = table.log.head()
+    assert (head.version, head.live_rows) == (appends, appends)
+    commits = list(table.log.commits(0, appends + 1))
+    assert [each.version for each in commits] == list(range(appends + 1))
+    assert len({each.token for each in commits}) == appends + 1
+    assert all(a.timestamp_ms < b.timestamp_ms for a, b in itertools.pairwise(commits))
+    expected = {
+        1000 * writer + index: writer
+        for writer, versions in enumerate(committed)
+        for index in range(len(versions))
+    }
+    assert contents(table) == folded(table) == expected
+
+
+def test_appends_of_racing_threads_are_a_chain(url: str, storage: Storage) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    with ThreadPoolExecutor(8) as pool:
+        committed = list(pool.map(lambda w: append_rows(url, storage, w, 5), range(8)))
+    check_race(table, url, committed)
+
+
+def test_appends_of_racing_processes_are_a_chain(
+    url: str, storage: Storage, workers: ProcessPoolExecutor
+) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    running = [workers.submit(append_rows, url, storage, w, 12) for w in range(4)]
+    check_race(table, url, [each.result() for each in running])
+
+
+def test_of_racing_creators_one_makes_the_table(url: str, storage: Storage) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        make = [
+            pool.submit(Table.create, url, COLUMNS, keys=["k"], storage=storage) for _ in range(8)
+        ]
+    seeds = {each.result().log.head().schema.hash_seed for each in make}
+    assert len(seeds) == 1
+
+
+# -- lost answers ----------------------------------------------------------------------
+
+PASSING = [fault for fault in Fault if fault not in (Fault.SILENCE, Fault.REFUSED)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.value)
+def test_who_created_an_object_is_told_so(
+    url: str, proxied: Storage, proxy: Proxy, fault: Fault, count: int
+) -> None:
+    store = open_store(url, proxied)
+    proxy.strike(fault, "PUT", "_log/0", count=count)
+    assert store.put_if_absent("_log/0", b"ours")
+    assert not store.put_if_absent("_log/0", b"another's")
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.value)
+def test_an_append_is_applied_once_whatever_happens_to_its_commit(
+    url: str, proxied: Storage, proxy: Proxy, fault: Fault
+) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage=proxied)
+    proxy.strike(fault, "PUT", "_log/00000000000000000001.json", count=2)
+    commit = table.append(rows(k1=10))
+    assert commit is not None
+    assert commit.version == table.log.head().version == 1
+    assert table.log.head().live_rows == 1
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.value)
+def test_a_lost_answer_does_not_turn_the_race_of_another_into_ours(
+    url: str, proxied: Storage, proxy: Proxy, fault: Fault
+) -> None:
+    store = open_store(url, proxied)
+    store.put("_log/0", b"another's")
+    proxy.strike(fault, "PUT", "_log/0")
+    assert not store.put_if_absent("_log/0", b"ours")
+    assert store.read("_log/0") == b"another's"
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.ERROR_AFTER_EFFECT])
+def test_the_token_settles_an_append_that_is_not_repeated(
+    url: str, proxied: Storage, proxy: Proxy, fault: Fault
+) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage={**proxied, "max_retries": "0"})
+    proxy.strike(fault, "PUT", "_log/00000000000000000001.json")
+    commit = table.append(rows(k1=10))
+    assert commit is not None
+    assert contents(table) == {1: 10}
+    assert table.log.head().version == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.UNAVAILABLE, Fault.CONFLICT])
+def test_an_append_that_fails_has_no_effect_and_can_be_repeated(
+    url: str, proxied: Storage, proxy: Proxy, fault: Fault
+) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage={**proxied, "max_retries": "0"})
+    proxy.strike(fault, "PUT", "_log/00000000000000000001.json")
+    with pytest.raises(StorageError):
+        table.append(rows(k1=10))
+    assert contents(table) == {}
+    table.append(rows(k1=11))
+    assert contents(table) == {1: 11}
+
+
+TROUBLES = [
+    (fault, method, "_log/0" if fault is Fault.CONFLICT else "")
+    for fault in PASSING
+    for method in ("PUT", "GET")
+    if (fault, method) != (Fault.CONFLICT, "GET")
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bad_line_changes_no_answer(url: str, proxied: Storage, proxy: Proxy, seed: int) -> None:
+    dice = random.Random(seed)
+    table = Table.create(url, COLUMNS, keys=["k"], storage=proxied)
+    expected: dict[int, int] = {}
+    for index in range(10):
+        for _ in range(2):
+            proxy.strike(*dice.choice(TROUBLES))
+        key = dice.randrange(4)
+        table.append(rows(**{f"k{key}": index}))
+        expected[key] = index
+    assert table.log.head().version == 10
+    close_runs()
+    fresh = Table.open(url, storage=proxied)
+    assert contents(fresh) == folded(fresh) == expected
+
+
+# -- what cannot work ------------------------------------------------------------------
+
+
+def every_verb(store: Store) -> dict[str, Callable[[], object]]:
+    return {
+        "read": lambda: store.read("a"),
+        "put": lambda: store.put("a", b""),
+        "put_if_absent": lambda: store.put_if_absent("a", b""),
+        "create": lambda: write(store, "a", b"x" * (RANGE_BYTES + 1)),
+        "map": lambda: store.map("a"),
+        "list": lambda: list(store.list("data")),
+        "list behind": lambda: list(store.list("data", after="data/a")),
+        "delete": lambda: store.delete("a"),
+    }
+
+
+VERBS = list(every_verb(None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "wrong", [{"secret_access_key": "wrong"}, {"access_key_id": "AKIAWRONG"}], ids=str
+)
+def test_wrong_credentials_are_an_option_error(
+    url: str, storage: Storage, verb: str, wrong: Storage
+) -> None:
+    store = open_store(url, {**storage, **wrong})
+    with pytest.raises(OptionError, match=f"'{url}/") as caught:
+        every_verb(store)[verb]()
+    assert "check the credentials" in caught.value.hint
+    assert storage["secret_access_key"] not in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "delete"])
+def test_a_missing_bucket_is_an_option_error(storage: Storage, verb: str) -> None:
+    store = open_store("s3://no-such-bucket/table", storage)
+    with pytest.raises(OptionError, match="NoSuchBucket") as caught:
+        every_verb(store)[verb]()
+    assert "make the bucket" in caught.value.hint
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_server_that_does_not_answer_is_a_storage_error(
+    url: str, storage: Storage, verb: str
+) -> None:
+    nobody = {"endpoint": "http://127.0.0.1:1", "max_retries": "1"}
+    store = open_store(url, {**storage, **nobody})
+    with pytest.raises(StorageError) as caught:
+        every_verb(store)[verb]()
+    assert "storage.endpoint" in caught.value.hint
+
+
+def test_opening_a_table_with_wrong_credentials_says_so(url: str, storage: Storage) -> None:
+    Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    with pytest.raises(OptionError, match="could not read"):
+        Table.open(url, storage={**storage, "secret_access_key": "wrong"})
+
+
+@pytest.mark.parametrize("verb", ["read", "put", "put_if_absent"])
+def test_patience_is_bounded_by_a_count(
+    url: str, proxied: Storage, proxy: Proxy, verb: str
+) -> None:
+    proxy.strike(Fault.UNAVAILABLE, "GET", count=99)
+    proxy.strike(Fault.UNAVAILABLE, "PUT", count=99)
+    with pytest.raises(StorageError, match="503"):
+        every_verb(open_store(url, {**proxied, "max_retries": "2"}))[verb]()
+    assert len(proxy.requests) == 3
+
+
+@pytest.mark.parametrize("verb", ["read", "put_if_absent"])
+def test_patience_is_bounded_by_time(url: str, proxied: Storage, proxy: Proxy, verb: str) -> None:
+    proxy.strike(Fault.UNAVAILABLE, "GET", count=99)
+    proxy.strike(Fault.UNAVAILABLE, "PUT", count=99)
+    with pytest.raises(StorageError, match="503"):
+        every_verb(open_store(url, {**proxied, "retry_timeout": "0.3s"}))[verb]()
+    assert len(proxy.requests) < 9
+
+
+def test_what_the_server_refuses_is_asked_once(url: str, proxied: Storage, proxy: Proxy) -> None:
+    proxy.strike(Fault.REFUSED, "PUT")
+    with pytest.raises(StorageError, match="InvalidDigest"):
+        open_store(url, proxied).put_if_absent("a", b"")
+    assert len(proxy.requests) == 1
+
+
+def test_a_silent_server_is_given_up_after_the_timeout(
+    url: str, proxied: Storage, proxy: Proxy
+) -> None:
+    proxy.strike(Fault.SILENCE, "PUT")
+    store = open_store(url, {**proxied, "timeout": "0.5s"})
+    assert store.put_if_absent("a", b"ours")
+    assert proxy.seen("PUT") == 2
+
+
+def test_a_forked_child_is_told_and_does_not_hang(url: str, storage: Storage) -> None:
+    store = open_store(url, storage)
+    store.put("a", b"a")
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+
+    def child() -> None:
+        try:
+            store.read("a")
+        except UpsertFlowError as error:
+            sender.send(error)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    assert receiver.poll(20)
+    assert "does not survive a fork" in str(receiver.recv())
+    process.join()
+
+
+# -- large objects ---------------------------------------------------------------------
+
+
+def test_a_large_object_goes_up_in_parts_and_comes_back_in_ranges(
+    url: str, proxied: Storage, proxy: Proxy
+) -> None:
+    byte_count = (65 << 20) + 1
+    data = random.Random(1).randbytes(byte_count)
+    store = open_store(url, proxied)
+    write(store, "data/large", data)
+    parts = -(-byte_count // RANGE_BYTES)
+    assert proxy.seen("PUT", "partNumber") == parts
+    assert store.map("data/large").equals(pa.py_buffer(data))
+    assert proxy.seen("GET", "data/large") == 1 + parts
+
+
+def test_a_small_object_takes_one_request_each_way(
+    url: str, proxied: Storage, proxy: Proxy
+) -> None:
+    store = open_store(url, proxied)
+    write(store, "data/small", b"small")
+    assert store.map("data/small").to_pybytes() == b"small"
+    assert [method for method, _ in proxy.requests] == ["PUT", "GET"]
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BODY, Fault.LOST_ANSWER, Fault.UNAVAILABLE])
+def test_a_range_that_fails_is_asked_for_again(
+    url: str, proxied: Storage, proxy: Proxy, fault: Fault
+) -> None:
+    data = random.Random(2).randbytes(3 * RANGE_BYTES)
+    store = open_store(url, proxied)
+    write(store, "data/large", data)
+    proxy.strike(fault, "GET", "data/large", count=2)
+    assert store.map("data/large").equals(pa.py_buffer(data))
+
+
+def test_a_failed_upload_leaves_no_object(s3: S3, url: str, proxied: Storage, proxy: Proxy) -> None:
+    bucket = url.split("/")[2]
+    store = open_store(url, {**proxied, "max_retries": "0"})
+    proxy.strike(Fault.UNAVAILABLE, "PUT", "partNumber=2")
+    with pytest.raises(StorageError):
+        write(store, "data/large", b"x" * (3 * RANGE_BYTES))
+    assert s3.keys(bucket) == []
+    # The parts are given back too: nobody lists them, but they are paid for.
+    assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=bucket)
+
+
+def test_a_failed_fetch_leaves_no_copy(url: str, proxied: Storage, proxy: Proxy) -> None:
+    store = open_store(url, {**proxied, "max_retries": "0"})
+    write(store, "data/large", b"x" * (3 * RANGE_BYTES))
+    proxy.strike(Fault.UNAVAILABLE, "GET")
+    with pytest.raises(StorageError):
+        store.map("data/large")
+    assert copies(proxied) == []
+
+
+def test_memory_does_not_grow_with_the_object(
+    url: str, storage: Storage, workers: ProcessPoolExecutor
+) -> None:
+    grown = workers.submit(memory_of_round_trip, url, storage, "data/large", 100).result()
+    assert grown < 80 << 20
+
+
+# -- local copies ----------------------------------------------------------------------
+
+
+def test_processes_that_want_the_same_object_fetch_it_once(
+    url: str, proxied: Storage, proxy: Proxy, workers: ProcessPoolExecutor
+) -> None:
+    write(open_store(url, proxied), "data/a", b"x" * 1000)
+    running = [workers.submit(mapped_bytes, url, proxied, "data/a") for _ in range(8)]
+    assert [each.result() for each in running] == [1000] * 8
+    assert proxy.seen("GET", "data/a") == 1
+    assert len(copies(proxied)) == 1
+
+
+def test_the_cache_is_bounded_while_runs_are_mapped(url: str, storage: Storage) -> None:
+    bounded = {**storage, "cache_bytes": "20k"}
+    store = open_store(url, bounded)
+    held = []
+    for index in range(10):
+        write(store, f"data/{index}", b"%d" % index * 4096)
+        held.append(store.map(f"data/{index}"))
+        assert sum(file.stat().st_size for file in copies(bounded)) <= 20 << 10
+    assert [each.to_pybytes() for each in held] == [b"%d" % i * 4096 for i in range(10)]
+
+
+def test_a_table_larger_than_its_cache_is_read(url: str, storage: Storage) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage={**storage, "cache_bytes": "1"})
+    for index in range(5):
+        table.append(rows(**{f"k{index}": index}))
+    close_runs()
+    assert contents(table) == {index: index for index in range(5)}
+
+
+def test_a_truncated_copy_is_fetched_again(url: str, storage: Storage) -> None:
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=10))
+    Table.open(url, storage=storage).snapshot()
+    close_runs()
+    for file in copies(storage):
+        os.truncate(file, file.stat().st_size // 2)
+    assert contents(Table.open(url, storage=storage)) == {1: 10}
+
+
+@pytest.mark.parametrize("damage", ["truncated", "removed"])
+def test_a_damaged_object_is_named(s3: S3, url: str, storage: Storage, damage: str) -> None:
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=10))
+    (run,) = open_store(url, storage).list("data")
+    bucket, key = url.split("/")[2], f"lake/orders/{run.path}"
+    if damage == "truncated":
+        body = s3.client().get_object(Bucket=bucket, Key=key)["Body"].read()
+        s3.client().put_object(Bucket=bucket, Key=key, Body=body[:-7])
+    else:
+        s3.client().delete_object(Bucket=bucket, Key=key)
+    close_runs()
+    for file in copies(storage):
+        file.unlink()
+    with pytest.raises(CorruptionError, match=run.path.rsplit("/", 1)[-1]):
+        Table.open(url, storage=storage).snapshot()
+
+
+def test_a_fetch_that_was_killed_does_not_block_the_next(
+    url: str, proxied: Storage, proxy: Proxy
+) -> None:
+    write(open_store(url, proxied), "data/a", b"whole")
+    proxy.strike(Fault.SILENCE, "GET", "data/a")
+    process = multiprocessing.get_context("spawn").Process(
+        target=mapped_bytes, args=(url, proxied, "data/a")
+    )
+    process.start()
+    while proxy.seen("GET", "data/a") == 0:
+        process.join(0.02)
+        assert process.is_alive()
+    process.kill()
+    process.join()
+    assert [file.suffix for file in copies(proxied)] == [".part"]
+    assert open_store(url, proxied).map("data/a").to_pybytes() == b"whole"
+    assert [file.suffix for file in copies(proxied)] == [""]
+
+
+def test_the_log_is_plain_json(s3: S3, url: str, storage: Storage) -> None:
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=10))
+    key = "lake/orders/_log/00000000000000000001.json"
+    body = s3.client().get_object(Bucket=url.split("/")[2], Key=key)["Body"].read()
+    assert json.loads(body)["token"]

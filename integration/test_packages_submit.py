@@ -1,0 +1,242 @@
+"""Every way to get the package to Spark works, from the artifacts that users get.
+
+The environments made here hold what this one holds, except this project: what Spark finds in them
+came by the way under test, and nothing is downloaded.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tools.package import GROUP, Package, package
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A start of Java and a few small jobs. Ten times what it takes on two cores.
+SUBMIT_SECONDS_MAX = 300
+
+# Spark asks the central repository before the ones it is given. Here only those it is given count.
+IVY_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="none"/>
+  <resolvers><chain name="none"/></resolvers>
+</ivysettings>
+"""
+
+# Nothing is registered: Spark has to find the source by itself.
+DISCOVER = """
+import json, sys
+from pyspark.sql import SparkSession
+
+table, report = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+rows = spark.createDataFrame([(1, "a", 1), (2, "b", 1)], "id long, name string, seq long")
+options = {"path": table, "keys": "id", "sequenceBy": "seq"}
+rows.write.format("upsertflow").options(**options).mode("append").save()
+found = spark.read.format("upsertflow").option("path", table).load()
+
+import pyspark_upsertflow
+
+facts = {
+    "origin": pyspark_upsertflow.__file__,
+    "rows": sorted(map(list, found.select("id", "name").collect())),
+}
+json.dump(facts, open(report, "w"))
+spark.stop()
+"""
+
+STREAM = """
+import json, sys
+import pyspark_upsertflow
+from pyspark.sql import SparkSession
+
+folder, report = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+pyspark_upsertflow.register(spark)
+table = f"{folder}/table"
+schema = "id long, name string, seq long"
+
+
+def upsert(*rows):
+    spark.createDataFrame(rows, schema).write.mode("append").parquet(f"{folder}/in")
+    commands = spark.readStream.schema(schema).parquet(f"{folder}/in")
+    run(
+        commands.writeStream.format("upsertflow")
+        .option("path", table)
+        .option("keys", "id")
+        .option("sequenceBy", "seq")
+        .option("checkpointLocation", f"{folder}/in-checkpoint")
+    )
+
+
+def follow():
+    reader = spark.readStream.format("upsertflow").option("path", table)
+    changes = reader.option("readChangeFeed", "true").load()
+    run(
+        changes.writeStream.format("parquet")
+        .option("path", f"{folder}/out")
+        .option("checkpointLocation", f"{folder}/out-checkpoint")
+    )
+
+
+def run(query):
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def rows(frame, *columns):
+    return sorted(map(list, frame.select(*columns).collect()))
+
+
+upsert((1, "a", 1), (2, "b", 1))
+follow()
+upsert((1, "A", 2), (2, "late", 0), (3, "c", 2))
+follow()
+change = spark.createDataFrame([(3, "C", 3)], schema)
+options = {"path": table, "keys": "id", "sequenceBy": "seq"}
+change.write.format("upsertflow").options(**options).mode("append").save()
+
+changelog = spark.read.parquet(f"{folder}/out")
+latest = spark.read.format("upsertflow").option("path", table).load()
+facts = {
+    "origin": pyspark_upsertflow.__file__,
+    "columns": changelog.columns,
+    "changes": rows(changelog, "_commit_version", "id", "_diff", "name", "_change_type"),
+    "latest": rows(latest, "id", "name"),
+}
+json.dump(facts, open(report, "w"))
+spark.stop()
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A virtual environment that shares this one's packages, this project excepted."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def site(self) -> Path:
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.folder / "lib" / version / "site-packages"
+
+    @classmethod
+    def make(cls, folder: Path) -> "Environment":
+        """Make it of links: in less than a second, and no installation can reach through them."""
+        command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
+        subprocess.run(command, check=True)
+        environment = cls(folder=folder)
+        for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+            for entry in Path(path).iterdir():
+                # Path files would lead back to the checkout.
+                if "upsert" not in entry.name and entry.suffix != ".pth":
+                    (environment.site / entry.name).symlink_to(entry)
+        return environment
+
+    def install(self, *what: str) -> None:
+        """Install this project in one of its forms, without anything it depends on."""
+        options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+        command = [str(self.python), "-m", "pip", "install", *options, *what]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def run(command: list[str], *, environ: dict[str, str], environment: Environment) -> None:
+    """Run a program far from the checkout, so that it can find nothing there."""
+    place = environment.folder
+    python = str(environment.python)
+    environ = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
+    environ |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    # Spark's own choice for a cluster on one machine is the folder it is installed in.
+    environ |= {"SPARK_WORKER_DIR": str(place / "work")}
+    done = subprocess.run(
+        command,
+        cwd=place,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SUBMIT_SECONDS_MAX,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return package(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
+def test_spark_discovers_what_pip_installed(
+    form: str, built: Package, spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    environment = Environment.make(tmp_path / "environment")
+    match form:
+        case "wheel":
+            environment.install(str(built.wheel))
+        case "sdist":
+            environment.install(str(built.sdist))
+        case "editable":
+            environment.install("--editable", str(ROOT))
+    program, report = tmp_path / "discover.py", tmp_path / "report.json"
+    program.write_text(DISCOVER)
+    command = [environment.python, program, tmp_path / "table", report]
+    run(list(map(str, command)), environ=spark_environ, environment=environment)
+
+    facts = json.loads(report.read_text())
+    home = ROOT / "datasource" if form == "editable" else environment.site
+    assert facts["origin"] == str(home / "pyspark_upsertflow" / "__init__.py")
+    assert facts["rows"] == [[1, "a"], [2, "b"]]
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_a_job_that_gets_the_package_from_maven_writes_and_follows_a_table(
+    master: str, built: Package, spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    environment = Environment.make(tmp_path / "environment")
+    program, report = tmp_path / "stream.py", tmp_path / "report.json"
+    program.write_text(STREAM)
+    settings = tmp_path / "ivysettings.xml"
+    settings.write_text(IVY_SETTINGS)
+    conf = {
+        "spark.jars.ivy": tmp_path / "ivy",
+        "spark.jars.ivySettings": settings,
+        "spark.executor.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    command = [
+        os.path.join(spark_environ["SPARK_HOME"], "bin", "spark-submit"),
+        *("--master", master),
+        *("--packages", built.coordinates),
+        *("--repositories", built.maven.as_uri()),
+        *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+        *(str(program), str(tmp_path), str(report)),
+    ]
+    run(command, environ=spark_environ, environment=environment)
+
+    facts = json.loads(report.read_text())
+    assert f"{GROUP}_upsertflow-{built.version}.jar" in facts["origin"]
+    assert facts["columns"] == [
+        *("id", "name", "seq"),
+        *("_change_type", "_commit_version", "_commit_timestamp", "_diff"),
+    ]
+    first, second = sorted({version for version, *_ in facts["changes"]})
+    assert facts["changes"] == [
+        [first, 1, 1, "a", "insert"],
+        [first, 2, 1, "b", "insert"],
+        [second, 1, -1, "a", "update_preimage"],
+        [second, 1, 1, "A", "update_postimage"],
+        [second, 3, 1, "c", "insert"],
+    ]
+    assert facts["latest"] == [[1, "A"], [2, "b"], [3, "C"]]

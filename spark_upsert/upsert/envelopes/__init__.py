@@ -1,0 +1,1 @@
+"""Envelopes: how rows say what is inserted, updated and deleted."""

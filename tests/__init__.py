@@ -1,0 +1,1 @@
+"""The specification of upsertflow, in tests."""

@@ -1,0 +1,1 @@
+"""Crashes and faults at every step."""

@@ -1,0 +1,1 @@
+"""The promises P1 to P6, by name."""

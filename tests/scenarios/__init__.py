@@ -1,0 +1,1 @@
+"""Conformance cases as text that can be read without the code."""

@@ -1,0 +1,1 @@
+"""Small real implementations that tests run against: stores, disks, models, tables."""

@@ -1,0 +1,100 @@
+"""Histories: what writers did to a table, epoch by epoch, and what a model says about it.
+
+A history is small on purpose: few keys, few values, few order keys, so that they meet.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from spark_upsert.schema import Scope
+from spark_upsert.state.manifest import Commit
+from spark_upsert.table import Table
+from tests.support.model import Change, Command, Model, Tally
+from tests.support.stores import MemoryStore
+from tests.support.tables import apply_epoch, make_table, schema_of
+
+Batch = Sequence[Command]
+Task = Sequence[Batch]
+
+KEYS = st.integers(0, 3)
+COMMANDS = st.builds(
+    Command, key=KEYS, value=st.none() | st.integers(0, 2), order=st.integers(0, 6)
+)
+BATCHES = st.lists(COMMANDS, max_size=4)
+TASKS = st.lists(BATCHES, max_size=2)
+HASH_COUNTS = st.sampled_from([None, 1, 2, 3])
+"""How many values the key hash takes; None is the real hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One epoch."""
+
+    tasks: Sequence[Task]
+    overwrite: bool = False
+
+    @property
+    def commands(self) -> list[Command]:
+        """All commands in the order of (task, position)."""
+        return [command for task in self.tasks for batch in task for command in batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A merge of all runs; changes no answer."""
+
+
+Step = Written | Compacted
+
+EPOCHS = st.builds(
+    Written,
+    tasks=st.lists(TASKS, max_size=3),
+    overwrite=st.sampled_from([False] * 5 + [True]),
+)
+HISTORIES = st.lists(EPOCHS | st.builds(Compacted), max_size=6)
+
+
+@dataclass(slots=True)
+class Played:
+    """A table after a history, and what the model says about each version."""
+
+    table: Table
+    model: Model
+    rows: list[dict[Any, Any]] = field(default_factory=lambda: [{}])
+    """The snapshot at each version."""
+    changes: list[Change] = field(default_factory=list)
+    """All changes, unchanged pairs included."""
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    commits: dict[int, Commit] = field(default_factory=dict)
+
+    @property
+    def upper(self) -> int:
+        """The first version that is not there."""
+        return len(self.rows)
+
+
+def play(scope: Scope, history: Sequence[Step]) -> Played:
+    """Do to a fresh table, and to a model, what a history says."""
+    played = Played(make_table(MemoryStore(), schema_of(scope)), Model(scope))
+    for step in history:
+        if isinstance(step, Compacted):
+            before = played.table.log.head().version
+            played.table.compact(full=True)
+            merges = played.table.log.head().version - before
+            played.model.version += merges
+            played.rows += [copy.copy(played.rows[-1]) for _ in range(merges)]
+            continue
+        commit = apply_epoch(played.table, step.tasks, overwrite=step.overwrite)
+        changes, tally = played.model.append(step.commands, overwrite=step.overwrite)
+        assert commit.version == played.model.version
+        played.rows.append(played.model.rows())
+        played.changes += changes
+        played.tallies[commit.version] = tally
+        played.commits[commit.version] = commit
+    return played

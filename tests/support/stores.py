@@ -1,0 +1,252 @@
+"""A store in memory, and one that fails at a chosen step.
+
+A step is one call that a network or a disk would see: a read, a put, the opening of a sink,
+each write to it, its close, a listing, a delete. A fault strikes *before* its step took
+effect or *after* it, and is either an error, which the code may handle, or a kill, after
+which the process does nothing any more. A sink that is killed leaves its file torn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+
+import pyarrow as pa
+
+from spark_upsert.state.run import RUNS
+from spark_upsert.store import ObjectInfo, ObjectSink, Store
+
+_NUMBERS = itertools.count()
+
+
+class MemoryStore:
+    """Objects in a dictionary; each store has a root of its own."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        self._url = f"memory:///{next(_NUMBERS)}"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"MemoryStore(objects={len(self.objects)})"
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self.objects[path]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        with self._lock:
+            if path in self.objects:
+                return False
+            self.objects[path] = data
+            return True
+
+    def sync(self, path: str) -> None:
+        assert path in self.objects
+
+    def put(self, path: str, data: bytes) -> None:
+        self.objects[path] = data
+
+    def create(self, path: str) -> MemorySink:
+        assert path not in self.objects, f"{path} is not a new name"
+        return MemorySink(self, path)
+
+    def map(self, path: str) -> pa.Buffer:
+        return pa.py_buffer(self.read(path))
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        for path in sorted(self.objects):
+            if path.rpartition("/")[0] == prefix and path > after:
+                yield ObjectInfo(path=path, bytes=len(self.objects[path]), modified_s=0.0)
+
+    def delete(self, path: str) -> None:
+        self.objects.pop(path, None)
+
+
+class MemorySink:
+    """A file that grows under its name, and is removed if an error interrupts it."""
+
+    def __init__(self, store: MemoryStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        store.objects[path] = b""
+
+    def write(self, data: bytes) -> int:
+        self._store.objects[self._path] += bytes(data)
+        return len(data)
+
+    def __enter__(self) -> MemorySink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._store.delete(self._path)
+
+
+class KilledError(BaseException):
+    """The process is gone. Derived as `KeyboardInterrupt` is, so that no code handles it."""
+
+
+class BrokenError(OSError):
+    """An I/O error that the process survives."""
+
+
+class Moment(Enum):
+    """When a fault strikes."""
+
+    BEFORE = "before its effect"
+    AFTER = "after its effect"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens at one step. Steps count from 0."""
+
+    step: int
+    moment: Moment
+    kind: type[BaseException] = KilledError
+
+    def __str__(self) -> str:
+        return f"{self.kind.__name__} at step {self.step}, {self.moment.value}"
+
+
+class Steps:
+    """Counts steps and strikes at the chosen one; a killed process stays dead.
+
+    ``watch`` is called behind each step, as another process that looks at that moment.
+    """
+
+    def __init__(
+        self, fault: Fault | None = None, *, watch: Callable[[], None] | None = None
+    ) -> None:
+        self._fault = fault
+        self._watch = watch
+        self.names: list[str] = []
+        self.is_dead = False
+
+    @property
+    def struck(self) -> bool:
+        """Whether the fault has happened."""
+        return self._fault is not None and len(self.names) > self._fault.step
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Run the body as one step."""
+        if self.is_dead:
+            raise KilledError(name)
+        fault = self._fault if self._fault and self._fault.step == len(self.names) else None
+        self.names.append(name)
+        if fault and fault.moment is Moment.BEFORE:
+            self._strike(fault, name)
+        yield
+        if self._watch:
+            self._watch()
+        if fault and fault.moment is Moment.AFTER:
+            self._strike(fault, name)
+
+    def _strike(self, fault: Fault, name: str) -> None:
+        self.is_dead = fault.kind is KilledError
+        raise fault.kind(f"{fault}: {name}")
+
+
+class FaultyStore:
+    """A store that passes each step on, except for the one that fails."""
+
+    def __init__(self, store: Store, steps: Steps) -> None:
+        self._store = store
+        self._steps = steps
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def read(self, path: str) -> bytes:
+        with self._steps.step(f"read {path}"):
+            return self._store.read(path)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        with self._steps.step(f"put_if_absent {path}"):
+            done = self._store.put_if_absent(path, data)
+        return done
+
+    def sync(self, path: str) -> None:
+        with self._steps.step(f"sync {path}"):
+            self._store.sync(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        with self._steps.step(f"put {path}"):
+            self._store.put(path, data)
+
+    def create(self, path: str) -> FaultySink:
+        with self._steps.step(f"create {path}"):
+            sink = self._store.create(path)
+        return FaultySink(sink, self._steps, path)
+
+    def map(self, path: str) -> pa.Buffer:
+        with self._steps.step(f"map {path}"):
+            return self._store.map(path)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        with self._steps.step(f"list {prefix}"):
+            found = list(self._store.list(prefix, after=after))
+        yield from found
+
+    def delete(self, path: str) -> None:
+        with self._steps.step(f"delete {path}"):
+            self._store.delete(path)
+
+
+class FaultySink:
+    """A sink whose writes and close are steps."""
+
+    def __init__(self, sink: ObjectSink, steps: Steps, path: str) -> None:
+        self._sink = sink
+        self._steps = steps
+        self._path = path
+
+    def write(self, data: bytes) -> int:
+        with self._steps.step(f"write {self._path}"):
+            return self._sink.write(data)
+
+    def __enter__(self) -> FaultySink:
+        self._sink.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._steps.is_dead:
+            return  # What was written stays behind, torn.
+        if error is not None:
+            self._sink.__exit__(kind, error, trace)
+            return
+        try:
+            with self._steps.step(f"close {self._path}"):
+                self._sink.__exit__(None, None, None)
+        except BrokenError as broken:
+            self._sink.__exit__(type(broken), broken, broken.__traceback__)
+            raise
+
+
+def forget_open_runs() -> None:
+    """Close all runs, as the end of the process would."""
+    RUNS._runs.clear()

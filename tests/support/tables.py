@@ -1,0 +1,220 @@
+"""Small tables of `Command`s: key ``k``, value ``v``, order key ``seq``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.hashing import HASH_END
+from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.state.log import Log
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import Store
+from spark_upsert.table import Table
+from spark_upsert.upsert.changes import ChangeOptions, Deduplication
+from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.upsert.counters import Counters
+from spark_upsert.upsert.epoch import Epoch, Staged, stage
+from spark_upsert.words import Words
+from tests.support.model import Change, Command, Tally
+
+
+def schema_of(
+    scope: Scope,
+    *,
+    key: pa.DataType | None = None,
+    value: pa.DataType | None = None,
+    order: pa.DataType | None = None,
+    seed: int = 7,
+) -> TableSchema:
+    """Return the schema of a table of commands; all types int64 unless told."""
+    columns = pa.schema({"k": key or pa.int64(), "v": value or pa.int64()})
+    fields = [] if scope is Scope.ARRIVAL else [pa.field("seq", order or pa.int64())]
+    return TableSchema.of(columns, keys=["k"], order=fields, scope=scope, hash_seed=seed)
+
+
+class Ticks:
+    """A clock that advances by a second each time it is read."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+
+def make_table(store: Store, schema: TableSchema) -> Table:
+    """Make a table whose hash seed is that of the schema, or open the one that is there."""
+    clock = Ticks()
+    if Log(store, clock=clock).try_head() is None:
+        commit = Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=schema)
+        Log(store, clock=clock).create(commit)
+    return Table(store, clock=clock)
+
+
+def rows_of(schema: TableSchema, commands: Sequence[Command]) -> pa.Table:
+    """Return commands as a user's rows; column ``gone`` marks the deletes."""
+    columns: dict[str, Any] = {
+        "k": pa.array([c.key for c in commands], type=schema.columns.field("k").type),
+        "v": pa.array([c.value for c in commands], type=schema.columns.field("v").type),
+        "gone": pa.array([c.value is None for c in commands], type=pa.bool_()),
+    }
+    if schema.order:
+        columns["seq"] = pa.array([c.order for c in commands], type=schema.order[0].type)
+    return pa.table(columns)
+
+
+def batch_of(schema: TableSchema, commands: Sequence[Command]) -> pa.RecordBatch:
+    """Return commands as the batch that the stash takes."""
+    envelope = UpsertEnvelope(
+        schema=schema,
+        sources={"k": "k", "v": "v"},
+        order=("seq",) if schema.order else (),
+        deletes="gone",
+    )
+    batch = rows_of(schema, commands).combine_chunks().to_batches()
+    return envelope.commands(batch[0]) if batch else _empty(schema)
+
+
+def _empty(schema: TableSchema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema.run)
+
+
+def stage_tasks(
+    snapshot: Snapshot, tasks: Sequence[Sequence[Sequence[Command]]], *, overwrite: bool = False
+) -> tuple[Staged, ...]:
+    """Stage the batches of several tasks."""
+    schema = snapshot.manifest.schema
+    return tuple(
+        stage(snapshot, [batch_of(schema, batch) for batch in batches], overwrite=overwrite)
+        for batches in tasks
+    )
+
+
+def plan_epoch(
+    table: Table,
+    tasks: Sequence[Sequence[Sequence[Command]]],
+    *,
+    transaction: Transaction | None = None,
+    overwrite: bool = False,
+    allow_unordered: bool = True,
+) -> Epoch:
+    """Stage an epoch upon the newest version; nothing is visible yet."""
+    base = table.at()
+    return Epoch(
+        base=base,
+        staged=stage_tasks(base, tasks, overwrite=overwrite),
+        transaction=transaction,
+        overwrite=overwrite,
+        allow_unordered=allow_unordered,
+    )
+
+
+def apply_epoch(table: Table, tasks: Sequence[Sequence[Sequence[Command]]], **how: Any) -> Commit:
+    """Stage and commit an epoch."""
+    commit = table.commit(plan_epoch(table, tasks, **how))
+    assert commit is not None
+    return commit
+
+
+def append(table: Table, commands: Sequence[Command], **how: Any) -> Commit | None:
+    """Append through the public method of the table."""
+    schema = table.log.head().schema
+    return table.append(rows_of(schema, commands), deletes="gone", **how)
+
+
+def pairs(rows: pa.Table) -> dict[Any, Any]:
+    """Return rows as key to value; a key that stands twice is a failure."""
+    keys, values = rows.column("k").to_pylist(), rows.column("v").to_pylist()
+    assert len(set(keys)) == len(keys), f"a key stands twice in {sorted(keys)}"
+    return dict(zip(keys, values, strict=True))
+
+
+def rows_at(table: Table, version: int | None = None) -> dict[Any, Any]:
+    """Return the snapshot as key to value."""
+    return pairs(table.snapshot(version))
+
+
+def changes_of(
+    table: Table,
+    lower: int = 1,
+    upper: int | None = None,
+    *,
+    show: Deduplication = Deduplication.NONE,
+    hash_range: tuple[int, int] = (0, HASH_END),
+) -> list[Change]:
+    """Return changelog rows, by default every one, and check the columns that follow from others."""
+    end = table.log.head().upper if upper is None else upper
+    options = ChangeOptions(columns=("k", "v"), deduplication=show)
+    batches = table.iter_changes(lower, end, options, hash_range=hash_range)
+    return [_change(row) for batch in batches for row in batch.to_pylist()]
+
+
+def _change(row: dict[str, Any]) -> Change:
+    kind = row["_change_type"]
+    sign = -1 if kind in ("delete", "update_preimage") else 1
+    assert row["_diff"] == sign, f"{kind} with diff {row['_diff']}"
+    return Change(kind, row["k"], row["v"], row["_commit_version"])
+
+
+def tally_of(commit: Commit) -> Tally:
+    """Return the counters of a commit as the model counts them."""
+    counters = Counters.from_json(commit.counters)
+    assert counters.is_balanced, counters
+    return Tally(
+        rows=counters.rows,
+        inserts=counters.inserts,
+        updates=counters.updates,
+        deletes=counters.deletes,
+        absent=counters.absent,
+        stale=counters.stale,
+        ignored=counters.superseded + counters.duplicates,
+        retracted=counters.retracted,
+    )
+
+
+def by_epoch(changes: Sequence[Change]) -> list[list[Change]]:
+    """Group changes by epoch, each group sorted; a pair keeps its order."""
+    groups: dict[int, list[Change]] = {}
+    for change in changes:
+        groups.setdefault(change.epoch, []).append(change)
+    return [sorted(group, key=_place) for _, group in sorted(groups.items())]
+
+
+_KINDS = ("delete", "update_preimage", "update_postimage", "insert")
+
+
+def _place(change: Change) -> tuple[Any, ...]:
+    return (str(change.key), _KINDS.index(change.kind))
+
+
+@contextmanager
+def hashes_of_few_values(count: int | None) -> Iterator[None]:
+    """Let the key hash take only ``count`` values, spread over its whole range; None: all."""
+    if count is None:
+        yield
+        return
+    with patch("spark_upsert.upsert.commands.hash_keys", _few_values(count)):
+        yield
+
+
+def _few_values(count: int) -> Callable[..., Words]:
+    spread = np.array([i * (HASH_END - 1) // max(count - 1, 1) for i in range(count)], np.uint64)
+
+    def hash_keys(columns: Sequence[pa.Array], *, seed: int) -> Words:
+        numbers = [sum(repr(v).encode()) for v in columns[0].to_pylist()]
+        return spread[np.array(numbers, dtype=np.int64) % count]
+
+    return hash_keys
+
+
+def manifest_of(schema: TableSchema) -> Manifest:
+    """Return the manifest of an empty table."""
+    return Manifest(version=0, timestamp_ms=0, schema=schema)

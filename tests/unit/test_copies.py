@@ -1,0 +1,239 @@
+"""Local copies of objects: fetched once, bounded, and never torn."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_upsert.errors import OptionError
+from spark_upsert.store.copies import CopyFile, LocalCopies
+
+
+class Remote:
+    """Objects of ``length`` bytes each; counts how often they are fetched."""
+
+    def __init__(self, length: int = 100) -> None:
+        self.length = length
+        self.fetched: list[str] = []
+
+    def fetch(self, name: str) -> Callable[[CopyFile], int]:
+        def write(file: CopyFile) -> int:
+            self.fetched.append(name)
+            file.write_at(self.contents(name), 0)
+            return self.length
+
+        return write
+
+    def contents(self, name: str) -> bytes:
+        return name[:1].encode() * self.length
+
+
+def mapped(copies: LocalCopies, remote: Remote, name: str) -> bytes:
+    return copies.map(name, remote.fetch(name)).to_pybytes()
+
+
+def names(copies: LocalCopies) -> list[str]:
+    return sorted(os.listdir(copies.folder()))
+
+
+def interrupted(file: CopyFile) -> int:
+    file.write_at(b"half", 0)
+    raise KeyboardInterrupt
+
+
+def test_an_object_is_fetched_once(tmp_path: Path) -> None:
+    remote, copies = Remote(), LocalCopies(tmp_path)
+    assert mapped(copies, remote, "a") == mapped(copies, remote, "a") == remote.contents("a")
+    assert remote.fetched == ["a"]
+
+
+def test_copies_outlive_the_process(tmp_path: Path) -> None:
+    remote = Remote()
+    mapped(LocalCopies(tmp_path), remote, "a")
+    mapped(LocalCopies(tmp_path), remote, "a")
+    assert remote.fetched == ["a"]
+
+
+def test_an_empty_object_is_mapped(tmp_path: Path) -> None:
+    remote, copies = Remote(length=0), LocalCopies(tmp_path)
+    assert mapped(copies, remote, "a") == b""
+    assert mapped(copies, remote, "a") == b""
+    assert remote.fetched == ["a"]
+
+
+def test_threads_that_want_the_same_object_fetch_it_once(tmp_path: Path) -> None:
+    remote, copies = Remote(), LocalCopies(tmp_path)
+    start = threading.Barrier(8)
+    seen: list[bytes] = []
+
+    def want() -> None:
+        start.wait()
+        seen.append(mapped(copies, remote, "a"))
+
+    threads = [threading.Thread(target=want) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert remote.fetched == ["a"]
+    assert seen == [remote.contents("a")] * 8
+
+
+def test_who_waits_for_a_fetch_does_not_repeat_it(tmp_path: Path) -> None:
+    remote, copies = Remote(), LocalCopies(tmp_path)
+    other = threading.Thread(target=mapped, args=(copies, remote, "a"))
+
+    def fetch_while_another_waits(file: CopyFile) -> int:
+        other.start()
+        other.join(0.05)  # It cannot end: we hold the claim.
+        return remote.fetch("a")(file)
+
+    copies.map("a", fetch_while_another_waits)
+    other.join()
+    assert remote.fetched == ["a"]
+
+
+def test_the_bound_holds_after_every_fetch(tmp_path: Path) -> None:
+    remote, copies = Remote(length=100), LocalCopies(tmp_path, bytes_max=500)
+    for index in range(50):
+        mapped(copies, remote, f"{index:02d}")
+        assert sum(file.stat().st_size for file in copies.folder().iterdir()) <= 500
+
+
+def test_the_least_recently_mapped_copy_goes_first(tmp_path: Path) -> None:
+    remote, copies = Remote(length=100), LocalCopies(tmp_path, bytes_max=400)
+    for age, name in enumerate("abc"):
+        mapped(copies, remote, name)
+        os.utime(copies.folder() / name, (age, age))
+    mapped(copies, remote, "a")
+    mapped(copies, remote, "d")
+    assert names(copies) == ["a", "c", "d"]
+
+
+def test_a_removed_copy_stays_readable_where_it_is_mapped(tmp_path: Path) -> None:
+    remote, copies = Remote(length=100), LocalCopies(tmp_path, bytes_max=200)
+    held = copies.map("a", remote.fetch("a"))
+    for name in "bcd":
+        mapped(copies, remote, name)
+    assert "a" not in names(copies)
+    assert held.to_pybytes() == remote.contents("a")
+
+
+def test_an_object_larger_than_the_bound_is_mapped_all_the_same(tmp_path: Path) -> None:
+    remote, copies = Remote(length=1000), LocalCopies(tmp_path, bytes_max=10)
+    assert mapped(copies, remote, "a") == remote.contents("a")
+    assert mapped(copies, remote, "b") == remote.contents("b")
+    assert names(copies) == ["b"]
+
+
+def test_a_smaller_bound_is_kept_from_the_first_fetch(tmp_path: Path) -> None:
+    remote = Remote(length=100)
+    for name in "abcde":
+        mapped(LocalCopies(tmp_path), remote, name)
+    copies = LocalCopies(tmp_path, bytes_max=250)
+    mapped(copies, remote, "f")
+    assert len(names(copies)) == 2
+
+
+@pytest.mark.parametrize("left", [0, 3, 15, 16, 50, 115])
+def test_a_truncated_copy_is_fetched_again(tmp_path: Path, left: int) -> None:
+    remote, copies = Remote(length=100), LocalCopies(tmp_path)
+    mapped(copies, remote, "a")
+    os.truncate(copies.folder() / "a", left)
+    assert mapped(copies, remote, "a") == remote.contents("a")
+    assert remote.fetched == ["a", "a"]
+
+
+def test_a_copy_that_grew_is_fetched_again(tmp_path: Path) -> None:
+    remote, copies = Remote(length=100), LocalCopies(tmp_path)
+    mapped(copies, remote, "a")
+    with open(copies.folder() / "a", "ab") as file:
+        file.write(b"more")
+    assert mapped(copies, remote, "a") == remote.contents("a")
+
+
+def test_a_forgotten_copy_is_fetched_again(tmp_path: Path) -> None:
+    remote, copies = Remote(), LocalCopies(tmp_path)
+    mapped(copies, remote, "a")
+    copies.forget("a")
+    copies.forget("never was")
+    mapped(copies, remote, "a")
+    assert remote.fetched == ["a", "a"]
+
+
+def test_an_interrupted_fetch_leaves_nothing(tmp_path: Path) -> None:
+    remote, copies = Remote(), LocalCopies(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        copies.map("a", interrupted)
+    assert names(copies) == []
+    assert mapped(copies, remote, "a") == remote.contents("a")
+
+
+def test_what_a_crash_left_is_removed(tmp_path: Path) -> None:
+    copies = LocalCopies(tmp_path)
+    (copies.folder() / "crashed.part").write_bytes(b"half")
+    mapped(copies, Remote(), "a")
+    assert names(copies) == ["a"]
+
+
+def test_what_a_crash_left_does_not_spoil_the_next_fetch(tmp_path: Path) -> None:
+    remote, copies = Remote(length=10), LocalCopies(tmp_path)
+    (copies.folder() / "a.part").write_bytes(b"longer than the object itself is")
+    assert mapped(copies, remote, "a") == mapped(copies, remote, "a") == remote.contents("a")
+    assert remote.fetched == ["a"]
+
+
+def test_a_fetch_under_way_is_not_a_leftover(tmp_path: Path) -> None:
+    remote = Remote()
+    copies, other = LocalCopies(tmp_path), LocalCopies(tmp_path)
+
+    def fetch_while_another_scans(file: CopyFile) -> int:
+        mapped(other, remote, "b")
+        return remote.fetch("a")(file)
+
+    copies.map("a", fetch_while_another_scans)
+    assert names(copies) == ["a", "b"]
+
+
+def test_a_folder_that_a_cleaner_removed_is_made_again(tmp_path: Path) -> None:
+    remote, copies = Remote(), LocalCopies(tmp_path)
+    mapped(copies, remote, "a")
+    for file in copies.folder().iterdir():
+        file.unlink()
+    copies.folder().rmdir()
+    assert mapped(copies, remote, "a") == remote.contents("a")
+
+
+def test_others_may_not_look_into_the_folder(tmp_path: Path) -> None:
+    folder = LocalCopies(tmp_path).folder()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert folder.name == f"upsertflow-cache-{os.getuid()}"
+
+
+def test_a_link_that_somebody_planted_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"upsertflow-cache-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OptionError, match="belongs to another user") as caught:
+        LocalCopies(tmp_path).folder()
+    assert "storage.cache_dir" in caught.value.hint
+
+
+def test_a_folder_that_cannot_be_made_is_an_option_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OptionError, match="cannot be used") as caught:
+        LocalCopies(tmp_path / "file").folder()
+    assert "storage.cache_dir" in caught.value.hint
+
+
+def test_the_default_bound_leaves_most_of_the_disk_alone(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    assert 0 < LocalCopies(tmp_path).bytes_max <= status.f_frsize * status.f_blocks // 4
+
+
+def test_a_bound_is_part_of_the_repr(tmp_path: Path) -> None:
+    expected = f"LocalCopies('{tmp_path}/upsertflow-cache-{os.getuid()}', bytes_max=5_000)"
+    assert repr(LocalCopies(tmp_path, bytes_max=5000)) == expected

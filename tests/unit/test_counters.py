@@ -1,0 +1,66 @@
+"""Counters: every row that comes in is accounted for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_upsert.upsert.counters import EMPTY, Counters
+
+NAMES = list(EMPTY.to_json())
+ANY = st.fixed_dictionaries({name: st.integers(0, 9) for name in NAMES}).map(
+    lambda numbers: Counters(**numbers)
+)
+
+
+@given(a=ANY, b=ANY, c=ANY)
+def test_counters_add_up_in_any_grouping(a: Counters, b: Counters, c: Counters) -> None:
+    assert (a + b) + c == a + (b + c)
+    assert a + b == b + a
+    assert a + EMPTY == a
+
+
+@given(a=ANY, b=ANY)
+def test_what_was_added_can_be_taken_away(a: Counters, b: Counters) -> None:
+    assert (a + b) - b == a
+
+
+@given(a=ANY)
+def test_the_derived_numbers_follow_their_formulas(a: Counters) -> None:
+    gone = a.deletes + a.displaced + a.retracted
+    assert a.eligible == a.inserts + a.updates + a.deletes + a.absent + a.quarantined
+    assert a.result_count == a.updates + a.deletes + a.displaced
+    assert a.output_count == a.inserts + 2 * a.updates + gone
+    assert a.live_delta == a.inserts - gone
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("rows", "retracted", "displaced")])
+def test_a_row_under_any_reason_balances_a_row_that_came_in(name: str) -> None:
+    assert Counters(rows=1, **{name: 1}).is_balanced
+    assert not Counters(**{name: 1}).is_balanced
+
+
+def test_a_row_without_a_reason_is_not_balanced() -> None:
+    assert not Counters(rows=1).is_balanced
+
+
+def test_rows_retracted_by_an_overwrite_did_not_come_in() -> None:
+    assert Counters(retracted=5).is_balanced
+
+
+def test_a_displaced_row_is_counted_with_the_quarantined_one_that_took_it_away() -> None:
+    assert Counters(rows=1, quarantined=1, displaced=1).is_balanced
+
+
+@given(a=ANY)
+def test_counters_survive_json(a: Counters) -> None:
+    assert Counters.from_json(a.to_json()) == a
+
+
+def test_counters_of_an_older_release_are_completed_with_zeros() -> None:
+    assert Counters.from_json({"rows": 2, "inserts": 2}) == Counters(rows=2, inserts=2)
+
+
+def test_counters_of_a_newer_release_are_left_out() -> None:
+    assert Counters.from_json({"rows": 2, "sideways": 1}) == Counters(rows=2)

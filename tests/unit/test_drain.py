@@ -1,0 +1,90 @@
+"""The drain: what one command does, for each state of its key."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_upsert.hashing import hash_keys
+from spark_upsert.schema import Scope
+from spark_upsert.state.lookup import find
+from spark_upsert.state.rows import BatchPart, Rows
+from spark_upsert.upsert.counters import Counters
+from spark_upsert.upsert.drain import Outcome, classify, count
+from tests.support.model import Command
+from tests.support.tables import batch_of, schema_of
+
+ROW = Command("k", 1, 5)
+TOMBSTONE = Command("k", None, 5)
+T, E, A = Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL
+
+
+def outcome(scope: Scope, entry: Command | None, command: Command) -> Outcome:
+    schema = schema_of(scope, key=pa.string())
+    commands = Rows(schema, [BatchPart(batch_of(schema, [command]))])
+    state = [] if entry is None else [(BatchPart(batch_of(schema, [entry])), 1)]
+    keys = commands.take(["k"], np.array([0]))
+    found = find(schema, state, hash_keys(keys, seed=schema.hash_seed), keys)
+    return Outcome(classify(commands, np.array([0]), found, scope)[0])
+
+
+@pytest.mark.parametrize(
+    ("scope", "entry", "command", "expected"),
+    [
+        (T, None, Command("k", 2, 1), "INSERT"),
+        (T, None, Command("k", None, 1), "ABSENT"),
+        (T, ROW, Command("k", 2, 6), "UPDATE"),
+        (T, ROW, Command("k", None, 6), "DELETE"),
+        (T, ROW, Command("k", 2, 5), "DUPLICATE"),
+        (T, ROW, Command("k", None, 5), "DUPLICATE"),
+        (T, ROW, Command("k", 2, 4), "STALE"),
+        (T, ROW, Command("k", None, 4), "STALE"),
+        (T, TOMBSTONE, Command("k", 2, 6), "INSERT"),
+        (T, TOMBSTONE, Command("k", None, 6), "ABSENT"),
+        (T, TOMBSTONE, Command("k", 2, 5), "DUPLICATE"),
+        (T, TOMBSTONE, Command("k", 2, 4), "STALE"),
+        (E, ROW, Command("k", 2, 4), "UPDATE"),
+        (E, ROW, Command("k", 2, 5), "UPDATE"),
+        (E, ROW, Command("k", None, 4), "DELETE"),
+        (E, TOMBSTONE, Command("k", 2, 4), "INSERT"),
+        (E, TOMBSTONE, Command("k", None, 4), "ABSENT"),
+        (E, None, Command("k", None, 4), "ABSENT"),
+        (A, None, Command("k", 2), "INSERT"),
+        (A, ROW, Command("k", 2), "UPDATE"),
+        (A, ROW, Command("k", 1), "UPDATE"),
+        (A, ROW, Command("k", None), "DELETE"),
+        (A, TOMBSTONE, Command("k", 2), "INSERT"),
+        (A, TOMBSTONE, Command("k", None), "ABSENT"),
+        (T, Command("other", 1, 9), Command("k", 2, 1), "INSERT"),
+    ],
+    ids=lambda v: v.value if isinstance(v, Scope) else str(v),
+)
+def test_the_outcome_of_a_command(
+    scope: Scope, entry: Command | None, command: Command, expected: str
+) -> None:
+    assert outcome(scope, entry, command).name == expected
+
+
+def test_each_outcome_is_counted_under_its_name() -> None:
+    outcomes = np.array([0, 1, 1, 2, 2, 2, 3, 4, 4, 5], dtype=np.int8)
+    assert count(outcomes) == Counters(
+        inserts=1, updates=2, deletes=3, absent=1, stale=2, duplicates=1
+    )
+
+
+def test_nothing_is_counted_as_nothing() -> None:
+    assert count(np.array([], dtype=np.int8)) == Counters()
+
+
+@pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope {scope.value}")
+def test_outcomes_stand_in_the_order_of_the_commands(scope: Scope) -> None:
+    schema = schema_of(scope)
+    commands = [Command(key, None if key % 3 else key, 1) for key in range(50)]
+    batch = batch_of(schema, commands).sort_by("__hash")
+    rows = Rows(schema, [BatchPart(batch)])
+    found = find(schema, [], rows.hashes, rows.take(["k"], np.arange(50)))
+    expected = [
+        Outcome.INSERT if key % 3 == 0 else Outcome.ABSENT for key in batch["k"].to_pylist()
+    ]
+    assert classify(rows, np.arange(50), found, scope).tolist() == expected

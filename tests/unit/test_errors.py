@@ -1,0 +1,115 @@
+"""Errors: they cross processes whole, and say what to do."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+import spark_upsert.errors as errors
+from spark_upsert.errors import (
+    CorruptionError,
+    DataLossError,
+    OptionError,
+    SchemaError,
+    TableNotFoundError,
+    UpsertFlowError,
+    did_you_mean,
+    nearest,
+)
+
+
+def subclasses(cls: type[UpsertFlowError]) -> Iterator[type[UpsertFlowError]]:
+    yield cls
+    for child in cls.__subclasses__():
+        yield from subclasses(child)
+
+
+ALL = sorted(set(subclasses(UpsertFlowError)), key=lambda cls: cls.__name__)
+
+BUILT = [
+    OptionError.unknown("pth", ["path", "keys"]),
+    OptionError.missing("path", "where the table lies"),
+    OptionError.invalid("limit", -1, "a positive number"),
+    SchemaError.missing_column("id", ["idd", "name"], role="key column"),
+    TableNotFoundError.at("/lake/orders"),
+    CorruptionError.in_file("data/1.arrow", "12 bytes", "7"),
+]
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_an_error_survives_pickle_with_its_fields(cls: type[UpsertFlowError]) -> None:
+    error = cls("what happened.", hint="do this.", column="id", count=3)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is cls
+    assert (copy.message, copy.hint) == (error.message, error.hint)
+    assert copy.fields == {"column": "id", "count": 3}
+    assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize("error", BUILT, ids=lambda error: error.message)
+def test_a_built_error_survives_pickle(error: UpsertFlowError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.fields) == (str(error), error.fields)
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_a_code_is_stable_and_unique(cls: type[UpsertFlowError]) -> None:
+    assert cls.code.isupper()
+    assert [other.code for other in ALL].count(cls.code) == 1
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_the_text_shows_code_message_and_hint(cls: type[UpsertFlowError]) -> None:
+    text = str(cls("this was found.", hint="do that."))
+    assert text == f"[{cls.code}] this was found.\n\nHint: do that."
+
+
+@pytest.mark.parametrize("error", BUILT, ids=lambda error: error.message)
+def test_every_built_error_has_a_hint(error: UpsertFlowError) -> None:
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("cls", "builtin"),
+    [
+        (OptionError, ValueError),
+        (SchemaError, ValueError),
+        (errors.DataError, ValueError),
+        (TableNotFoundError, FileNotFoundError),
+        (errors.ContentionError, TimeoutError),
+    ],
+)
+def test_an_error_is_also_the_builtin_that_a_user_would_catch(
+    cls: type[Exception], builtin: type[Exception]
+) -> None:
+    assert issubclass(cls, builtin)
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    assert "Did you mean 'sequenceBy'?" in str(
+        OptionError.unknown("sequenceby", ["keys", "sequenceBy"])
+    )
+
+
+def test_without_a_near_name_all_are_listed() -> None:
+    assert did_you_mean("zzz", ["path", "keys"]) == "Choose one of: keys, path."
+
+
+def test_the_nearest_name_ignores_case() -> None:
+    assert nearest("ORDER_ID", ["order_id", "name"]) == "order_id"
+
+
+def test_nothing_is_near_an_unlike_name() -> None:
+    assert nearest("zzz", ["path"]) is None
+
+
+def test_a_damaged_file_is_named() -> None:
+    error = CorruptionError.in_file("data/1.arrow", "12 bytes", "7")
+    assert "data/1.arrow" in str(error)
+    assert error.fields == {"path": "data/1.arrow"}
+
+
+def test_data_loss_is_no_corruption() -> None:
+    assert not issubclass(DataLossError, CorruptionError)

@@ -1,0 +1,440 @@
+"""The log: a chain of versions that each exist whole or not at all, made by one writer each."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from spark_upsert.errors import ContentionError, CorruptionError, DataLossError, TableNotFoundError
+from spark_upsert.schema import Scope
+from spark_upsert.state import log as log_module
+from spark_upsert.state.log import CHECKPOINT_EVERY, Log, commit_path
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.store import Store
+from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
+from tests.support.tables import Ticks, schema_of
+
+SCHEMA = schema_of(Scope.TABLE)
+
+
+def created(store: Store) -> Log:
+    log = Log(store, clock=Ticks())
+    commit = Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=SCHEMA)
+    assert log.create(commit)
+    return log
+
+
+def epoch(writer: str = "w", number: int | None = None) -> Callable[[Manifest], Commit | None]:
+    """Return what proposes an empty epoch, once per transaction."""
+    transaction = None if number is None else Transaction(writer=writer, number=number)
+
+    def propose(head: Manifest) -> Commit | None:
+        if transaction is not None and head.has(transaction):
+            return None
+        return Commit(
+            version=0,
+            kind=Kind.APPEND,
+            timestamp_ms=0,
+            token="",
+            transaction=transaction,
+            live_rows=head.live_rows + 1,
+        )
+
+    return propose
+
+
+def grown(store: Store, count: int) -> Log:
+    log = created(store)
+    for _ in range(count):
+        log.append(epoch())
+    return log
+
+
+# -- reading -------------------------------------------------------------------------
+
+
+def test_without_version_0_there_is_no_table() -> None:
+    log = Log(MemoryStore())
+    assert log.try_head() is None
+    with pytest.raises(TableNotFoundError):
+        log.head()
+
+
+def test_the_first_version_is_0() -> None:
+    log = created(MemoryStore())
+    assert log.head().version == 0
+    assert log.head().schema == SCHEMA
+
+
+def test_a_table_is_created_once() -> None:
+    store = MemoryStore()
+    created(store)
+    commit = Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=SCHEMA)
+    assert not Log(store, clock=Ticks()).create(commit)
+
+
+def test_each_append_takes_the_next_version() -> None:
+    log = created(MemoryStore())
+    committed = [log.append(epoch()) for _ in range(3)]
+    assert [commit and commit.version for commit in committed] == [1, 2, 3]
+
+
+def test_an_open_log_sees_what_others_commit() -> None:
+    store = MemoryStore()
+    reader, writer = created(store), Log(store, clock=Ticks())
+    writer.append(epoch())
+    assert reader.head().version == 1
+
+
+@pytest.mark.parametrize("version", range(4), ids=lambda v: f"at version {v}")
+def test_every_version_can_be_read_again(version: int) -> None:
+    log = grown(MemoryStore(), 3)
+    manifest = log.at(version)
+    assert (manifest.version, manifest.live_rows) == (version, version)
+
+
+@pytest.mark.parametrize("version", [-1, 4], ids=["below the first", "beyond the newest"])
+def test_a_version_that_is_not_there_is_an_error(version: int) -> None:
+    log = grown(MemoryStore(), 3)
+    with pytest.raises(DataLossError, match=f"version {version} "):
+        log.at(version)
+    with pytest.raises(DataLossError, match=f"version {version} "):
+        log.commit(version)
+
+
+def test_the_newest_version_costs_one_read_if_nothing_is_new() -> None:
+    store = MemoryStore()
+    steps = Steps()
+    log = Log(FaultyStore(store, steps), clock=Ticks())
+    grown(store, 5)
+    log.head()
+    before = len(steps.names)
+    log.head()
+    assert steps.names[before:] == [f"read {commit_path(6)}"]
+
+
+def test_commits_are_yielded_for_a_half_open_range() -> None:
+    log = grown(MemoryStore(), 4)
+    assert [commit.version for commit in log.commits(2, 4)] == [2, 3]
+
+
+# -- time ----------------------------------------------------------------------------
+
+
+def test_timestamps_grow_even_if_the_clock_goes_back() -> None:
+    store = MemoryStore()
+    times = iter([5.0, 9.0, 3.0, 3.0, 20.0])
+    log = Log(store, clock=lambda: next(times))
+    log.create(Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=SCHEMA))
+    for _ in range(4):
+        log.append(epoch())
+    stamps = [commit.timestamp_ms for commit in log.commits(0, 5)]
+    assert stamps == [5000, 9000, 9001, 9002, 20000]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "version"),
+    [
+        pytest.param(1.0, 0, id="just when it was made"),
+        pytest.param(1.5, 0, id="between two versions"),
+        pytest.param(3.0, 2, id="just when a version was made"),
+        pytest.param(2.999, 1, id="a millisecond before it"),
+        pytest.param(99.0, 3, id="long after the newest"),
+    ],
+)
+def test_a_timestamp_means_the_version_that_was_current(seconds: float, version: int) -> None:
+    store = MemoryStore()
+    times = iter([1.0, 2.0, 3.0, 4.0])
+    log = Log(store, clock=lambda: next(times))
+    log.create(Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=SCHEMA))
+    for _ in range(3):
+        log.append(epoch())
+    assert log.at_timestamp(int(seconds * 1000)).version == version
+
+
+def test_a_timestamp_before_the_table_is_an_error_with_its_beginning() -> None:
+    log = created(MemoryStore())
+    with pytest.raises(DataLossError, match="2023-11-14T22:13:21Z"):
+        log.at_timestamp(1)
+
+
+# -- races ---------------------------------------------------------------------------
+
+
+def test_threads_that_race_each_get_a_version_of_their_own() -> None:
+    store = MemoryStore()
+    created(store)
+    taken: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def write(writer: int) -> None:
+        log = Log(store, clock=Ticks())
+        barrier.wait()
+        for number in range(10):
+            commit = log.append(epoch(f"w{writer}", number))
+            assert commit is not None
+            taken.append(commit.version)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(1, 81))
+    head = Log(store).head()
+    assert head.live_rows == 80
+    assert head.transactions == {f"w{writer}": 9 for writer in range(8)}
+
+
+def test_threads_that_share_a_log_each_get_a_version_of_their_own() -> None:
+    log = created(MemoryStore())
+    threads = [
+        threading.Thread(target=lambda: [log.append(epoch()) for _ in range(10)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.head().version == log.head().live_rows == 40
+
+
+def test_a_loser_of_the_race_proposes_again_upon_the_winner() -> None:
+    store = MemoryStore()
+    log, other = created(store), Log(store, clock=Ticks())
+    seen: list[int] = []
+
+    def propose(head: Manifest) -> Commit | None:
+        seen.append(head.version)
+        if len(seen) == 1:
+            other.append(epoch("other", 1))
+        return epoch("own", 1)(head)
+
+    commit = log.append(propose)
+    assert commit is not None
+    assert commit.version == 2
+    assert seen == [0, 1]
+
+
+def test_a_proposal_that_is_no_longer_wanted_writes_nothing() -> None:
+    store = MemoryStore()
+    log = created(store)
+    log.append(epoch("w", 1))
+    before = dict(store.objects)
+    assert log.append(epoch("w", 1)) is None
+    assert store.objects == before
+
+
+class AlwaysLate(MemoryStore):
+    """A store on which another writer is always faster."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if path != commit_path(0):
+            theirs = {**json.loads(data), "token": "theirs"}
+            theirs.pop("crc", None)
+            super().put_if_absent(path, log_module.encode(theirs))
+        return super().put_if_absent(path, data)
+
+
+def test_a_writer_that_loses_every_race_gives_up_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_module, "COMMIT_TRIES_MAX", 5)
+    log = created(AlwaysLate())
+    with pytest.raises(ContentionError, match="5 attempts"):
+        log.append(epoch())
+
+
+# -- errors after the effect ---------------------------------------------------------
+
+
+class Flaky(MemoryStore):
+    """A store whose next conditional put behaves as told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next_put: Callable[[str, bytes], bool] | None = None
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        put, self.next_put = self.next_put, None
+        return put(path, data) if put else super().put_if_absent(path, data)
+
+
+def test_an_error_after_the_effect_is_a_success() -> None:
+    store = Flaky()
+    log = created(store)
+
+    def put(path: str, data: bytes) -> bool:
+        store.put_if_absent(path, data)
+        raise TimeoutError("no answer")
+
+    store.next_put = put
+    commit = log.append(epoch())
+    assert commit is not None
+    assert log.head().version == 1
+
+
+def test_an_error_before_the_effect_is_an_error() -> None:
+    store = Flaky()
+    log = created(store)
+
+    def put(path: str, data: bytes) -> bool:
+        raise TimeoutError("no answer")
+
+    store.next_put = put
+    with pytest.raises(TimeoutError):
+        log.append(epoch())
+    assert log.head().version == 0
+
+
+def test_an_error_while_another_writer_wins_is_a_lost_race() -> None:
+    store = Flaky()
+    log, other = created(store), Log(store, clock=Ticks())
+
+    def put(path: str, data: bytes) -> bool:
+        other.append(epoch("other", 7))
+        raise TimeoutError("no answer")
+
+    store.next_put = put
+    commit = log.append(epoch("own", 1))
+    assert commit is not None
+    assert commit.version == 2
+    assert log.head().transactions == {"other": 7, "own": 1}
+
+
+def test_a_put_that_a_client_repeats_is_not_taken_for_anothers() -> None:
+    """A client that retries by itself is told that the object exists: its own first try did it."""
+    store = Flaky()
+    log = created(store)
+
+    def put(path: str, data: bytes) -> bool:
+        store.put_if_absent(path, data)
+        return store.put_if_absent(path, data)
+
+    store.next_put = put
+    commit = log.append(epoch())
+    assert commit is not None
+    assert (commit.version, log.head().version) == (1, 1)
+
+
+def test_creation_is_settled_by_the_token_too() -> None:
+    store = Flaky()
+
+    def put(path: str, data: bytes) -> bool:
+        store.put_if_absent(path, data)
+        raise TimeoutError("no answer")
+
+    store.next_put = put
+    created(store)
+
+
+# -- checkpoints ---------------------------------------------------------------------
+
+
+def test_with_and_without_checkpoints_the_log_reads_the_same() -> None:
+    store = MemoryStore()
+    grown(store, 2 * CHECKPOINT_EVERY + 3)
+    bare = MemoryStore()
+    bare.objects = {path: data for path, data in store.objects.items() if "checkpoint" not in path}
+    assert len(bare.objects) < len(store.objects)
+    for version in (0, 1, CHECKPOINT_EVERY - 1, CHECKPOINT_EVERY, 2 * CHECKPOINT_EVERY + 3):
+        assert Log(store).at(version) == Log(bare).at(version)
+    assert Log(store).head() == Log(bare).head()
+
+
+def test_a_fresh_reader_replays_at_most_the_commits_behind_a_checkpoint() -> None:
+    store = MemoryStore()
+    grown(store, CHECKPOINT_EVERY + 3)
+    steps = Steps()
+    Log(FaultyStore(store, steps)).head()
+    # The hint, the checkpoint, three commits, the look for a fourth, and whether the checkpoint
+    # is still part of the log; then the newest one is made durable.
+    assert len(steps.names) == 8
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda objects, hint: objects.pop(hint), id="absent"),
+        pytest.param(lambda objects, hint: objects.update({hint: b"{"}), id="torn"),
+        pytest.param(lambda objects, hint: objects.update({hint: b'{"version":0}'}), id="old"),
+        pytest.param(lambda objects, hint: objects.update({hint: b'{"version":100}'}), id="ahead"),
+    ],
+)
+def test_the_hint_may_be(damage: Callable[[dict[str, bytes], str], None]) -> None:
+    store = MemoryStore()
+    head = grown(store, CHECKPOINT_EVERY + 1).head()
+    damage(store.objects, "_log/_last_checkpoint")
+    assert Log(store).head() == head
+
+
+@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
+@pytest.mark.parametrize("which", [0, 1, 2, 3], ids=lambda n: f"at step {n} behind the commit")
+def test_a_checkpoint_that_fails_does_not_fail_the_commit(which: int, moment: Moment) -> None:
+    store = MemoryStore()
+    grown(store, CHECKPOINT_EVERY - 1)
+    probe = Steps()
+    trial = MemoryStore()
+    trial.objects = dict(store.objects)
+    Log(FaultyStore(trial, probe), clock=Ticks()).append(epoch())
+    step = probe.names.index(f"put_if_absent {commit_path(CHECKPOINT_EVERY)}") + 1 + which
+    log = Log(FaultyStore(store, Steps(Fault(step, moment, BrokenError))), clock=Ticks())
+    commit = log.append(epoch())
+    assert commit is not None
+    assert Log(store).head().version == CHECKPOINT_EVERY
+
+
+# -- damage --------------------------------------------------------------------------
+
+
+def test_a_record_that_is_no_json_is_named() -> None:
+    store = MemoryStore()
+    grown(store, 2)
+    store.objects[commit_path(1)] = b"{"
+    with pytest.raises(CorruptionError, match=commit_path(1)):
+        Log(store).head()
+
+
+def test_a_flipped_bit_in_a_commit_is_named() -> None:
+    store = MemoryStore()
+    grown(store, 1)
+    intact = store.objects[commit_path(1)]
+    for position in range(len(intact)):
+        damaged = bytearray(intact)
+        damaged[position] ^= 1 << (position % 7)
+        store.objects[commit_path(1)] = bytes(damaged)
+        with pytest.raises(CorruptionError, match=commit_path(1)):
+            Log(store).head()
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_named() -> None:
+    store = MemoryStore()
+    grown(store, CHECKPOINT_EVERY)
+    path = commit_path(CHECKPOINT_EVERY).replace(".json", ".checkpoint.json")
+    intact = store.objects[path]
+    for position in range(0, len(intact), 13):
+        damaged = bytearray(intact)
+        damaged[position] ^= 1
+        store.objects[path] = bytes(damaged)
+        with pytest.raises(CorruptionError, match="checkpoint"):
+            Log(store).head()
+
+
+def test_a_newer_format_is_refused_by_name() -> None:
+    store = MemoryStore()
+    grown(store, 1)
+    record = json.loads(store.objects[commit_path(1)])
+    record.pop("crc", None)
+    store.objects[commit_path(1)] = log_module.encode({**record, "format": 99})
+    with pytest.raises(CorruptionError, match="format 99; a newer release"):
+        Log(store).head()
+
+
+def test_a_commit_of_another_version_is_named() -> None:
+    store = MemoryStore()
+    grown(store, 2)
+    store.objects[commit_path(2)] = store.objects[commit_path(1)]
+    with pytest.raises(CorruptionError, match=commit_path(2)):
+        Log(store).head()

@@ -1,0 +1,184 @@
+"""What is installed, under which names, and who imports whom: Spark and pickles rest on it."""
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from pickle import loads
+
+import pytest
+from pyspark import cloudpickle
+
+import pyspark_upsertflow
+import spark_upsert
+import spark_upsert_sink
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "spark_upsert": ROOT / "spark_upsert",
+    "spark_upsert_sink": ROOT / "sink" / "spark_upsert_sink",
+    "pyspark_upsertflow": ROOT / "datasource" / "pyspark_upsertflow",
+}
+ROOTS = [folder.parent for folder in PACKAGES.values()]
+
+# Imports point one way: pyspark_upsertflow -> spark_upsert_sink -> spark_upsert. `datasource` and
+# `sink` are folders: through them a second copy of each class comes to life, whose pickle names a
+# module that no worker has.
+FOLDER_NAMES = {"datasource", "sink"}
+FORBIDDEN = {
+    "spark_upsert": FOLDER_NAMES | {"pyspark", "py4j", "pyspark_upsertflow", "spark_upsert_sink"},
+    "spark_upsert_sink": FOLDER_NAMES | {"pyspark_upsertflow"},
+    "pyspark_upsertflow": FOLDER_NAMES,
+}
+
+
+def imported_names(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and top-level name of every absolute import, those inside functions included."""
+    for node in ast.walk(ast.parse(file.read_text(), filename=str(file))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, (node.module or "").partition(".")[0]
+
+
+def violations(folder: Path, forbidden: set[str]) -> list[str]:
+    return [
+        f"{file.relative_to(folder)}:{line} imports {name}"
+        for file in sorted(folder.rglob("*.py"))
+        for line, name in imported_names(file)
+        if name in forbidden
+    ]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_one_way(package: str) -> None:
+    assert violations(PACKAGES[package], FORBIDDEN[package]) == []
+
+
+@pytest.mark.parametrize("folder", ["tests", "integration", "tools", "examples", "benchmarks"])
+def test_nobody_imports_a_source_root_by_its_folder_name(folder: str) -> None:
+    assert violations(ROOT / folder, FOLDER_NAMES) == []
+
+
+def test_the_layer_test_sees_a_forbidden_import(tmp_path: Path) -> None:
+    hidden = "def f():\n    from sink.spark_upsert_sink import writer\n"
+    (tmp_path / "sly.py").write_text(hidden)
+    assert violations(tmp_path, FOLDER_NAMES) == ["sly.py:2 imports sink"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_folder_with_a_module_is_a_package(package: str) -> None:
+    # A namespace package is importable from a checkout and not from a zip.
+    folders = {file.parent for file in PACKAGES[package].rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_tells_that_it_is_typed(package: str) -> None:
+    assert (PACKAGES[package] / "py.typed").exists()
+
+
+def test_spark_sees_the_source() -> None:
+    # The call that Spark's lookup worker makes; a package behind an import hook hides from it.
+    assert "pyspark_upsertflow" in {module.name for module in pkgutil.iter_modules()}
+
+
+def test_spark_looks_into_no_other_package_of_ours() -> None:
+    assert [name for name in PACKAGES if name.startswith("pyspark_")] == ["pyspark_upsertflow"]
+
+
+def test_the_source_is_pickled_by_reference() -> None:
+    pickled = cloudpickle.dumps(pyspark_upsertflow.DefaultSource)  # type: ignore[no-untyped-call]
+    assert len(pickled) < 200
+    assert loads(pickled) is pyspark_upsertflow.DefaultSource
+
+
+def test_no_module_is_known_by_its_folder_name() -> None:
+    for package in (spark_upsert, spark_upsert_sink, pyspark_upsertflow):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    assert [name for name in sys.modules if name.partition(".")[0] in FOLDER_NAMES] == []
+
+
+# Every user of any Python source pays for this import and, if it raises, loses every such source.
+HEAVY = ("numpy", "pandas", "pyarrow", "spark_upsert", "spark_upsert_sink")
+
+
+def run(program: str, *roots: Path) -> str:
+    """Run a program in a fresh interpreter that looks for modules in `roots` first."""
+    prelude = f"import sys; sys.path[:0] = {[str(root) for root in roots]!r}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_source_can_be_imported_where_pyarrow_cannot() -> None:
+    program = f"""
+for name in {HEAVY!r}:
+    sys.modules[name] = None  # importing it raises
+import pyspark_upsertflow
+print(pyspark_upsertflow.DefaultSource.name())
+"""
+    assert run(program, *ROOTS) == "upsertflow"
+
+
+def test_importing_the_source_loads_nothing_heavy() -> None:
+    # pyspark itself may load numpy or pandas where they are installed; only what we add counts.
+    program = f"""
+import pyspark.sql.datasource, pyspark.sql.streaming.datasource, pyspark.sql.types
+before = set(sys.modules)
+import pyspark_upsertflow
+print(sorted({{name.partition(".")[0] for name in set(sys.modules) - before}} & set({HEAVY!r})))
+"""
+    assert run(program, *ROOTS) == "[]"
+
+
+def test_every_command_that_is_installed_can_be_started() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for command, target in project.get("scripts", {}).items():
+        assert callable(EntryPoint(command, target, "console_scripts").load())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    options = ["--target", "wheel", "--directory", str(target)]
+    command = [sys.executable, "-m", "hatchling", "build", *options]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = target.glob("*.whl")
+    return wheel
+
+
+def test_the_wheel_installs_three_names_and_no_more(wheel: Path) -> None:
+    names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in names if not name.endswith(".dist-info")} == set(PACKAGES)
+
+
+def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
+    installed = set(zipfile.ZipFile(wheel).namelist())
+    expected = {
+        f"{package}/{file.relative_to(folder).as_posix()}"
+        for package, folder in PACKAGES.items()
+        for file in folder.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert expected - installed == set()
+
+
+def test_the_wheel_can_be_imported_without_being_unpacked(wheel: Path) -> None:
+    # This is how `--packages` and `--py-files` bring it to a worker.
+    program = """
+import pyspark_upsertflow, spark_upsert, spark_upsert_sink
+print({m.__name__: m.__file__ for m in (pyspark_upsertflow, spark_upsert, spark_upsert_sink)})
+"""
+    files = ast.literal_eval(run(program, wheel))
+    assert files == {package: str(wheel / package / "__init__.py") for package in PACKAGES}

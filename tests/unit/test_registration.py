@@ -1,0 +1,104 @@
+"""The class that ``register`` gives to Spark finds its package where nobody prepared the way."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from pyspark_upsertflow.registration import by_value
+
+REAL = """
+class DefaultSource:
+    def __init__(self, options): self.options = options
+    def schema(self): return f"{__file__} {self.options['path']}"
+"""
+
+# A worker: `root` is where Spark says its files are, and an installed package can be hidden.
+WORKER = """
+import importlib.machinery, os, pickle, sys
+from pyspark import SparkFiles, cloudpickle
+
+pickled, root, installed = sys.argv[1:]
+SparkFiles._root_directory, SparkFiles._is_running_on_worker = root, True
+
+class OnlyInArchives:
+    def find_spec(name, path=None, target=None):
+        if name == "pyspark_upsertflow":
+            archives = filter(os.path.isfile, sys.path)
+            spec = importlib.machinery.PathFinder.find_spec(name, list(archives))
+            if spec is None:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            return spec
+
+if installed == "hidden":
+    sys.meta_path.insert(0, OnlyInArchives)
+
+source = pickle.load(open(pickled, "rb"))({"path": "/lake"})
+source = pickle.loads(cloudpickle.dumps(source))
+assert "pyspark_upsertflow" not in sys.modules, "to travel must import nothing"
+print(source.name(), source.schema())
+"""
+
+
+def work(
+    folder: Path, archive: str | None, root: Path, installed: str = "hidden"
+) -> subprocess.CompletedProcess[str]:
+    pickled = folder / "source.pickle"
+    pickled.write_bytes(cloudpickle.dumps(by_value(archive)))  # type: ignore[no-untyped-call]
+    return subprocess.run(
+        [sys.executable, "-c", WORKER, pickled, root, installed],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def write_archive(file: Path) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("pyspark_upsertflow/__init__.py", REAL)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("place", "root"),
+    [
+        pytest.param("files", "files", id="the files of the session"),
+        pytest.param("files", "files/streaming_job", id="the folder above, for a streaming source"),
+        pytest.param("driver", "files", id="where the driver has it"),
+        pytest.param(".", "files", id="the working folder"),
+    ],
+)
+def test_the_archive_is_found_in(tmp_path: Path, place: str, root: str) -> None:
+    archive = write_archive(tmp_path / place / "upsertflow.jar")
+    driver = str(tmp_path / "driver" / "upsertflow.jar")
+    done = work(tmp_path, driver, tmp_path / root)
+    assert done.returncode == 0, done.stderr
+    name, file, path = done.stdout.split()
+    assert (name, path) == ("upsertflow", "/lake")
+    assert Path(tmp_path, file).resolve().is_relative_to(archive)
+
+
+def test_the_archive_wins_over_an_installed_package(tmp_path: Path) -> None:
+    # What the driver imported is what the workers must import, else their pickles do not fit.
+    archive = write_archive(tmp_path / "upsertflow.jar")
+    done = work(tmp_path, archive, tmp_path, installed="visible")
+    assert done.returncode == 0, done.stderr
+    assert archive in done.stdout
+
+
+def test_a_package_that_is_nowhere_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    done = work(tmp_path, "/gone/upsertflow.jar", tmp_path)
+    assert "ModuleNotFoundError" in done.stderr
+    assert "/gone/upsertflow.jar" in done.stderr
+    assert "\n\nHint: run `pip install upsertflow`" in done.stderr
+
+
+def test_the_class_is_small() -> None:
+    # It travels with every query. The engine does not.
+    pickled = cloudpickle.dumps(by_value("/some/archive.jar"))  # type: ignore[no-untyped-call]
+    assert len(pickled) < 8_192

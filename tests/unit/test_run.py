@@ -1,0 +1,429 @@
+"""Run files: what was written is read back, and damage is an error, never other data."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import CorruptionError
+from spark_upsert.hashing import HASH_END, hash_keys
+from spark_upsert.schema import DIFF, HASH, Scope, TableSchema
+from spark_upsert.state.lookup import find
+from spark_upsert.state.rows import Rows, RunPart
+from spark_upsert.state.run import PAGE_BYTES, RUNS, Run, RunCache, RunFile, Span, write_run
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.upsert.changes import ChangeOptions, plan, read_changes
+from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.table import Table
+from tests.support.stores import MemoryStore
+from tests.support.tables import make_table
+
+WIDE = {
+    "k": pa.string(),
+    "n": pa.int64(),
+    "flag": pa.bool_(),
+    "price": pa.decimal128(10, 2),
+    "at": pa.timestamp("us", tz="UTC"),
+    "tags": pa.list_(pa.string()),
+    "m": pa.map_(pa.string(), pa.int64()),
+    "s": pa.struct({"x": pa.int64(), "y": pa.string()}),
+    "empty": pa.string(),
+    "nothing": pa.int64(),
+}
+
+
+def wide_row(number: int, version: int) -> dict[str, Any]:
+    return {
+        "k": f"key {number}" + "!" * (number % 90),
+        "n": None if number % 7 == 0 else number * 10 + version,
+        "flag": None if number % 5 == 0 else number % 2 == 0,
+        "price": Decimal(number) / 100,
+        "at": dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=number),
+        "tags": None if number % 3 == 0 else [f"t{i}" for i in range(number % 4)],
+        "m": [(str(i), None if i else number) for i in range(number % 3)],
+        "s": None if number % 11 == 0 else {"x": number, "y": None if number % 2 else "y"},
+        "empty": "",
+        "nothing": None,
+    }
+
+
+def wide_table(count: int, *, columns: int = 0) -> tuple[Table, MemoryStore]:
+    """Return a table of two epochs, the second of which updates every fourth key."""
+    names = {**WIDE, **{f"column_{i:03d}": pa.int32() for i in range(columns)}}
+    schema = TableSchema.of(pa.schema(names), keys=["k"], hash_seed=3)
+    store = MemoryStore()
+    table = make_table(store, schema)
+    for version, step in ((1, 1), (2, 4)):
+        rows = [wide_row(number, version) for number in range(0, count, step)]
+        table.append(pa.Table.from_pylist(rows, schema=schema.columns))
+    return table, store
+
+
+def contents(batches: Any) -> list[str]:
+    return sorted(repr(row) for batch in batches for row in batch.to_pylist())
+
+
+def as_arrow(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=pa.schema(WIDE))
+
+
+def test_what_is_written_is_read_back() -> None:
+    table, _ = wide_table(500)
+    expected = [wide_row(number, 1 if number % 4 else 2) for number in range(500)]
+    assert contents(table.at().read()) == contents([as_arrow(expected)])
+
+
+@pytest.mark.parametrize("column", WIDE)
+def test_one_column_is_read_back(column: str) -> None:
+    table, _ = wide_table(60)
+    expected = as_arrow([wide_row(n, 1 if n % 4 else 2) for n in range(60)])
+    assert contents(table.at().read([column])) == contents([expected.select([column])])
+
+
+def test_without_columns_there_is_still_a_number_of_rows() -> None:
+    table, _ = wide_table(60)
+    assert sum(batch.num_rows for batch in table.at().read([])) == 60
+
+
+def test_a_run_is_an_arrow_file_for_everyone() -> None:
+    table, store = wide_table(30)
+    file = table.log.commit(1).added[0]
+    read = pa.ipc.open_file(store.map(file.path)).read_all()
+    assert read.num_rows == 30
+    assert read.schema.names == table.log.head().schema.run.names
+    assert read.column(HASH).to_pylist() == sorted(read.column(HASH).to_pylist())
+
+
+def test_the_log_knows_size_and_hashes_of_a_run() -> None:
+    table, store = wide_table(30)
+    file = table.log.commit(1).added[0]
+    hashes = hash_keys([pa.array([wide_row(n, 1)["k"] for n in range(30)])], seed=3)
+    assert file.rows == 30
+    assert file.tombstones == 0
+    assert file.bytes == len(store.read(file.path))
+    assert (file.hash_min, file.hash_max) == (int(hashes.min()), int(hashes.max()))
+
+
+def test_a_run_file_survives_json() -> None:
+    file = RunFile(
+        path="data/x.arrow",
+        rows=3,
+        tombstones=1,
+        bytes=999,
+        body_bytes=500,
+        tail_crc=2**32 - 1,
+        hash_min=0,
+        hash_max=HASH_END - 1,
+    )
+    assert RunFile.from_json(json.loads(json.dumps(file.to_json()))) == file
+
+
+def test_an_empty_run_is_never_written() -> None:
+    schema = TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"]).run
+    with pytest.raises(ValueError, match="never empty"):
+        write_run(MemoryStore(), "data/x.arrow", pa.RecordBatch.from_pylist([], schema=schema))
+
+
+# -- damage --------------------------------------------------------------------------
+
+
+def read_all(table: Table) -> Any:
+    return contents(table.at().read())
+
+
+def read_keys_only(table: Table) -> Any:
+    return contents(table.at().read(["k"]))
+
+
+def read_in_ranges(table: Table) -> Any:
+    snapshot = table.at()
+    bounds = [HASH_END * index // 5 for index in range(6)]
+    return [
+        contents(snapshot.read(["k", "n"], lower=lower, upper=upper))
+        for lower, upper in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
+
+
+def look_up_some(table: Table) -> Any:
+    return look_up(table, range(0, 3000, 37))
+
+
+def look_up_all(table: Table) -> Any:
+    return look_up(table, range(0, 1500))
+
+
+def look_up(table: Table, numbers: range) -> Any:
+    keys = pa.array([wide_row(number, 1)["k"] for number in numbers])
+    hashes = hash_keys([keys], seed=3)
+    order = np.argsort(hashes)
+    found = table.at().find(hashes[order], [keys.take(pa.array(order))])
+    live = np.flatnonzero(found.is_live())
+    rows = found.rows.take(["k", "n"], found.at[live])
+    return order[live].tolist(), [column.to_pylist() for column in rows]
+
+
+def read_changelog(table: Table) -> Any:
+    head = table.log.head()
+    options = ChangeOptions(columns=("k", "n"))
+    return [
+        contents(read_changes(table.store, stretch, options, lower=lower, upper=upper))
+        for stretch in plan(table.log, 1, 3, head.schema)
+        for lower, upper in ((0, HASH_END // 3), (HASH_END // 3, HASH_END))
+    ]
+
+
+READS: list[Callable[[Table], Any]] = [
+    read_all,
+    read_keys_only,
+    read_in_ranges,
+    look_up_some,
+    look_up_all,
+    read_changelog,
+]
+
+
+def flipped_positions(file: RunFile, count: int) -> list[int]:
+    """Return positions all over a file, denser where its structure stands."""
+    generator = np.random.default_rng(1)
+    anywhere = generator.integers(0, file.bytes, count).tolist()
+    ends = [*range(0, 64, 7), *range(file.bytes - 64, file.bytes, 7)]
+    borders = [
+        page + shift for page in range(PAGE_BYTES, file.bytes, 16 * PAGE_BYTES) for shift in (-1, 0)
+    ]
+    return sorted({*anywhere, *ends, *borders})
+
+
+def outcomes_of_damage(
+    columns: int, epoch: int, read: Callable[[Table], Any], positions: int
+) -> tuple[int, int]:
+    """Flip one bit at each of many positions; returns how often it was found, and harmless."""
+    table, store = wide_table(1500, columns=columns)
+    expected = read(table)
+    file = table.log.commit(epoch).added[0]
+    intact = store.objects[file.path]
+    found = harmless = 0
+    for position in flipped_positions(file, positions):
+        store.objects[file.path] = flip(intact, position, 1 << (position % 8))
+        RUNS._runs.clear()
+        try:
+            answer = read(table)
+        except CorruptionError as error:
+            assert file.path in str(error)
+            found += 1
+        else:
+            assert answer == expected, f"other data after a flip of byte {position} of {file}"
+            harmless += 1
+    return found, harmless
+
+
+@pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__.replace("_", " "))
+@pytest.mark.parametrize("epoch", [1, 2], ids=["in the large run", "in the small run"])
+def test_a_flipped_bit_is_named_or_harmless(read: Callable[[Table], Any], epoch: int) -> None:
+    found, _ = outcomes_of_damage(0, epoch, read, 40)
+    assert found > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__.replace("_", " "))
+@pytest.mark.parametrize("epoch", [1, 2], ids=["in the large run", "in the small run"])
+def test_many_flipped_bits_are_named_or_harmless(read: Callable[[Table], Any], epoch: int) -> None:
+    found, harmless = outcomes_of_damage(0, epoch, read, 4000)
+    assert found > harmless or read is not read_all
+
+
+def test_a_flipped_bit_in_a_long_schema_is_named() -> None:
+    table, store = wide_table(20, columns=300)
+    file = table.log.commit(1).added[0]
+    intact = store.objects[file.path]
+    body_begins = first_buffer(intact)
+    assert body_begins > 4 * PAGE_BYTES
+    expected = read_all(table)
+    for position in range(40, body_begins, 997):
+        store.objects[file.path] = flip(intact, position, 0x10)
+        RUNS._runs.clear()
+        try:
+            answer = read_all(table)
+        except CorruptionError as error:
+            assert file.path in str(error)
+        else:
+            assert answer == expected
+
+
+def first_buffer(data: bytes) -> int:
+    buffer = pa.py_buffer(data)
+    column = pa.ipc.open_file(buffer).get_batch(0).column(HASH)
+    return int(column.buffers()[1].address - buffer.address)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 0.5, -1], ids=lambda kept: f"to {kept}")
+def test_a_truncated_file_is_named(kept: float) -> None:
+    table, store = wide_table(500)
+    file = table.log.commit(1).added[0]
+    length = int(file.bytes * kept) if isinstance(kept, float) else kept
+    store.objects[file.path] = store.objects[file.path][:length]
+    RUNS._runs.clear()
+    with pytest.raises(CorruptionError, match=file.path):
+        read_all(table)
+
+
+def test_a_longer_file_is_named() -> None:
+    table, store = wide_table(50)
+    file = table.log.commit(1).added[0]
+    store.objects[file.path] += b"\0"
+    RUNS._runs.clear()
+    with pytest.raises(CorruptionError, match=file.path):
+        read_all(table)
+
+
+def test_a_missing_file_is_named() -> None:
+    table, store = wide_table(50)
+    file = table.log.commit(2).added[0]
+    store.delete(file.path)
+    RUNS._runs.clear()
+    with pytest.raises(CorruptionError, match=file.path):
+        read_all(table)
+
+
+def test_a_file_swapped_with_another_of_the_table_is_named() -> None:
+    table, store = wide_table(50)
+    one, other = table.log.commit(1).added[0], table.log.commit(2).added[0]
+    store.objects[one.path] = store.objects[other.path]
+    RUNS._runs.clear()
+    with pytest.raises(CorruptionError, match=one.path):
+        read_all(table)
+
+
+def test_pages_that_are_not_touched_are_not_verified() -> None:
+    table, _ = wide_table(3000)
+    RUNS._runs.clear()
+    look_up(table, range(0, 1))
+    run = RUNS.open(table.store, table.log.commit(1).added[0])
+    assert run._verified.sum() < len(run._verified) / 4
+
+
+@pytest.mark.parametrize("mask", [0x80, 0x01], ids=["its highest bit", "a lower bit"])
+@pytest.mark.parametrize("place", [0, 1, 2, 4, 8, 16, 31, 32], ids=lambda n: f"at {n} of 32")
+def test_a_damaged_hash_misleads_no_search(place: int, mask: int) -> None:
+    """A search probes the ends and the middle first: damage there must not hide other keys."""
+    count = 20_000
+    store, file = one_run(count)
+    hashes = Run(file, store.map(file.path)).hashes.tolist()
+    at = first_buffer(store.read(file.path)) + 8 * min(count - 1, count * place // 32) + 7
+    damaged = pa.py_buffer(flip(store.read(file.path), at, mask))
+    searches: list[Callable[[Run], bool]] = [
+        lambda run: all_found(run, 0, HASH_END // 2),
+        lambda run: all_found(run, HASH_END // 2, HASH_END),
+    ]
+    for low, high in ((0, HASH_END // 3), (HASH_END // 3, HASH_END), (hashes[-9], HASH_END)):
+        right = len([h for h in hashes if low <= h < high])
+        searches.append(lambda r, l=low, h=high, n=right: len(Span.within(r, l, h)) == n)
+    for search in searches:
+        try:
+            assert search(Run(file, damaged))
+        except CorruptionError as error:
+            assert file.path in str(error)
+
+
+def all_found(run: Run, lower: int, upper: int) -> bool:
+    """Look up keys whose hashes are in a range; all are in the run."""
+    schema = TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"])
+    keys = pa.array(range(0, run.file.rows, 61))
+    hashes = hash_keys([keys], seed=0)
+    order = np.argsort(hashes)
+    wanted = order[(hashes[order] >= np.uint64(lower)) & (hashes[order] <= np.uint64(upper - 1))]
+    part = RunPart(Span(run, 0, run.file.rows))
+    found = find(schema, [(part, 1)], hashes[wanted], [keys.take(pa.array(wanted))])
+    return bool(found.present.all())
+
+
+def test_keys_that_share_a_hash_over_a_damaged_page_are_not_lost() -> None:
+    """The last of many keys of one hash lies pages behind the place that a search finds."""
+    schema = TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"])
+    count = 1500
+    columns = [
+        pa.array([5] * count, pa.uint64()),
+        pa.array(range(count)),
+        pa.array([1] * count, pa.int8()),
+    ]
+    store = MemoryStore()
+    file = write_run(store, "data/x.arrow", pa.RecordBatch.from_arrays(columns, schema=schema.run))
+    at = first_buffer(store.read(file.path)) + 8 * 1200
+    store.objects[file.path] = flip(store.read(file.path), at, 0xFF)
+    run = Run(file, store.map(file.path))
+    probe = np.array([5], dtype=np.uint64)
+    with pytest.raises(CorruptionError, match="x.arrow"):
+        find(schema, [(RunPart(Span(run, 0, count)), 1)], probe, [pa.array([count - 1])])
+
+
+def flip(data: bytes, position: int, mask: int) -> bytes:
+    damaged = bytearray(data)
+    damaged[position] ^= mask
+    return bytes(damaged)
+
+
+# -- open runs -----------------------------------------------------------------------
+
+
+def one_run(count: int, *, few: bool = False) -> tuple[MemoryStore, RunFile]:
+    schema = TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"])
+    envelope = UpsertEnvelope(schema=schema, sources={"k": "k"}, order=(), deletes=None)
+    batch = envelope.commands(pa.record_batch({"k": pa.array(range(count))}))
+    store = MemoryStore()
+    return store, write_run(store, "data/x.arrow", batch.sort_by(HASH))
+
+
+def test_a_span_holds_just_the_hashes_of_its_range() -> None:
+    store, file = one_run(1000)
+    run = Run(file, store.map(file.path))
+    for lower, upper in ((0, HASH_END), (0, 1), (HASH_END // 3, HASH_END // 2), (5, 5)):
+        hashes = RunPart(Span.within(run, lower, upper)).hashes.tolist()
+        assert hashes == [h for h in run.hashes.tolist() if lower <= h < upper]
+
+
+def test_open_runs_are_bounded_and_the_oldest_is_closed_first() -> None:
+    cache = RunCache(count_max=2)
+    opened = [one_run(count) for count in (1, 2, 3)]
+    first, second, _ = (cache.open(store, file) for store, file in opened)
+    assert cache.open(*opened[1]) is second
+    assert cache.open(*opened[0]) is not first
+
+
+def test_an_open_run_shows_how_much_of_it_was_verified() -> None:
+    store, file = one_run(10)
+    assert repr(Run(file, store.map(file.path))) == "Run(data/x.arrow, rows=10, pages=1/1)"
+
+
+def test_rows_are_gathered_over_parts_in_the_order_asked_for() -> None:
+    opened = [one_run(5), one_run(7)]
+    schema = TableSchema.of(pa.schema({"k": pa.int64(), "later": pa.string()}), keys=["k"])
+    rows = Rows(
+        schema, [RunPart(Span.within(Run(f, s.map(f.path)), 0, HASH_END)) for s, f in opened]
+    )
+    wanted = np.array([11, 0, 4, 5, 11], dtype=np.int64)
+    keys, later = rows.take(["k", "later"], wanted)
+    flat = [
+        k for s, f in opened for k in pa.ipc.open_file(s.map(f.path)).read_all()["k"].to_pylist()
+    ]
+    assert keys.to_pylist() == [flat[position] for position in wanted.tolist()]
+    assert later.to_pylist() == [None] * 5
+
+
+def test_a_scope_is_no_matter_to_a_run() -> None:
+    schema = TableSchema.of(
+        pa.schema({"k": pa.int64()}), keys=["k"], order=[pa.field("s", pa.int8())]
+    )
+    assert replace(schema, scope=Scope.EPOCH).run == schema.run
+    assert DIFF in schema.run.names
+
+
+def test_a_snapshot_of_no_runs_has_no_rows() -> None:
+    table, store = wide_table(0)
+    assert contents(Snapshot(store, table.log.head()).read()) == []

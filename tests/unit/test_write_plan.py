@@ -1,0 +1,152 @@
+"""A write that cannot be right is refused on the driver, before the table or a file is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
+from spark_upsert.options import WriteOptions
+from spark_upsert.table import Table
+from spark_upsert_sink.plan import WritePlan, plan_write
+
+TYPES: dict[str, pa.DataType] = {
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "text": pa.string(),
+    "none": pa.null(),
+    "list": pa.list_(pa.int32()),
+    "struct": pa.struct([pa.field("a", pa.int32())]),
+}
+
+Given = dict[str, str]
+
+
+def schema_of(text: str) -> pa.Schema:
+    """Return columns from text such as ``k int, v text``."""
+    pairs = (column.split() for column in text.split(","))
+    return pa.schema([pa.field(name, TYPES[type_]) for name, type_ in pairs])
+
+
+def plan(path: Path, given: Given, columns: str, *, overwrite: bool = False) -> WritePlan:
+    options = WriteOptions.parse({"path": str(path), **given})
+    return plan_write(options, schema_of(columns), overwrite=overwrite)
+
+
+FIRST_WRITES: dict[str, tuple[Given, str, str]] = {
+    "no keys": ({}, "k long", "option 'keys' is required"),
+    "a key that is not there": ({"keys": "oder_id"}, "order_id int", "Did you mean 'order_id'"),
+    "a key without a hash": ({"keys": "k"}, "k list", "has no hash and order"),
+    "an order without an order": (
+        {"keys": "k", "sequenceBy": "m"},
+        "k int, m struct",
+        "has no hash and order",
+    ),
+    "a key that is not stored": (
+        {"keys": "k", "exceptColumnList": "k"},
+        "k int, v int",
+        "the key column 'k' is not among",
+    ),
+    "an order that is not there": (
+        {"keys": "k", "sequenceBy": "sequence"},
+        "k int, sequenc int",
+        "Did you mean 'sequenc'",
+    ),
+    "deletes that are not there": (
+        {"keys": "k", "applyAsDeletes": "gone"},
+        "k int, v int",
+        "the applyAsDeletes column 'gone' is not among",
+    ),
+    "deletes that are no truth values": (
+        {"keys": "k", "applyAsDeletes": "op"},
+        "k int, op text",
+        "must be boolean, found string",
+    ),
+    "a listed column that is not there": (
+        {"keys": "k", "columnList": "k,w"},
+        "k int, v int",
+        "'columnList' 'w' is not among",
+    ),
+    "a column of no type": ({"keys": "k"}, "k int, v none", "column 'v' has no type"),
+    "a column with a name of ours": (
+        {"keys": "k"},
+        "k int, _change_type text",
+        "'_change_type' is reserved",
+    ),
+    "columns that only case tells apart": ({"keys": "k"}, "k int, K int", "may stand once"),
+    "an unknown option": ({"key": "k"}, "k int", "(?s)unknown option 'key'.*Did you mean 'keys'"),
+    "an option of reads": ({"keys": "k", "splits": "2"}, "k int", "unknown option 'splits'"),
+    "an option twice": (
+        {"keys": "k", "sequenceBy": "k", "sequence_by": "v"},
+        "k int, v int",
+        "'sequenceBy' is given twice",
+    ),
+    "a list that is no list": ({"keys": "k,,v"}, "k int, v int", "comma-separated column names"),
+    "both column lists": (
+        {"keys": "k", "columnList": "k", "exceptColumnList": "v"},
+        "k int, v int",
+        "contradict each other",
+    ),
+    "a flag that is no flag": ({"keys": "k", "mergeSchema": "yes"}, "k int", "'true' or 'false'"),
+    "half a transaction": ({"keys": "k", "txnAppId": "a"}, "k int", "'txnVersion' is required"),
+    "a scope without an order": (
+        {"keys": "k", "sequenceScope": "epoch"},
+        "k int",
+        "'sequenceBy' is required",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "columns", "message"), FIRST_WRITES.values(), ids=FIRST_WRITES)
+def test_a_first_write_that_cannot_be_right_makes_no_table(
+    tmp_path: Path, given: Given, columns: str, message: str
+) -> None:
+    with pytest.raises((OptionError, SchemaError), match=message):
+        plan(tmp_path / "table", given, columns)
+    assert not (tmp_path / "table").exists()
+
+
+OWN = "k long, v int, seq long"
+
+LATER_WRITES: dict[str, tuple[Given, str, str]] = {
+    "a value of another type": ({}, "k long, v text, seq long", "cast the column to int32"),
+    "a wider type without leave": ({}, "k long, v long, seq long", "mergeSchema"),
+    "a column more": ({}, "k long, v int, seq long, w int", "exceptColumnList"),
+    "a column less": ({}, "k long, seq long", "the column 'v' is not among"),
+    "no order": ({"exceptColumnList": "seq"}, "k long, v int", "'seq' is not among"),
+    "an order of another type": ({}, "k long, v int, seq text", "cast it to int64"),
+    "other keys": ({"keys": "v"}, OWN, "the table's own keys 'k'"),
+    "another order": ({"sequenceBy": "v"}, OWN, "the table's own order 'seq'"),
+    "another scope": ({"sequenceScope": "epoch"}, OWN, "the table's own 'table'"),
+    "no key, even if the schema may change": (
+        {"mergeSchema": "true"},
+        "v int, seq long",
+        "the column 'k' is not among",
+    ),
+    "a type that does not fit, even so": (
+        {"mergeSchema": "true"},
+        "k long, v double, seq long",
+        "cast the column to int32",
+    ),
+}
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+@pytest.mark.parametrize(("given", "columns", "message"), LATER_WRITES.values(), ids=LATER_WRITES)
+def test_a_write_that_does_not_fit_its_table_changes_nothing(
+    tmp_path: Path, given: Given, columns: str, message: str, overwrite: bool
+) -> None:
+    plan(tmp_path, {"keys": "k", "sequenceBy": "seq"}, OWN)
+    with pytest.raises(UpsertFlowError, match=message):
+        plan(tmp_path, given, columns, overwrite=overwrite)
+    assert Table.open(str(tmp_path)).log.head().version == 0
+
+
+def test_keys_and_order_need_not_be_said_again(tmp_path: Path) -> None:
+    first = plan(tmp_path, {"keys": "K", "SEQUENCE-BY": "SEQ"}, OWN)
+    again = plan(tmp_path, {}, "V int, SEQ long, K long")
+    assert again.base == first.base
+    assert again.envelope.sources == {"k": "K", "v": "V", "seq": "SEQ"}
