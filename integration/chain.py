@@ -8,7 +8,7 @@ both tables have all that the feed holds.
     <folder>/table              what they amount to
     <folder>/copy               the same, by way of the changelog
     <folder>/checkpoints/...
-    <folder>/started            appears when the queries start
+    <folder>/started            appears when the queries start; names the kind of session
 """
 
 from __future__ import annotations
@@ -61,10 +61,7 @@ def add_commands(folder: Path, seed: int, *, batches: int) -> list[list[Command]
             ]
         )
         feed.add(
-            [
-                {"k": c.key, "v": c.value, "seq": c.order, "gone": c.value is None}
-                for c in added[-1]
-            ]
+            [{"k": c.key, "v": c.value, "seq": c.order, "gone": c.value is None} for c in added[-1]]
         )
     return added
 
@@ -100,7 +97,7 @@ def run(spark: SparkSession, folder: Path) -> None:
         applyAsDeletes="gone",
         columnList="k,v",
     )
-    (folder / "started").touch()
+    (folder / "started").write_text(type(spark).__module__)
     copying = copied.start()
     end(written.trigger(availableNow=True).start())
     copying.processAllAvailable()
@@ -139,10 +136,11 @@ def check(folder: Path, batches: list[list[Command]]) -> None:
     assert copied == len(kinds) - kinds.count("update_preimage"), "a change is lost or there twice"
 
 
-def session(master: str) -> SparkSession:
-    """Return a session of this program's own."""
+def session(master: str, *, connect: bool) -> SparkSession:
+    """Return a session of this program's own, the classic one or by way of a Connect server."""
+    builder = SparkSession.builder
     builder = (
-        SparkSession.builder.master(master)
+        (builder.remote(master) if connect else builder.master(master))
         .appName("upsertflow chain")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -161,8 +159,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--connect", action="store_true", help="start a server, be its client")
     given = parser.parse_args()
-    spark = session(given.master)
+    spark = session(given.master, connect=given.connect)
     try:
         run(spark, given.folder)
     finally:

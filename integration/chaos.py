@@ -101,6 +101,7 @@ class Chaos:
     seed: int
     environ: Mapping[str, str]
     master: str = "local[2]"
+    connect: bool = False
     executors: bool = False
     kills: int = 0
     batches: list[list[Command]] = field(default_factory=list)
@@ -154,6 +155,8 @@ class Chaos:
         started = self.folder / "started"
         started.unlink(missing_ok=True)
         arguments = [sys.executable, "-m", "integration.chain", str(self.folder)]
+        if self.connect:
+            arguments.append("--connect")
         with self._log.open("wb") as log:
             driver = subprocess.Popen(
                 [*arguments, "--master", self.master],

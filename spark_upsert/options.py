@@ -13,14 +13,18 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TypeVar
 
+from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import OptionError, did_you_mean
 from spark_upsert.schema import ErrorPolicy, Scope
+from spark_upsert.state.retention.leases import require_name
+from spark_upsert.state.retention.policy import LEASE_MS
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.state.tombstones import Retention
 from spark_upsert.upsert.changes import Deduplication
 
 STORAGE_PREFIX = "storage."
+
 COLUMN = "<column>"
 """Stands for a column in the name of an option that there is one of per column."""
 
@@ -95,7 +99,14 @@ READ_OPTIONS: Mapping[str, str] = {
     "splits": "Number of read tasks. Default: by the amount of data, at most the parallelism.",
     "parallelism": "Tasks that the cluster runs at once; `register(spark)` fills it in. "
     "Default: the processors of the driver.",
-    "failOnDataLoss": "Whether missing versions stop a read. Default `true`.",
+    "failOnDataLoss": "Whether changes that are expired stop a read. `false`: it goes on behind them "
+    "with a warning in the log, so that sums over the changes are wrong from there on. Default "
+    "`true`.",
+    "consumerId": "Stream: the name of a lease, one per query, that keeps what the query still has "
+    "to read from being expired. Without it, only the ages given to `upsertflow expire` do.",
+    "consumerTtl": "Stream: for how long the lease outlasts a query that stopped. Default `7 days`.",
+    "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history` or "
+    "`consumers`.",
 }
 
 
@@ -161,6 +172,16 @@ class Options:
         if number < least:
             raise OptionError.invalid(name, value, f"a whole number of at least {least}")
         return number
+
+    def duration_ms(self, name: str) -> int | None:
+        """Return a duration in milliseconds, more than none."""
+        value = self.text(name)
+        if value is None:
+            return None
+        duration = try_parse_ms(value)
+        if not duration:
+            raise OptionError.invalid(name, value, EXPECTED)
+        return duration
 
     def names(self, name: str) -> tuple[str, ...]:
         """Return comma-separated names; one that holds a comma stands in backquotes."""
@@ -263,6 +284,15 @@ class EnvelopeOptions:
             payloads={name: options.text(name) for name in names if not name.endswith("Id")},
             schema_ids={side: options.number(f"{side}SchemaId") for side in sides},
         )
+
+
+class Metadata(Enum):
+    """What can be read about a table (`spark_upsert.metadata`)."""
+
+    EPOCHS = "epochs"
+    FILES = "files"
+    HISTORY = "history"
+    CONSUMERS = "consumers"
 
 
 _Member = TypeVar("_Member", bound=Enum)
@@ -376,11 +406,16 @@ class ReadOptions:
     splits: int | None
     parallelism: int | None
     fail_on_data_loss: bool
+    consumer: str | None
+    consumer_ttl_ms: int
+    metadata: Metadata | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """Check the options of a read; raises `OptionError`."""
         options = Options(given, READ_OPTIONS)
+        for name in ("columns", "readChangeFeed", "startingVersion", "startingTimestamp"):
+            options.refuse_together("metadata", name)
         options.refuse_together("versionAsOf", "timestampAsOf")
         options.refuse_together("startingVersion", "startingTimestamp")
         options.refuse_together("endingVersion", "endingTimestamp")
@@ -411,6 +446,9 @@ class ReadOptions:
             splits=options.number("splits", least=1),
             parallelism=options.number("parallelism", least=1),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            consumer=_consumer(options),
+            consumer_ttl_ms=options.duration_ms("consumerTtl") or LEASE_MS,
+            metadata=_choice(options, "metadata", Metadata),
         )
 
     def require_batch(self) -> None:
@@ -419,6 +457,7 @@ class ReadOptions:
             ("maxRowsPerTrigger", self.rows_max),
             ("maxBytesPerTrigger", self.bytes_max),
             ("maxEpochsPerTrigger", self.epochs_max),
+            ("consumerId", self.consumer),
         ):
             if value is not None:
                 raise OptionError(
@@ -451,6 +490,7 @@ class ReadOptions:
             ("timestampAsOf", self.timestamp_as_of_ms),
             ("endingVersion", self.ending_version),
             ("endingTimestamp", self.ending_timestamp_ms),
+            ("metadata", self.metadata),
         ):
             if value is not None:
                 raise OptionError(
@@ -490,6 +530,13 @@ def _deduplication(options: Options) -> Deduplication:
             return mode
     names = "', '".join(mode.value for mode in Deduplication)
     raise OptionError.invalid("deduplicationMode", value, f"one of '{names}'")
+
+
+def _consumer(options: Options) -> str | None:
+    name = options.text("consumerId")
+    if name is None and options.text("consumerTtl") is not None:
+        raise OptionError.missing("consumerId", "'consumerTtl' says how long its lease lives")
+    return None if name is None else require_name(name)
 
 
 def _version(options: Options, name: str, expected: str) -> int | None:

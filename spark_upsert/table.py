@@ -24,7 +24,7 @@ import pyarrow as pa
 from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import ContentionError
 from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.log import Clock, Log
@@ -42,11 +42,12 @@ from spark_upsert.state.retention import (
     release,
     vacuum,
 )
+from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention, higher_mark
 from spark_upsert.store import Store, open_store
 from spark_upsert.upsert.changes import ChangeOptions, Deduplication, plan, read_changes
-from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
 
@@ -93,6 +94,7 @@ class Table:
         sequence_by: Sequence[str] = (),
         scope: Scope = Scope.TABLE,
         engine: MergeEngine | None = None,
+        on_error: ErrorPolicy = ErrorPolicy.FAIL,
         properties: Mapping[str, str] | None = None,
         storage: Mapping[str, str] | None = None,
     ) -> Table:
@@ -110,13 +112,17 @@ class Table:
             Whether order keys reach across epochs.
         engine : MergeEngine, optional
             How the commands of a key are merged; a collected column becomes a list.
+        on_error : ErrorPolicy
+            What becomes of a row that cannot be applied.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
         """
         table = cls(open_store(path, storage))
         order = [columns.field(name) for name in sequence_by]
         columns = as_collected(columns, engine or MergeEngine())
-        schema = TableSchema.of(columns, keys=keys, order=order, scope=scope, engine=engine)
+        schema = TableSchema.of(
+            columns, keys=keys, order=order, scope=scope, engine=engine, on_error=on_error
+        )
         table.ensure(schema, properties)
         return table
 
@@ -168,6 +174,7 @@ class Table:
         rows: pa.Table,
         *,
         deletes: str | None = None,
+        envelope: Envelope | None = None,
         transaction: Transaction | None = None,
         overwrite: bool = False,
     ) -> Commit | None:
@@ -179,6 +186,8 @@ class Table:
             The table's columns, the order columns and, if any, the column ``deletes``.
         deletes : str, optional
             Boolean column that marks deletes.
+        envelope : Envelope, optional
+            Says what the rows mean if they are not plain columns; then ``deletes`` is not asked.
         transaction : Transaction, optional
             Makes the call idempotent: a number that this writer has committed is skipped.
         overwrite : bool
@@ -191,7 +200,7 @@ class Table:
         """
         head = self.log.head()
         schema = head.schema
-        envelope = UpsertEnvelope(
+        envelope = envelope or UpsertEnvelope(
             schema=schema,
             sources={name: name for name in schema.columns.names if name in rows.column_names},
             order=tuple(field.name for field in schema.order),
@@ -394,6 +403,14 @@ class Table:
         schema = snapshot.manifest.schema.columns
         fields = schema if columns is None else pa.schema([schema.field(n) for n in columns])
         return pa.Table.from_batches(snapshot.read(columns), schema=fields)
+
+    def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that could not be applied and that nothing has cleared yet.
+
+        Columns as `state.quarantine.quarantine_schema`: the keys, ``_reason``, ``_epoch``,
+        ``_raw_key`` and ``_raw_value``. Empty unless the table has ``onError=quarantine``.
+        """
+        yield from read_quarantine(self.at(version))
 
     def changes(
         self, lower: int = 1, upper: int | None = None, *, emit_unchanged: bool = False

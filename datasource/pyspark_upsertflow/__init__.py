@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-__all__ = ["DefaultSource", "register"]
+__all__ = ["DefaultSource", "compact", "register"]
 
 
 class DefaultSource(DataSource):
@@ -68,3 +68,33 @@ def register(spark: SparkSession) -> None:
     from pyspark_upsertflow.registration import register as register_source
 
     register_source(spark)
+
+
+def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: str) -> int:
+    """Merge the runs of a table by a Spark job, one task per merge.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect.
+    path : str
+        Where the table lies.
+    full : bool
+        Whether to leave one run everywhere, whatever the sizes.
+    **storage : str
+        Settings of the object store: the ``storage.*`` options without their prefix.
+
+    Returns
+    -------
+    int
+        The number of merges. No answer of the table changes by them.
+
+    Examples
+    --------
+    >>> import pyspark_upsertflow
+    >>> pyspark_upsertflow.compact(spark, "s3://lake/orders", region="eu-west-1")  # doctest: +SKIP
+    7
+    """
+    from pyspark_upsertflow.compaction import compact as compact_table
+
+    return compact_table(spark, path, full=full, storage=storage)

@@ -41,6 +41,12 @@ class StreamOffset:
         """Whether the stream has not begun."""
         return self.origin is None
 
+    @property
+    def version(self) -> int:
+        """The oldest version whose state is needed to go on from here."""
+        assert self.origin is not None
+        return self.origin if self.snapshot else max(0, self.upper - 1)
+
     def to_json(self) -> dict[str, Any]:
         """Return the canonical form: the same keys in the same order, always."""
         return {

@@ -7,8 +7,10 @@ an option is given that only a read of changes can mean (`wants_changes`).
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spark_upsert.errors import DataLossError, SchemaError
+from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
+from spark_upsert.errors import CorruptionError, DataLossError, SchemaError
 from spark_upsert.hashing import HASH_END, even_cuts
 from spark_upsert.options import ReadOptions
 from spark_upsert.schema import CHANGELOG_FIELDS, TableSchema
@@ -28,6 +31,8 @@ from spark_upsert.upsert.changes import ChangeOptions, Deduplication, Stretch, p
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+_LOGGER = logging.getLogger(__name__)
 
 SPLIT_ROWS = 50_000
 """Fewer rows than this are not worth a task of their own."""
@@ -75,6 +80,8 @@ def open_table(options: ReadOptions) -> Table:
 def read_schema(given: Mapping[str, str]) -> StructType:
     """Return the columns of a read, batch or stream."""
     options = ReadOptions.parse(given)
+    if options.metadata is not None:
+        return metadata_schema(options.metadata)
     table = open_table(options)
     manifest = table.log.head()
     if not wants_changes(options):
@@ -143,7 +150,7 @@ def starting_version(table: Table, options: ReadOptions) -> int | None:
     if options.starting_version == "latest":
         return upper
     if options.starting_version == "earliest":
-        return 0
+        return table.log.head().first_changes
     if not isinstance(options.starting_version, int):
         return None
     if options.starting_version > upper:
@@ -152,6 +159,29 @@ def starting_version(table: Table, options: ReadOptions) -> int | None:
             hint=f"start at {upper} or before, or with 'latest'.",
         )
     return options.starting_version + int(not options.starting_inclusive)
+
+
+def readable_from(table: Table, options: ReadOptions, lower: int) -> int:
+    """Return the version at which a read of changes from ``lower`` on begins.
+
+    Notes
+    -----
+    If the changes asked for are expired, ``failOnDataLoss`` decides: the plan will raise, or
+    the read goes on at `Manifest.first_changes`. In between the table may have changed rows
+    that the reader never hears of, so that a later retraction may name a row that it does
+    not have: what is folded from such changes is not the table any more.
+    """
+    head = table.log.head()
+    if options.fail_on_data_loss or max(lower, 1) >= head.first_changes:
+        return lower
+    _LOGGER.warning(
+        "changes are expired and left out: path=%s lower=%d upper=%d hint=%s",
+        options.path,
+        lower,
+        head.first_changes,
+        "what is folded from this read is not the table; read it anew",
+    )
+    return head.first_changes
 
 
 def to_spark(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -170,6 +200,8 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
     """Return the reader that the options mean."""
     options = ReadOptions.parse(given)
     options.require_batch()
+    if options.metadata is not None:
+        return MetadataReader(options, options.metadata, schema)
     return (ChangesReader if options.change_feed else SnapshotReader)(options, schema)
 
 
@@ -195,7 +227,24 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split, the table's columns only."""
     snapshot = Snapshot(open_store(options.path, options.storage), split.manifest)
-    yield from snapshot.read(columns_of(schema), lower=split.lower, upper=split.upper)
+    with _expiry_is_no_damage(options, split.manifest.version):
+        yield from snapshot.read(columns_of(schema), lower=split.lower, upper=split.upper)
+
+
+@contextmanager
+def _expiry_is_no_damage(options: ReadOptions, version: int) -> Iterator[None]:
+    """Say so if a file is missing because a vacuum has overtaken a running read."""
+    try:
+        yield
+    except CorruptionError as error:
+        head = open_table(options).log.head()
+        if version >= head.since:
+            raise
+        raise DataLossError.state_expired(
+            f"version {version}, which was expired while it was read,",
+            since=head.since,
+            newest=head.version,
+        ) from error
 
 
 def _within(manifest: Manifest, lower: int, upper: int) -> Manifest:
@@ -214,6 +263,7 @@ class ChangesReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         table = open_table(self._options)
         lower = starting_version(table, self._options) or 0
+        lower = readable_from(table, self._options, lower)
         return plan_changes(table, self._options, self._schema, lower, self._upper(table))
 
     def _upper(self, table: Table) -> int:
@@ -307,4 +357,5 @@ def read_change_split(
     )
     for stretch in split.stretches:
         batches = read_changes(store, stretch, wanted, lower=split.lower, upper=split.upper)
-        yield from to_spark(batches, schema)
+        with _expiry_is_no_damage(options, stretch.before.version):
+            yield from to_spark(batches, schema)

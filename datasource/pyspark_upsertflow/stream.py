@@ -3,6 +3,16 @@
 The planner's reader lives as long as the query; another copy is pickled into the tasks and
 only reads. `latestOffset` decides how far a micro-batch goes, within the limits, and never
 cuts an epoch; `partitions` is a pure function of its two offsets and of the log.
+
+With ``consumerId`` the stream holds a lease on what it has yet to read: from its start on
+before the first batch is planned, and then from the end of each batch that Spark reports
+committed. Spark reports late, and never the last one, so that the lease is always at or
+before the place where a restart begins.
+
+With ``failOnDataLoss=false`` a stream that finds its place expired goes on at
+`Manifest.first_changes` or, within its first snapshot, with that of ``since`` for the hashes
+that it has not delivered (`readers.readable_from` says what that costs). A batch that is
+replayed after a further expiry may then hold fewer changes than at first.
 """
 
 from __future__ import annotations
@@ -26,6 +36,7 @@ from pyspark_upsertflow.readers import (
     plan_changes,
     read_change_split,
     read_rows,
+    readable_from,
     snapshot_splits,
     starting_version,
     table_schema,
@@ -35,6 +46,7 @@ from pyspark_upsertflow.readers import (
 from spark_upsert.errors import OptionError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.options import ReadOptions
+from spark_upsert.state.retention import Lease
 from spark_upsert.table import Table
 from spark_upsert.upsert.changes import as_inserts
 from spark_upsert.upsert.counters import Counters
@@ -43,6 +55,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NO_BOUND = 2**62
+
+_RENEWALS = 4
+"""An idle stream renews its lease this many times before it would lapse."""
 
 SNAPSHOT_STEPS = 1 << 16
 """A limited snapshot is cut at multiples of 1/65536 of the hashes."""
@@ -63,6 +78,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._schema = schema
         self._table: Table | None = None
+        self._lease: Lease | None = None
         self._target: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,6 +104,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         upper = table.log.head().upper if self._target is None else self._target
         if offset.is_initial:
             offset = self._begin(table, upper)
+        offset = self._readable(table, offset)
+        self._hold(table, offset)
         unlimited = isinstance(limit, ReadAllAvailable)
         if offset.snapshot and not unlimited:
             return self._next_in_snapshot(table, offset).to_json()
@@ -110,6 +128,11 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._begins_with_snapshot()
                 else StreamOffset.at_changes(last.origin, last.origin)
             )
+        if first.snapshot:
+            # The same, unless the rest of the snapshot was expired and another one took over.
+            first = StreamOffset.in_snapshot(last.origin, first.hash)
+        first = self._readable(table, first)
+        self._hold(table, first)
         snapshot = self._snapshot_splits(table, first, last) if first.snapshot else []
         if last.snapshot:
             return snapshot
@@ -117,7 +140,9 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*snapshot, *changes]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: what a stream has read is in Spark's checkpoint."""
+        """Let go of what is before ``end``; where the stream stands is in Spark's checkpoint."""
+        if self._options.consumer is not None:
+            self._renew(self._log_table(), StreamOffset.from_json(end).version)
 
     def stop(self) -> None:
         """Do nothing: the reader owns no resource."""
@@ -126,6 +151,43 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._table is None:
             self._table = open_table(self._options)
         return self._table
+
+    def _readable(self, table: Table, offset: StreamOffset) -> StreamOffset:
+        """Return where a stream at an offset goes on; elsewhere only if data loss is allowed.
+
+        Raises
+        ------
+        DataLossError
+            What comes next is expired.
+        """
+        assert offset.origin is not None
+        if not offset.snapshot:
+            lower = readable_from(table, self._options, offset.upper)
+            if lower <= table.log.head().version:
+                table.log.require_changes(lower)
+            return StreamOffset.at_changes(offset.origin, lower)
+        since = table.log.head().since
+        if offset.origin >= since or self._options.fail_on_data_loss:
+            return offset
+        readable_from(table, self._options, offset.upper)
+        return StreamOffset.in_snapshot(since, offset.hash)
+
+    def _hold(self, table: Table, offset: StreamOffset) -> None:
+        """Take the lease, if it is not held yet, or renew it where it stands if it is due."""
+        if self._options.consumer is None:
+            return
+        lease = self._lease
+        if lease is None:
+            self._renew(table, offset.version)
+        elif table.log.now_ms() > lease.renewed_ms + lease.ttl_ms // _RENEWALS:
+            self._renew(table, lease.version)
+
+    def _renew(self, table: Table, version: int) -> None:
+        assert self._options.consumer is not None
+        if not self._options.fail_on_data_loss:
+            version = max(version, table.log.head().since)
+        ttl_ms = self._options.consumer_ttl_ms
+        self._lease = table.hold(self._options.consumer, version, ttl_ms=ttl_ms)
 
     def _begins_with_snapshot(self) -> bool:
         options = self._options

@@ -249,6 +249,11 @@ class Manifest:
         """Return whether a writer's epoch is part of the table."""
         return self.transactions.get(transaction.writer, -1) >= transaction.number
 
+    @property
+    def run_count(self) -> int:
+        """Runs that a look-up searches at most: each is of other epochs."""
+        return len({part.epochs for part in self.slices})
+
     def accepts(self, base_version: int) -> bool:
         """Return whether what was staged on a version may still be committed."""
         return base_version >= max(self.since, self.fence)

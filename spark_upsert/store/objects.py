@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import obstore
 import pyarrow as pa
@@ -43,6 +44,7 @@ RANGES_AT_ONCE = 4
 _PARTS_MAX = 10_000
 """S3 takes no more parts than this in one upload."""
 
+_PROBE = "_conditional_put"
 _ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
 _LIST_CHUNK = 1000
 _PAUSE_SECONDS = 0.1
@@ -84,6 +86,7 @@ class ObjectStore:
             return obstore.get(self._client, path).bytes().to_bytes()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._require_conditional_put()
         deadline = time.monotonic() + self._settings.retry_seconds_max
         tries = 0
         while True:
@@ -99,6 +102,28 @@ class ObjectStore:
                 return created or (tries > 0 and self.read(path) == data)
             time.sleep(random.random() * min(_PAUSE_SECONDS * 2**tries, _PAUSE_SECONDS_MAX))
             tries += 1
+
+    def _require_conditional_put(self) -> None:
+        """Raise if the server creates what exists; asked once per bucket and process.
+
+        A server that does not know the condition ignores it, and writers would replace each
+        other's versions in silence. The object that is tried is empty and stays.
+        """
+        bucket = f"{self._place} {urlsplit(self._url).netloc}"
+        if bucket in _conditional_buckets:
+            return
+        try:
+            is_ignored = self._try_create(_PROBE, b"") and self._try_create(_PROBE, b"")
+        except StorageError:
+            return  # Nothing was learnt; the put itself will tell, and the next one asks again.
+        if is_ignored:
+            raise OptionError(
+                f"'{self._url}' lies in a storage that replaces an object although it was asked "
+                "to put it only if absent (If-None-Match: *).",
+                hint="use a storage with conditional puts; docs/object-stores.md names some.",
+                option="path",
+            )
+        _conditional_buckets.add(bucket)
 
     def _try_create(self, path: str, data: bytes) -> bool:
         with self._translated("create", path):
@@ -139,8 +164,13 @@ class ObjectStore:
         self._copies.forget(self._copy_name(path))
 
     def _copy_name(self, path: str) -> str:
-        place = self._settings.config.get("endpoint", "")
-        return hashlib.sha256(f"{place} {self._url}/{path}".encode()).hexdigest()[:40]
+        return hashlib.sha256(f"{self._place} {self._url}/{path}".encode()).hexdigest()[:40]
+
+    @property
+    def _place(self) -> str:
+        """Which server, if it is not the cloud's own."""
+        config = self._settings.config
+        return config.get("endpoint") or config.get("base_url") or config.get("account_name", "")
 
     def _fetch(self, path: str, file: CopyFile) -> int:
         with self._translated("read", path):
@@ -244,6 +274,9 @@ class ObjectUpload:
                 file.seek(0)
                 self._store.upload(self._path, file, size)
 
+
+_conditional_buckets: set[str] = set()
+"""Buckets whose server was seen to refuse a put of what exists."""
 
 _runtime_process: int | None = None
 """The process whose threads carry obstore's requests."""

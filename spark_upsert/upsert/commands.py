@@ -118,16 +118,20 @@ _HINTS = {
 }
 
 
+_COVERED = {
+    ErrorPolicy.FAIL: (),
+    ErrorPolicy.INLINE: (_Fault.BAD_VALUE,),
+    ErrorPolicy.QUARANTINE: tuple(_Fault),
+}
+"""The faults with which each policy goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Faults:
     """Which rows cannot be applied, and why."""
 
     kinds: npt.NDArray[np.int8]
     reasons: pa.Array
-
-    def at(self, *kinds: _Fault) -> Mask:
-        """Return which rows have a fault of some kinds."""
-        return np.isin(self.kinds, kinds)
 
     def __bool__(self) -> bool:
         return bool(self.kinds.any())
@@ -148,15 +152,14 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
     }
     faults = _faults(schema, columns, decoded)
     diffs = np.where(decoded.tombstones, TOMBSTONE, PUT).astype(np.int8)
-    if faults and schema.on_error is ErrorPolicy.QUARANTINE:
-        diffs[faults.kinds != _Fault.NONE] = ERROR
-        columns = {
-            name: column if name in schema.keys else _without(column, faults.kinds != _Fault.NONE)
-            for name, column in columns.items()
-        }
-    elif faults:
+    if faults:
         _require_covered(schema, columns, decoded, faults)
-        assert schema.error_column is not None
+        is_bad = faults.kinds != _Fault.NONE
+        for name in schema.values:
+            columns[name] = _without(columns[name], is_bad)
+        if schema.has_quarantine:
+            diffs[is_bad] = ERROR
+    if faults and schema.error_column is not None:
         columns[schema.error_column] = pa.StructArray.from_arrays(
             [faults.reasons], fields=list(ERROR_TYPE.fields), mask=faults.reasons.is_null()
         )
@@ -221,17 +224,15 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
 def _require_covered(
     schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decoded, faults: _Faults
 ) -> None:
-    """Raise unless the policy ``inline`` covers all faults.
+    """Raise unless the policy covers all faults.
 
     Raises
     ------
     DataError
         Names how many rows, why, and the first of them.
     """
-    is_inline = schema.on_error is ErrorPolicy.INLINE
-    fatal = faults.kinds != _Fault.NONE
-    if is_inline:
-        fatal &= faults.kinds != _Fault.BAD_VALUE
+    covered = _COVERED[schema.on_error]
+    fatal = ~np.isin(faults.kinds, [_Fault.NONE, *covered])
     rows = np.flatnonzero(fatal)
     if not len(rows):
         return
@@ -246,7 +247,7 @@ def _require_covered(
         where = [f"key {_excerpt(decoded.raw_keys[first])}"]
     raw = decoded.raw_values(rows[:1])[0]
     where.append(f"value {_excerpt(raw)}")
-    policies = "onError=inline covers values only; " if is_inline else ""
+    policies = "onError=inline covers values only; " if covered else ""
     raise DataError(
         f"{reason} in {int(alike.sum())} of {len(fatal)} rows of a batch "
         f"(for example {', '.join(where)}){more}. Nothing was committed.",
@@ -275,8 +276,8 @@ def _hashes(
     schema: TableSchema, keys: list[pa.Array], raw_keys: pa.Array | None
 ) -> npt.NDArray[np.uint64]:
     hashes = hash_keys(keys, seed=schema.hash_seed)
-    bad = [] if raw_keys is None else np.flatnonzero(_valid(raw_keys, len(raw_keys)))
-    if raw_keys is not None and len(bad):
+    if raw_keys is not None and raw_keys.null_count < len(raw_keys):
+        bad = np.flatnonzero(_valid(raw_keys, len(raw_keys)))
         raw = raw_keys.take(pa.array(bad))
         hashes[bad] = hash_keys([raw], seed=schema.hash_seed ^ RAW_KEY_SEED)
     return hashes

@@ -13,7 +13,14 @@ from spark_upsert.schema import Scope
 from spark_upsert.upsert.changes import Deduplication
 from tests.support.histories import HASH_COUNTS, HISTORIES, Played, Step, play
 from tests.support.model import fold, visible
-from tests.support.tables import by_epoch, changes_of, hashes_of_few_values, pairs, rows_at, tally_of
+from tests.support.tables import (
+    by_epoch,
+    changes_of,
+    hashes_of_few_values,
+    pairs,
+    rows_at,
+    tally_of,
+)
 
 SCOPES = pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope {scope.value}")
 

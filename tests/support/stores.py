@@ -154,11 +154,13 @@ class Steps:
         self.names.append(name)
         if fault and fault.moment is Moment.BEFORE:
             self._strike(fault, name)
-        yield
-        if self._watch:
-            self._watch()
-        if fault and fault.moment is Moment.AFTER:
-            self._strike(fault, name)
+        try:
+            yield
+        finally:  # An answer like "not found" is an effect, too.
+            if self._watch:
+                self._watch()
+            if fault and fault.moment is Moment.AFTER:
+                self._strike(fault, name)
 
     def _strike(self, fault: Fault, name: str) -> None:
         self.is_dead = fault.kind is KilledError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -50,11 +50,20 @@ class Ticks:
         return self.now_s
 
 
-def make_table(store: Store, schema: TableSchema) -> Table:
+def make_table(
+    store: Store, schema: TableSchema, *, properties: Mapping[str, str] | None = None
+) -> Table:
     """Make a table whose hash seed is that of the schema, or open the one that is there."""
     clock = Ticks()
     if Log(store, clock=clock).try_head() is None:
-        commit = Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=schema)
+        commit = Commit(
+            version=0,
+            kind=Kind.CREATE,
+            timestamp_ms=0,
+            token="",
+            schema=schema,
+            properties=properties,
+        )
         Log(store, clock=clock).create(commit)
     return Table(store, clock=clock)
 

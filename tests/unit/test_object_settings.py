@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import obstore.store
@@ -14,6 +16,7 @@ from spark_upsert.store import open_store
 from spark_upsert.store.settings import (
     CLIENT_OPTIONS,
     CLOUD_OPTIONS,
+    OWN_OPTIONS,
     RETRIES_MAX,
     SCHEMES,
     Cloud,
@@ -150,6 +153,13 @@ def test_plain_http_must_be_allowed() -> None:
 def test_a_path_of_no_object_storage_is_refused(url: str, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         open_store(url)
+
+
+def test_the_documentation_names_every_option_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "object-stores.md").read_text()
+    named = set(re.findall(r"`storage\.([a-z0-9_]+)`", text)) - {"aws_endpoint"}
+    known = {*CLIENT_OPTIONS, *OWN_OPTIONS}.union(*CLOUD_OPTIONS.values())
+    assert named == known
 
 
 def complaint(url: str, **options: Any) -> str:

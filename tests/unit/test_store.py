@@ -113,6 +113,13 @@ def test_put_if_absent_refuses_the_same_bytes_of_another_call(store: Store) -> N
     assert not store.put_if_absent("_log/0.json", other)
 
 
+def test_what_another_created_can_be_made_durable(store: Store) -> None:
+    store.put_if_absent("_log/0.json", b"first")
+    store.sync("_log/0.json")
+    store.sync("_log/0.json")
+    assert store.read("_log/0.json") == b"first"
+
+
 def test_a_lost_race_leaves_nothing_behind(store: Store) -> None:
     store.put_if_absent("_log/0.json", b"first")
     store.put_if_absent("_log/0.json", b"second")

@@ -72,7 +72,9 @@ def require_name(consumer: str) -> str:
     """
     if _NAME.fullmatch(consumer) is None:
         raise OptionError.invalid(
-            "consumerId", consumer, "1 to 100 letters, digits, '.', '_' or '-', no '.' first"
+            "consumerId",
+            consumer,
+            "up to 100 letters, digits, '.', '_' and '-', a letter or digit first",
         )
     return consumer
 

@@ -125,5 +125,5 @@ def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:
 
 def shortened(reason: str) -> str:
     """Return a reason within its bound, on one line."""
-    text = re.sub(r"\s+", " ", reason[: 2 * REASON_CHARS]).strip()
+    text = re.sub(r"\s+", " ", reason[: 2 * REASON_CHARS]).strip().rstrip(".")
     return text if len(text) <= REASON_CHARS else f"{text[:REASON_CHARS]}..."

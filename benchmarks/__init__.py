@@ -1,0 +1,1 @@
+"""Measure upsertflow and its peers, in turn, on the same rows: `python -m benchmarks`."""

@@ -1,0 +1,84 @@
+"""``python -m benchmarks --quick``: measure, and write ``docs/benchmarks/report.md``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contest import Place
+from benchmarks.host import ROOT
+from benchmarks.measure import machine
+from benchmarks.report import write_report
+from benchmarks.sections import FULL, QUICK, SECTIONS, TINY
+
+SIZES = {"quick": QUICK, "full": FULL, "tiny": TINY}
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    for name, what in (
+        ("quick", "minutes (default)"),
+        ("full", "hours, 100 million keys"),
+        ("tiny", "seconds a section; checks the harness, measures nothing"),
+    ):
+        size.add_argument(
+            f"--{name}", dest="size", action="store_const", const=name, default="quick", help=what
+        )
+    parser.add_argument("--only", help=f"some of: {','.join(SECTIONS)}; the others stay as they are")
+    parser.add_argument("--report", action="store_true", help="only write the report anew")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=ROOT / ".bench",
+        help="keeps environments, jars and generated rows (default: .bench)",
+    )
+    return parser.parse_args(given)
+
+
+def main(given: list[str]) -> int:
+    """Run the sections; one that fails is reported and does not stop the others."""
+    options = arguments(given)
+    options.output.mkdir(parents=True, exist_ok=True)
+    raw = options.output / "raw.json"
+    found: dict[str, Any] = json.loads(raw.read_text()) if raw.exists() else {}
+    if found.get("size") != options.size and not options.report:
+        found = {"size": options.size, "sections": {}}
+    names = options.only.split(",") if options.only else list(SECTIONS)
+    if not options.report:
+        found["machine"] = machine()
+        work = Path(tempfile.mkdtemp(prefix="upsertflow-bench-"))
+        place = Place(cache=options.cache.resolve(), work=work, parts=os.cpu_count() or 1)
+        place.cache.mkdir(parents=True, exist_ok=True)
+        try:
+            for name in names:
+                before, load = time.perf_counter(), os.getloadavg()[0]
+                print(f"{name} ...", file=sys.stderr, flush=True)
+                try:
+                    result = SECTIONS[name](place, SIZES[options.size])
+                except Exception:  # noqa: BLE001  the report says what failed
+                    traceback.print_exc()
+                    result = {"failed": traceback.format_exc(limit=-2)}
+                took = time.perf_counter() - before
+                print(f"{name}: {took:.0f} s", file=sys.stderr, flush=True)
+                found["sections"][name] = {**result, "took_s": took, "load_before": load}
+                # After each section: a run that is stopped has not measured for nothing.
+                raw.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    write_report(found, options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

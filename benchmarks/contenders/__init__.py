@@ -1,0 +1,1 @@
+"""What is measured: each module makes one system do the same job."""

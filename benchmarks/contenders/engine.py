@@ -1,0 +1,86 @@
+"""upsertflow without Spark: the steps of the sink and of the source, in one process."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.canonical import digest_of_changes, digest_of_table
+from benchmarks.workload import Workload
+from spark_upsert.state.compaction import merge
+from spark_upsert.table import Table
+
+
+class Engine:
+    """Does per batch what a micro-batch of one task does."""
+
+    def __init__(self, folder: Path, workload: Workload) -> None:
+        self._path = str(folder / "table")
+        self._workload = workload
+        self._table: Table | None = None
+        self._first = 0
+
+    def load(self, files: list[Path]) -> None:
+        workload = self._workload
+        self._table = Table.create(
+            self._path, workload.columns, keys=workload.key_names, sequence_by=["seq"]
+        )
+        for file in files:
+            self._table.append(pq.read_table(file))
+            self._table.compact()
+
+    def open(self) -> None:
+        self._table = Table.open(self._path)
+        self._first = self._table.log.head().upper
+
+    def apply(self, batch: Path) -> dict[str, float]:
+        assert self._table is not None
+        table = self._table
+        rows = pq.read_table(batch)
+        deletes = "gone" if self._workload.deletes else None
+        before = time.perf_counter()
+        merges = [merge(table.store, table.log.head(), job) for job in table.compaction_jobs()[:1]]
+        merged = time.perf_counter()
+        commit = table.append(rows, deletes=deletes)
+        assert commit is not None
+        appended = time.perf_counter()
+        changes = table.changes(commit.version, commit.version + 1)
+        read = time.perf_counter()
+        table.commit_merges(merges)
+        done = time.perf_counter()
+        return {
+            "upsert_s": appended - before + done - read,
+            "changes_s": read - appended,
+            "merge_s": merged - before,
+            "append_s": appended - merged,
+            "change_rows": len(changes),
+            "ingested_bytes": rows.nbytes,
+            "runs": len(table.log.head().slices),
+        }
+
+    def contents(self) -> dict[str, Any]:
+        assert self._table is not None
+        return digest_of_table(self._table.snapshot(), self._workload)
+
+    def changes(self) -> dict[str, Any]:
+        assert self._table is not None
+        return digest_of_changes(self._table.changes(self._first), self._workload)
+
+    def snapshot(self) -> dict[str, float]:
+        """Read the whole table, batch by batch."""
+        assert self._table is not None
+        before = time.perf_counter()
+        rows = sum(len(batch) for batch in self._table.at().read())
+        return {"snapshot_s": time.perf_counter() - before, "rows": rows}
+
+    def versions(self) -> dict[str, str]:
+        from spark_upsert import __version__
+
+        return {"upsertflow": __version__, "pyarrow": pa.__version__}
+
+    def close(self) -> None:
+        self._table = None

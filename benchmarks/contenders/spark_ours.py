@@ -1,0 +1,70 @@
+"""upsertflow on Spark: ``writeStream.format("upsertflow")`` and its change stream."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.contenders.spark import SparkContender
+from spark_upsert.table import Table
+
+
+class SparkUpsertflow(SparkContender):
+    """The connector with its defaults."""
+
+    def create(self, rows: DataFrame) -> None:
+        keys = ",".join(self.workload.key_names)
+        writer = rows.write.format("upsertflow").mode("append")
+        writer.options(keys=keys, sequenceBy="seq").save(self.path)
+        Table.open(self.path).compact()
+
+    def start_upserts(self, rows: DataFrame, checkpoint: str) -> StreamingQuery:
+        writer = rows.writeStream.format("upsertflow").option("path", self.path)
+        if self.workload.deletes:
+            writer = writer.option("applyAsDeletes", "gone")
+        return writer.option("checkpointLocation", checkpoint).start()
+
+    def stream_changes(self) -> DataFrame:
+        self._first = Table.open(self.path).log.head().upper
+        reader = self.spark.readStream.format("upsertflow")
+        return reader.option("startingVersion", self._first).load(self.path)
+
+    def read(self) -> DataFrame:
+        return self.spark.read.format("upsertflow").load(self.path)
+
+    def read_changes(self) -> DataFrame:
+        reader = self.spark.read.format("upsertflow").option("readChangeFeed", "true")
+        return reader.option("startingVersion", self._first).load(self.path)
+
+    def snapshot(self, files: list[Path]) -> dict[str, float]:
+        """Read the whole table, and the same rows from Parquet."""
+        seconds = {}
+        parquet = self.spark.read.parquet(*map(str, files))
+        for name, rows in (("snapshot_s", self.read()), ("parquet_s", parquet)):
+            before = time.perf_counter()
+            rows.write.format("noop").mode("overwrite").save()
+            seconds[name] = time.perf_counter() - before
+        return seconds
+
+    def consume(self, count: int) -> dict[str, float]:
+        """Let so many streams read all changes since `open`, at once."""
+        before = time.perf_counter()
+        queries = []
+        for index in range(count):
+            reader = self.spark.readStream.format("upsertflow")
+            changes = reader.option("startingVersion", self._first).load(self.path)
+            writer = changes.writeStream.format("noop").trigger(availableNow=True)
+            place = f"{self._folder}/checkpoints/consumer-{count}-{index}-{time.time_ns()}"
+            queries.append(writer.option("checkpointLocation", place).start())
+        for query in queries:
+            query.awaitTermination()
+        return {"seconds": time.perf_counter() - before}
+
+    def versions(self) -> dict[str, Any]:
+        from spark_upsert import __version__
+
+        return {**super().versions(), "upsertflow": __version__}

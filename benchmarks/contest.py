@@ -1,0 +1,185 @@
+"""Peer and us, in turn, on the same rows."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.host import Host, PeerError
+from benchmarks.measure import Written, spread
+from benchmarks.peers import OURS, Environment, SetupError
+from benchmarks.workload import Files, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Who takes part."""
+
+    contender: str
+    environment: Environment = field(default=OURS)
+    workload: Workload | None = None
+    """Its own, where one system is measured at several sizes."""
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.label or self.contender
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where things lie."""
+
+    cache: Path
+    """Environments, jars and generated rows; kept."""
+    work: Path
+    """Tables; removed after each contest."""
+    parts: int
+    """Files of a batch, hence tasks on Spark."""
+
+
+def contest(
+    place: Place,
+    workload: Workload,
+    entries: Sequence[Entry],
+    *,
+    rounds: int,
+    warm: int = 1,
+    reopen: bool = False,
+) -> dict[str, Any]:
+    """Let all take turns, a batch each, and compare what they end with.
+
+    Parameters
+    ----------
+    warm : int
+        First rounds that are run and not counted.
+    reopen : bool
+        Whether a fresh process takes the batches, so that its memory is that of batches only.
+    """
+    work = place.work / workload.name
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    running: dict[str, _Running] = {}
+    errors: dict[str, str] = {}
+    try:
+        for entry in entries:
+            try:
+                running[entry.name] = _Running(place, work, entry, workload, reopen=reopen)
+            except (PeerError, SetupError, OSError) as error:
+                errors[entry.name] = _last_lines(error)
+        for number in range(1, warm + rounds + 1):
+            # Who was last begins the next round: A B B A A B ...
+            names = list(running) if number % 2 else list(running)[::-1]
+            for name in names:
+                try:
+                    running[name].turn(number, counted=number > warm)
+                except (PeerError, OSError, EOFError) as error:
+                    errors[name] = _last_lines(error)
+                    running.pop(name).close()
+        found = {}
+        for name, contender in list(running.items()):
+            try:
+                found[name] = contender.result()
+            except (PeerError, OSError, EOFError) as error:
+                errors[name] = _last_lines(error)
+        return {
+            "workload": workload.to_json(),
+            "rounds": rounds,
+            "contenders": found,
+            "errors": errors,
+            "same_table": _same(found, "table"),
+            "same_changes": _same(found, "changes"),
+        }
+    finally:
+        for contender in running.values():
+            contender.close()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+class _Running:
+    """A contender at work, and what was seen of it."""
+
+    def __init__(
+        self, place: Place, work: Path, entry: Entry, workload: Workload, *, reopen: bool
+    ) -> None:
+        python, jars = entry.environment.prepare(place.cache)
+        self._workload = entry.workload or workload
+        self._files = Files.make(place.cache / "rows", self._workload, place.parts)
+        self._parts = place.parts
+        folder = work / entry.name.replace(" ", "-")
+
+        def host() -> Host:
+            return Host(
+                entry.contender,
+                folder,
+                self._workload,
+                python=python,
+                jars=jars,
+                log=work.parent / f"{entry.name.replace(' ', '-')}.log",
+            )
+
+        self._host = host()
+        try:
+            before = time.perf_counter()
+            self._host.call("load", self._files.initial())
+            self._load_s = time.perf_counter() - before
+            self._load_memory = self._host.memory()
+            if reopen:
+                self._host.close()
+                self._host = host()
+            self._host.call("open")
+        except BaseException:
+            self._host.close()
+            raise
+        self._written = Written(folder / "table")
+        self._base = self._written.look()
+        self._turns: list[dict[str, float]] = []
+        self._ingested = 0.0
+        self._host.memory()
+
+    def turn(self, number: int, *, counted: bool) -> None:
+        measured = self._host.call("apply", self._files.batch(number, self._parts))
+        self._ingested += measured["ingested_bytes"]
+        self._written.look()
+        if counted:
+            measured["total_s"] = measured["upsert_s"] + measured.get("changes_s", 0.0)
+            self._turns.append(measured)
+
+    def result(self) -> dict[str, Any]:
+        """Return all that was seen; the table is compared after the memory was taken."""
+        memory = self._host.memory()
+        written = self._written.look() - self._base
+        rows = self._workload.batch_rows
+        names = [name for name in self._turns[0] if name.endswith("_s")]
+        return {
+            "versions": self._host.call("versions"),
+            "load_s": self._load_s,
+            "load_memory": self._load_memory,
+            "memory": memory,
+            "written_bytes": written,
+            "ingested_bytes": self._ingested,
+            "table_bytes": self._base,
+            "turns": self._turns,
+            **{name: spread([turn[name] for turn in self._turns]) for name in names},
+            "rows_per_s": rows / spread([t["total_s"] for t in self._turns])["median"],
+            "table": self._host.call("contents"),
+            "changes": self._host.call("changes"),
+        }
+
+    def close(self) -> None:
+        self._host.close()
+
+
+def _same(found: dict[str, Any], what: str) -> bool | None:
+    """Return whether all who can tell agree; None if there is nobody to compare with."""
+    digests = [result[what] for result in found.values() if result[what] is not None]
+    return None if len(digests) < 2 else all(digest == digests[0] for digest in digests)
+
+
+def _last_lines(error: Exception) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return "\n".join(lines[-3:])[:1500] or repr(error)

@@ -1,0 +1,125 @@
+"""Where peers come from: Python environments by pip, jars by Maven, both into a cache.
+
+Spark's own resolver is not used: it resolves while a session starts, which is neither
+repeatable nor visible. Versions are pinned here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.host import ROOT
+
+
+class SetupError(Exception):
+    """A peer cannot be had; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """An interpreter with a Spark, and the jars for it."""
+
+    spark: str | None = None
+    """Requirement of pyspark; None is the interpreter that runs this program."""
+    jars: tuple[str, ...] = ()
+    """Maven coordinates. What Spark itself brings along is left out."""
+    groups: tuple[str, ...] = field(default=())
+    """Groups of jars to take; empty takes only what is named."""
+
+    def prepare(self, cache: Path) -> tuple[str, list[Path]]:
+        """Return interpreter and jars, installing what is missing."""
+        return self._python(cache), self._fetched(cache)
+
+    def _python(self, cache: Path) -> str:
+        if self.spark is None:
+            return sys.executable
+        folder = cache / f"pyspark-{self.spark.strip('=.*')}"
+        python = folder / "bin" / "python"
+        if not (folder / "complete").exists():
+            _run([sys.executable, "-m", "venv", str(folder)])
+            wanted = [f"pyspark[sql]{self.spark}", "pandas<3", "psutil", "pyarrow", "numpy"]
+            _run([str(python), "-m", "pip", "install", "--quiet", *wanted])
+            (folder / "complete").touch()
+        return str(python)
+
+    def _fetched(self, cache: Path) -> list[Path]:
+        if not self.jars:
+            return []
+        folder = cache / "jars" / self.jars[0].replace(":", "_")
+        if not (folder / "complete").exists():
+            if shutil.which("mvn") is None:
+                raise SetupError("Maven (mvn) is not on the PATH; the jars come by it")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "pom.xml").write_text(_pom(self.jars))
+            wanted = self.groups or tuple({jar.split(":")[0] for jar in self.jars})
+            _run(
+                [
+                    "mvn",
+                    "--batch-mode",
+                    "--quiet",
+                    "--file",
+                    str(folder / "pom.xml"),
+                    "dependency:copy-dependencies",
+                    f"-DoutputDirectory={folder}",
+                    "-DincludeScope=runtime",
+                    f"-DincludeGroupIds={','.join(wanted)}",
+                ]
+            )
+            (folder / "complete").touch()
+        return sorted(folder.glob("*.jar"))
+
+
+DELTA = Environment(
+    spark="==4.2.*",
+    jars=("io.delta:delta-spark_4.2_2.13:4.4.0",),
+    groups=("io.delta", "io.unitycatalog"),
+)
+ICEBERG = Environment(
+    spark="==4.1.*", jars=("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
+)
+OURS = Environment()
+OURS_BESIDE_DELTA = Environment(spark=DELTA.spark)
+
+ABSENT = {
+    "Apache Hudi on Spark": "org.apache.hudi:hudi-spark4.1-bundle_2.13:1.2.1",
+    "Apache Paimon on Spark": "org.apache.paimon:paimon-spark-4.0_2.13:1.3.1",
+}
+"""Peers for which no contender is written, and where they would come from."""
+
+
+def try_absent(cache: Path) -> dict[str, str]:
+    """Ask Maven for the peers without a contender; returns what it answers."""
+    answers = {}
+    for name, coordinates in ABSENT.items():
+        try:
+            Environment(jars=(coordinates,)).prepare(cache)
+            answers[name] = f"{coordinates} can be fetched, but no contender is written for it"
+        except SetupError as error:
+            answers[name] = str(error)
+    return answers
+
+
+def _pom(jars: tuple[str, ...]) -> str:
+    dependencies = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
+        "<exclusions><exclusion><groupId>org.apache.spark</groupId><artifactId>*</artifactId>"
+        "</exclusion></exclusions></dependency>".format(*jar.split(":"))
+        for jar in jars
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>bench</groupId><artifactId>jars</artifactId><version>1</version>"
+        f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        told = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "")
+        raise SetupError(f"{Path(command[0]).name}: {told[:600]}")

@@ -1,0 +1,1 @@
+def write_report(found, output): pass

@@ -1,0 +1,288 @@
+"""What is measured: each section runs alone and returns plain values for the report."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.contest import Entry, Place, contest
+from benchmarks.host import ROOT, Host
+from benchmarks.measure import spread
+from benchmarks.peers import DELTA, ICEBERG, OURS_BESIDE_DELTA, try_absent
+from benchmarks.workload import Files, Workload
+
+M = 1_000_000
+K = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of everything; the quick form is a matter of minutes."""
+
+    table: int
+    """Keys where a peer is measured against."""
+    slow_table: int
+    """The same for peers that take minutes per batch."""
+    tables: tuple[int, ...]
+    """Sizes over which the cost of a batch should stay."""
+    rounds: int
+    epochs: int
+    consumers: tuple[int, ...]
+
+
+QUICK = Size(
+    table=10 * M,
+    slow_table=100 * K,
+    tables=(100 * K, M, 10 * M),
+    rounds=3,
+    epochs=300,
+    consumers=(1, 4),
+)
+FULL = Size(
+    table=10 * M,
+    slow_table=M,
+    tables=(100 * K, M, 10 * M, 100 * M),
+    rounds=7,
+    epochs=2_000,
+    consumers=(1, 4, 16),
+)
+TINY = Size(
+    table=20 * K,
+    slow_table=5 * K,
+    tables=(10 * K, 20 * K),
+    rounds=2,
+    epochs=20,
+    consumers=(1, 2),
+)
+
+
+def delta(place: Place, size: Size) -> dict[str, Any]:
+    """Measure upsert -> changelog through Spark, against Delta's MERGE and change feed."""
+    workload = Workload(table_rows=size.table, batch_rows=min(100 * K, size.table))
+    entries = [
+        Entry(contender="upsertflow on Spark", environment=OURS_BESIDE_DELTA),
+        Entry(contender="Delta on Spark", environment=DELTA),
+    ]
+    return contest(place, workload, entries, rounds=size.rounds)
+
+
+def iceberg(place: Place, size: Size) -> dict[str, Any]:
+    """Measure the upsert alone, against Iceberg's MERGE on the newest Spark that it runs on."""
+    workload = Workload(table_rows=size.table, batch_rows=min(100 * K, size.table))
+    entries = [
+        Entry(contender="upsertflow on Spark"),
+        Entry(contender="Iceberg on Spark", environment=ICEBERG),
+    ]
+    return contest(place, workload, entries, rounds=size.rounds)
+
+
+def delta_rs(place: Place, size: Size) -> dict[str, Any]:
+    """Measure the engine only, against delta-rs."""
+    workload = Workload(table_rows=size.table, batch_rows=min(100 * K, size.table))
+    entries = [Entry(contender="upsertflow"), Entry(contender="delta-rs")]
+    return contest(place, workload, entries, rounds=size.rounds + 2)
+
+
+def python_peers(place: Place, size: Size) -> dict[str, Any]:
+    """Measure the engine's upsert, against peers in Python that have no change feed."""
+    workload = Workload(table_rows=size.slow_table, batch_rows=min(10 * K, size.slow_table))
+    entries = [Entry(contender=name) for name in ("upsertflow", "pyiceberg", "pypaimon")]
+    return contest(place, workload, entries, rounds=size.rounds)
+
+
+def variants(place: Place, size: Size) -> dict[str, Any]:
+    """Measure other keys, draws, widths and mixes, against delta-rs."""
+    plain = Workload(table_rows=min(M, size.table), batch_rows=min(100 * K, size.table))
+    found = {}
+    for label, workload in {
+        "zipf": replace(plain, draw="zipf"),
+        "string keys": replace(plain, keys="string"),
+        "composite keys": replace(plain, keys="composite"),
+        "wide rows": replace(plain, wide=40),
+        "10 % deletes": replace(plain, deletes=0.1),
+        "5 % out of order": replace(plain, late=0.05),
+        "1 000-row batches": replace(plain, batch_rows=K),
+    }.items():
+        entries = [Entry(contender="upsertflow"), Entry(contender="delta-rs")]
+        found[label] = contest(place, workload, entries, rounds=size.rounds)
+    return found
+
+
+def scale(place: Place, size: Size) -> dict[str, Any]:
+    """Measure the cost of a batch over the size of the table, the sizes in turn."""
+    found = {}
+    for batch in (K, 100 * K):
+        base = Workload(table_rows=size.tables[0], batch_rows=min(batch, size.tables[0]))
+        entries = [
+            Entry(
+                contender="upsertflow", workload=replace(base, table_rows=rows), label=f"{rows}"
+            )
+            for rows in size.tables
+        ]
+        # Many rounds, because merges come every few epochs and belong to the cost.
+        rounds = 24 if batch == K else 16
+        found[str(base.batch_rows)] = contest(place, base, entries, rounds=rounds, reopen=True)
+    return found
+
+
+def spark_scale(place: Place, size: Size) -> dict[str, Any]:
+    """Measure 1 000-row micro-batches on Spark over the size of the table, and the workers' memory."""
+    base = Workload(table_rows=size.tables[0], batch_rows=K)
+    entries = [
+        Entry(
+            contender="upsertflow on Spark",
+            workload=replace(base, table_rows=rows),
+            label=f"{rows}",
+        )
+        for rows in (size.tables[0], size.table)
+    ]
+    return contest(place, base, entries, rounds=8, warm=2, reopen=True)
+
+
+def epochs(place: Place, size: Size) -> dict[str, Any]:
+    """Measure a long run of small epochs: the cost of each."""
+    workload = Workload(table_rows=min(M, size.table), batch_rows=K)
+    entries = [Entry(contender="upsertflow")]
+    return contest(place, workload, entries, rounds=size.epochs)
+
+
+def floors(place: Place, size: Size) -> dict[str, Any]:
+    """Measure source and sink on Spark against a source and a sink that do nothing."""
+    workload = Workload(table_rows=min(M, size.table), batch_rows=K)
+    files = Files.make(place.cache / "rows", workload, place.parts)
+    found: dict[str, Any] = {"table_rows": workload.table_rows}
+    with _host(place, "floors on Spark", workload) as host:
+        host.call("load", files.initial())
+        host.call("open")
+        for rows in (100 * K, M):
+            rows = min(rows, size.table)
+            chains: dict[str, list[float]] = {}
+            for _ in range(2):
+                for source, sink in (
+                    ("no-op", "no-op"),
+                    ("no-op", "upsertflow"),
+                    ("upsertflow", "no-op"),
+                ):
+                    took = host.call("chain", source, sink, rows, 4)["seconds"]
+                    chains.setdefault(f"{source} -> {sink}", []).extend(took)
+            found[str(rows)] = {name: spread(seconds) for name, seconds in chains.items()}
+        found["versions"] = host.call("versions")
+    return found
+
+
+def snapshot(place: Place, size: Size) -> dict[str, Any]:
+    """Measure a read of the whole table, against Parquet files of the same rows."""
+    workload = Workload(table_rows=size.table, batch_rows=100 * K)
+    files = Files.make(place.cache / "rows", workload, place.parts)
+    raw = place.work / "raw.arrow"
+    with _host(place, "upsertflow on Spark", workload) as host:
+        host.call("load", files.initial())
+        host.call("snapshot", files.initial())
+        turns = [host.call("snapshot", files.initial()) for _ in range(size.rounds)]
+    with _host(place, "upsertflow", workload) as host:
+        host.call("load", files.initial())
+        engine = [host.call("snapshot")["snapshot_s"] for _ in range(size.rounds)]
+    return {
+        "rows": workload.table_rows,
+        "spark": {name: spread([turn[name] for turn in turns]) for name in turns[0]},
+        "engine_s": spread(engine),
+        **_raw_arrow(files.initial(), raw),
+    }
+
+
+def _raw_arrow(files: list[Path], target: Path) -> dict[str, Any]:
+    """Write and read the same rows as an Arrow file."""
+    rows = pq.read_table(files)
+    before = time.perf_counter()
+    with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    written = time.perf_counter()
+    with pa.OSFile(str(target)) as source:
+        read = pa.ipc.open_file(source).read_all()
+    done = time.perf_counter()
+    assert len(read) == len(rows)
+    target.unlink()
+    return {"arrow_write_s": written - before, "arrow_read_s": done - written}
+
+
+def consumers(place: Place, size: Size) -> dict[str, Any]:
+    """Measure several streams that read the same changes at once."""
+    workload = Workload(table_rows=min(M, size.table), batch_rows=min(100 * K, size.table))
+    files = Files.make(place.cache / "rows", workload, place.parts)
+    found: dict[str, Any] = {"epochs": 5, "batch_rows": workload.batch_rows}
+    with _host(place, "upsertflow on Spark", workload) as host:
+        host.call("load", files.initial())
+        host.call("open")
+        for number in range(1, 6):
+            host.call("apply", files.batch(number, place.parts))
+        for count in size.consumers:
+            found[str(count)] = host.call("consume", count)["seconds"]
+    return found
+
+
+def imports(place: Place, size: Size) -> dict[str, Any]:
+    """Measure what `pyspark_upsertflow` adds to the import of pyspark."""
+    program = (
+        "import time\nfrom pyspark.sql.datasource import DataSource\nt = time.perf_counter()\n"
+        "import pyspark_upsertflow\nprint(time.perf_counter() - t)"
+    )
+    took = []
+    for _ in range(11):
+        path = ":".join(str(ROOT / name) for name in ("", "datasource", "sink"))
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
+        )
+        took.append(float(done.stdout))
+    return {"seconds": spread(took), "median_ms": statistics.median(took) * 1000}
+
+
+def absent(place: Place, size: Size) -> dict[str, Any]:
+    """Ask for the peers that no contender is written for."""
+    return try_absent(place.cache)
+
+
+SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
+    "imports": imports,
+    "delta_rs": delta_rs,
+    "delta": delta,
+    "scale": scale,
+    "spark_scale": spark_scale,
+    "floors": floors,
+    "snapshot": snapshot,
+    "epochs": epochs,
+    "consumers": consumers,
+    "python_peers": python_peers,
+    "variants": variants,
+    "iceberg": iceberg,
+    "absent": absent,
+}
+"""In the order of their weight: what is stopped early has measured what matters most."""
+
+
+@contextmanager
+def _host(place: Place, contender: str, workload: Workload) -> Iterator[Host]:
+    folder = place.work / contender.replace(" ", "-")
+    shutil.rmtree(folder, ignore_errors=True)
+    place.work.mkdir(parents=True, exist_ok=True)
+    log = place.work / f"{contender.replace(' ', '-')}.log"
+    host = Host(contender, folder, workload, log=log)
+    try:
+        yield host
+    finally:
+        host.close()
+        shutil.rmtree(folder, ignore_errors=True)

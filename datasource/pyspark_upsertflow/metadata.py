@@ -1,0 +1,47 @@
+"""Reads about a table: ``option("metadata", "epochs")`` and its like, as a batch.
+
+One task reads the log; there is no more to it than a file per version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from spark_upsert.metadata import VIEWS
+from spark_upsert.options import Metadata, ReadOptions
+from spark_upsert.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def metadata_schema(metadata: Metadata) -> StructType:
+    """Return the columns of such a read."""
+    return from_arrow_schema(VIEWS[metadata].schema)
+
+
+class MetadataReader(DataSourceReader):
+    """Reads what the log and the leases say about a table."""
+
+    def __init__(self, options: ReadOptions, metadata: Metadata, schema: StructType) -> None:
+        self._options = options
+        self._metadata = metadata
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        # Opened here, too, so that a wrong path fails on the driver.
+        self._open()
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        target = to_arrow_schema(self._schema, timezone="UTC")
+        for batch in VIEWS[self._metadata].read(self._open()):
+            yield batch.cast(target)
+
+    def _open(self) -> Table:
+        return Table.open(self._options.path, storage=self._options.storage)

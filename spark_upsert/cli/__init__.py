@@ -1,0 +1,21 @@
+"""The command ``upsertflow``: look at a table, and keep it in order.
+
+Its libraries are an extra, so that an executor needs nothing that Spark does not need.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command with the arguments of the process."""
+    try:
+        from spark_upsert.cli.commands import upsertflow
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("click", "rich"):
+            raise
+        sys.exit(f"The command needs {error.name}: run pip install 'upsertflow[cli]'")
+    upsertflow()

@@ -1,0 +1,287 @@
+"""The commands: each opens a table, calls one method of it, and prints what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, TypeVar
+
+import click
+import pyarrow as pa
+
+from spark_upsert import __version__
+from spark_upsert.cli.render import print_facts, print_rows
+from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
+from spark_upsert.errors import OptionError, UpsertFlowError
+from spark_upsert.metadata import VIEWS, summary
+from spark_upsert.options import STORAGE_PREFIX, Metadata
+from spark_upsert.state.retention import GRACE_MS
+from spark_upsert.table import Table
+from spark_upsert.upsert.changes import ChangeOptions
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _Group(click.Group):
+    """Shows our errors as sentences; a traceback is for bugs."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (UpsertFlowError, OSError) as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="upsertflow")
+def upsertflow() -> None:
+    """Look at a table, and keep it in order. PATH is a folder or an object store's URL."""
+
+
+class _Duration(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        milliseconds = value if isinstance(value, int) else try_parse_ms(value)
+        if milliseconds is None:
+            self.fail(f"{value!r} is not {EXPECTED}.", param, ctx)
+        return milliseconds
+
+
+_DURATION = _Duration()
+
+
+def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{pair!r} is not of the form KEY=VALUE.")
+        found[name.lower().removeprefix(STORAGE_PREFIX)] = value
+    return found
+
+
+def _on_table(command: Command) -> Command:
+    """Give a command the argument PATH and the options of the storage."""
+    option = click.option(
+        "-o",
+        "--option",
+        "storage",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_storage,
+        help="An option of the object store, such as region=eu-west-1. May be repeated.",
+    )
+    return click.argument("path")(option(command))
+
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+
+
+def _limit(default: int) -> Callable[[Command], Command]:
+    return click.option(
+        "--limit", type=click.IntRange(min=0), default=default, show_default=True, help="Rows."
+    )
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+# -- looking -------------------------------------------------------------------------
+
+
+@upsertflow.command()
+@_on_table
+@_as_json
+def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show a table in a few numbers."""
+    table = Table.open(path, storage=storage)
+    facts = summary(table)
+    schema = table.log.head().schema
+    print_facts(
+        {
+            **asdict(facts),
+            "write_amplification": facts.write_amplification,
+            "keys": list(schema.keys),
+            "sequence_by": [field.name for field in schema.order],
+            "scope": schema.scope.value,
+            "columns": {field.name: str(field.type) for field in schema.columns},
+            "properties": dict(table.log.head().properties),
+        },
+        as_json=as_json,
+    )
+
+
+def _show(
+    metadata: Metadata, path: str, storage: Mapping[str, str], limit: int | None, *, as_json: bool
+) -> None:
+    """Print the last rows of a view."""
+    view = VIEWS[metadata]
+    rows = list(_rows(view.read(Table.open(path, storage=storage))))
+    shown = rows if limit is None else rows[max(0, len(rows) - limit) :]
+    print_rows(shown, view.schema.names, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@_limit(20)
+@_as_json
+def history(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> None:
+    """Show the newest versions: what each wrote, and what the table was behind it."""
+    _show(Metadata.HISTORY, path, storage, limit, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@_limit(20)
+@_as_json
+def epochs(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> None:
+    """Show the counters of the newest epochs. Those that are zero everywhere are left out."""
+    _show(Metadata.EPOCHS, path, storage, limit, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@_as_json
+def files(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show the files that the newest version consists of."""
+    _show(Metadata.FILES, path, storage, None, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--version", type=int, help="The table as of this version. Default: the newest.")
+@_limit(20)
+@_as_json
+def snapshot(
+    path: str, storage: Mapping[str, str], version: int | None, limit: int, as_json: bool
+) -> None:
+    """Show some rows of the table, in no particular order."""
+    state = Table.open(path, storage=storage).at(version)
+    rows = list(islice(_rows(state.read()), limit))
+    print_rows(rows, state.manifest.schema.columns.names, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--from", "lower", type=int, help="The first version. Default: the oldest.")
+@click.option("--to", "last", type=int, help="The last version. Default: the newest.")
+@_limit(20)
+@_as_json
+def changes(
+    path: str,
+    storage: Mapping[str, str],
+    lower: int | None,
+    last: int | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show what some versions changed."""
+    table = Table.open(path, storage=storage)
+    head = table.log.head()
+    if last is not None and last > head.version:
+        raise OptionError.invalid("--to", last, f"at most the newest version, {head.version}")
+    schema = head.schema.changelog
+    options = ChangeOptions(columns=tuple(head.schema.columns.names))
+    batches = table.iter_changes(
+        head.first_changes if lower is None else lower,
+        head.upper if last is None else last + 1,
+        options,
+    )
+    print_rows(list(islice(_rows(batches), limit)), schema.names, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--release", metavar="NAME", help="Drop the lease of a consumer that is no more.")
+@_as_json
+def consumers(
+    path: str, storage: Mapping[str, str], release: str | None, as_json: bool
+) -> None:
+    """Show who holds a lease, on which version, and until when."""
+    if release is not None:
+        Table.open(path, storage=storage).release(release)
+    _show(Metadata.CONSUMERS, path, storage, None, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@_as_json
+@click.pass_context
+def check(ctx: click.Context, path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Verify every file and every number; exit with 1 if something is wrong."""
+    report = Table.open(path, storage=storage).check()
+    facts = {**asdict(report), "findings": [str(finding) for finding in report.findings]}
+    print_facts({"is_sound": report.is_sound, **facts}, as_json=as_json)
+    if not report.is_sound:
+        ctx.exit(1)
+
+
+# -- keeping in order ----------------------------------------------------------------
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--full", is_flag=True, help="Leave one run everywhere, whatever the sizes.")
+@_as_json
+def compact(path: str, storage: Mapping[str, str], full: bool, as_json: bool) -> None:
+    """Merge runs in this process. For large tables: pyspark_upsertflow.compact(spark, path)."""
+    table = Table.open(path, storage=storage)
+    before = table.log.head().run_count
+    merges = table.compact(full=full)
+    runs = table.log.head().run_count
+    print_facts({"merges": merges, "runs_before": before, "runs": runs}, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--retain", type=_DURATION, help="Keep every time within this, for example 7d.")
+@click.option("--retain-versions", type=int, help="Keep the changes of so many versions.")
+@_as_json
+def expire(
+    path: str,
+    storage: Mapping[str, str],
+    retain: int | None,
+    retain_versions: int | None,
+    as_json: bool,
+) -> None:
+    """Give up old versions that no consumer needs. Files go with the next vacuum."""
+    if retain is None and retain_versions is None:
+        raise click.UsageError("Say how much to keep: --retain 7d, or --retain-versions 1000.")
+    outcome = Table.open(path, storage=storage).expire(
+        retain_ms=retain, retain_versions=retain_versions
+    )
+    print_facts({**asdict(outcome), "has_advanced": outcome.has_advanced}, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option(
+    "--grace",
+    type=_DURATION,
+    default=GRACE_MS,
+    show_default=render_ms(GRACE_MS),
+    help="How long what a writer has staged may wait for its commit.",
+)
+@_as_json
+def vacuum(
+    path: str, storage: Mapping[str, str], dry_run: bool, grace: int, as_json: bool
+) -> None:
+    """Remove the files of expired versions, and what crashes left behind."""
+    done = Table.open(path, storage=storage).vacuum(grace_ms=grace, dry_run=dry_run)
+    print_facts(
+        {
+            "is_dry_run": done.is_dry_run,
+            "expired_files": len(done.expired),
+            "orphans": len(done.orphans),
+            "bytes": done.bytes,
+            "log_objects": len(done.log),
+            "waiting": done.waiting_count,
+        },
+        as_json=as_json,
+    )

@@ -1,0 +1,245 @@
+"""What can be read about a table: its epochs, files, versions and consumers, as Arrow rows.
+
+Everything comes from the log and the leases; no run is opened. Rows reach from ``since`` to
+the newest version: what is before it is gone, whether or not a vacuum has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.options import Metadata
+from spark_upsert.state.log import Log
+from spark_upsert.state.manifest import Commit, Manifest, apply
+from spark_upsert.table import Table
+from spark_upsert.upsert.counters import Counters
+
+_BATCH_ROWS = 4096
+_TIME = pa.timestamp("us", tz="UTC")
+_DERIVED = ("eligible", "result_count", "output_count")
+
+Row = dict[str, Any]
+
+
+def _schema(**types: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
+
+
+_VERSION = {
+    "version": pa.int64(),
+    "kind": pa.string(),
+    "timestamp": _TIME,
+    "writer": pa.string(),
+    "number": pa.int64(),
+}
+
+_TABLE = {"live_rows": pa.int64(), "runs": pa.int64(), "table_files": pa.int64(), "table_bytes": pa.int64()}
+
+EPOCHS = _schema(
+    **_VERSION,
+    **{field.name: pa.int64() for field in fields(Counters)},
+    **dict.fromkeys(_DERIVED, pa.int64()),
+    files=pa.int64(),
+    bytes=pa.int64(),
+    **_TABLE,
+)
+"""One row per epoch: who wrote it, its `Counters`, what it wrote (``files``, ``bytes``), and
+what the table consisted of behind it."""
+
+FILES = _schema(
+    path=pa.string(),
+    epoch_lower=pa.int64(),
+    epoch_upper=pa.int64(),
+    index=pa.int64(),
+    hash_lower=pa.string(),
+    hash_upper=pa.string(),
+    rows=pa.int64(),
+    tombstones=pa.int64(),
+    errors=pa.int64(),
+    bytes=pa.int64(),
+)
+"""One row per live slice: a file stands in two if a compaction took its middle. ``rows`` to
+``bytes`` are those of the whole file; bounds of hashes are hexadecimal, the upper exclusive."""
+
+HISTORY = _schema(
+    **_VERSION,
+    files=pa.int64(),
+    bytes=pa.int64(),
+    ranges_taken=pa.int64(),
+    since=pa.int64(),
+    fence=pa.int64(),
+    **_TABLE,
+)
+"""One row per version: what it wrote, took away and moved, and what the table was behind it."""
+
+CONSUMERS = _schema(
+    consumer=pa.string(),
+    version=pa.int64(),
+    versions_behind=pa.int64(),
+    renewed=_TIME,
+    lapses=_TIME,
+    is_live=pa.bool_(),
+)
+"""One row per lease."""
+
+
+def versions(log: Log) -> Iterator[tuple[Commit, Manifest]]:
+    """Yield the commits from ``since`` on, each with the table behind it."""
+    head = log.head()
+    manifest = log.at(head.since)
+    yield log.commit(head.since), manifest
+    for commit in log.commits(head.since + 1, head.upper):
+        manifest = apply(manifest, commit)
+        yield commit, manifest
+
+
+def _epochs(table: Table) -> Iterator[Row]:
+    for commit, manifest in versions(table.log):
+        if commit.is_epoch:
+            counters = Counters.from_json(commit.counters)
+            derived = {name: getattr(counters, name) for name in _DERIVED}
+            yield {**_origin(commit), **asdict(counters), **derived, **_written(commit), **_state(manifest)}
+
+
+def _history(table: Table) -> Iterator[Row]:
+    for commit, manifest in versions(table.log):
+        frontiers = {"since": manifest.since, "fence": manifest.fence}
+        taken = {"ranges_taken": len(commit.taken)}
+        yield {**_origin(commit), **_written(commit), **taken, **frontiers, **_state(manifest)}
+
+
+def _origin(commit: Commit) -> Row:
+    transaction = commit.transaction
+    return {
+        "version": commit.version,
+        "kind": commit.kind.value,
+        "timestamp": commit.timestamp_ms * 1000,
+        "writer": transaction and transaction.writer,
+        "number": transaction and transaction.number,
+    }
+
+
+def _written(commit: Commit) -> Row:
+    files = [part.file for part in commit.slices()]
+    return {"files": len(files), "bytes": sum(file.bytes for file in files)}
+
+
+def _state(manifest: Manifest) -> Row:
+    return {
+        "live_rows": manifest.live_rows,
+        "runs": manifest.run_count,
+        "table_files": len({part.file.path for part in manifest.slices}),
+        "table_bytes": manifest.bytes,
+    }
+
+
+def _files(table: Table) -> Iterator[Row]:
+    for part in table.log.head().slices:
+        yield {
+            "path": part.file.path,
+            "epoch_lower": part.epochs.lower,
+            "epoch_upper": part.epochs.upper,
+            "index": part.index,
+            "hash_lower": f"{part.hash_lower:016x}",
+            "hash_upper": f"{part.hash_upper:016x}",
+            "rows": part.file.rows,
+            "tombstones": part.file.tombstones,
+            "errors": part.file.errors,
+            "bytes": part.file.bytes,
+        }
+
+
+def _consumers(table: Table) -> Iterator[Row]:
+    head, now_ms = table.log.head(), table.log.now_ms()
+    for lease in table.consumers():
+        yield {
+            "consumer": lease.consumer,
+            "version": lease.version,
+            "versions_behind": head.version - lease.version,
+            "renewed": lease.renewed_ms * 1000,
+            "lapses": lease.lapses_ms * 1000,
+            "is_live": lease.is_live(now_ms),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One of the things to be read: its columns, and where its rows come from."""
+
+    schema: pa.Schema
+    rows: Callable[[Table], Iterator[Row]]
+
+    def read(self, table: Table) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a table, in batches of bounded size."""
+        rows = self.rows(table)
+        while chunk := list(islice(rows, _BATCH_ROWS)):
+            yield pa.RecordBatch.from_pylist(chunk, schema=self.schema)
+
+
+VIEWS: Mapping[Metadata, View] = {
+    Metadata.EPOCHS: View(EPOCHS, _epochs),
+    Metadata.FILES: View(FILES, _files),
+    Metadata.HISTORY: View(HISTORY, _history),
+    Metadata.CONSUMERS: View(CONSUMERS, _consumers),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A table in a few numbers. Those of writing are of the versions from ``since`` on."""
+
+    version: int
+    since: int
+    fence: int
+    timestamp_ms: int
+    live_rows: int
+    runs: int
+    files: int
+    bytes: int
+    epochs: int
+    rows_in: int
+    bytes_appended: int
+    bytes_merged: int
+    consumers: int
+
+    @property
+    def write_amplification(self) -> float | None:
+        """Bytes written per byte of the epochs; None if there is no epoch."""
+        if not self.bytes_appended:
+            return None
+        return (self.bytes_appended + self.bytes_merged) / self.bytes_appended
+
+
+def summary(table: Table) -> Summary:
+    """Return a table in a few numbers."""
+    epochs = rows_in = appended = merged = 0
+    head = table.log.head()
+    for commit in table.log.commits(head.since + 1, head.upper):
+        size = _written(commit)["bytes"]
+        if commit.is_epoch:
+            epochs += 1
+            rows_in += Counters.from_json(commit.counters).rows
+            appended += size
+        else:
+            merged += size
+    state = _state(head)
+    return Summary(
+        version=head.version,
+        since=head.since,
+        fence=head.fence,
+        timestamp_ms=head.timestamp_ms,
+        live_rows=head.live_rows,
+        runs=state["runs"],
+        files=state["table_files"],
+        bytes=state["table_bytes"],
+        epochs=epochs,
+        rows_in=rows_in,
+        bytes_appended=appended,
+        bytes_merged=merged,
+        consumers=len(table.consumers()),
+    )

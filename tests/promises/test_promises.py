@@ -1,0 +1,553 @@
+"""P1 to P7, each by name, each on seeded random work that is small enough to read.
+
+These tests are plain functions of a seed, so that `tests.test_tests_can_fail` can run them
+on an engine with a planted bug and see them fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import CorruptionError, DataError
+from spark_upsert.hashing import HASH_END
+from spark_upsert.schema import Scope
+from spark_upsert.state import log as log_module
+from spark_upsert.state.compaction import choose, merge
+from spark_upsert.state.log import Log
+from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.run import RUNS
+from spark_upsert.store.local import LocalStore
+from spark_upsert.table import Table
+from spark_upsert.upsert import stash as stash_module
+from spark_upsert.upsert.changes import Deduplication
+from spark_upsert.upsert.stash import Stash
+from tests.support.disk import Disk, Loss
+from tests.support.histories import Written
+from tests.support.model import Command, Model, fold, visible
+from tests.support.stores import (
+    BrokenError,
+    Fault,
+    FaultyStore,
+    KilledError,
+    MemoryStore,
+    Moment,
+    Steps,
+    forget_open_runs,
+)
+from tests.support.tables import (
+    append,
+    apply_epoch,
+    by_epoch,
+    changes_of,
+    hashes_of_few_values,
+    make_table,
+    plan_epoch,
+    rows_at,
+    schema_of,
+    tally_of,
+)
+from tests.support.workload import ABSENT, OPERATIONS, observe
+
+SEEDS = pytest.mark.parametrize("seed", range(8), ids=lambda seed: f"seed {seed}")
+SCOPES = (Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL)
+
+
+def commands_of(dice: random.Random, count: int, *, keys: int = 6) -> list[Command]:
+    return [
+        Command(dice.randrange(keys), dice.choice([None, 0, 1, 2, 3]), dice.randrange(12))
+        for _ in range(count)
+    ]
+
+
+def tasks_of(dice: random.Random) -> list[list[list[Command]]]:
+    return [
+        [commands_of(dice, dice.randrange(5)) for _ in range(dice.randrange(3))]
+        for _ in range(dice.randrange(1, 4))
+    ]
+
+
+@contextmanager
+def few_hashes(dice: random.Random) -> Iterator[None]:
+    with hashes_of_few_values(dice.choice([None, None, 2, 3])):
+        yield
+
+
+@contextmanager
+def many_checkpoints() -> Iterator[None]:
+    with patch.object(log_module, "CHECKPOINT_EVERY", 4):
+        yield
+
+
+def merge_neighbours(table: Table) -> None:
+    head = table.log.head()
+    for job in choose(head, fanout=2)[:1]:
+        table.commit_merges([merge(table.store, head, job)])
+
+
+# -- P1: every reported command is in the table and in the changelog exactly once ---------
+
+
+@SEEDS
+def test_p1_reported_commands_are_there_exactly_once(seed: int) -> None:
+    """Two queries write over a storage that fails; each retries until it has an answer."""
+    dice = random.Random(seed)
+    scope = SCOPES[seed % 3]
+    store = MemoryStore()
+    make_table(store, schema_of(scope))
+    batches = {
+        Transaction(writer=f"query{q}", number=n): commands_of(dice, 4)
+        for q in range(2)
+        for n in range(5)
+    }
+    delivered: list[Transaction] = []
+    with few_hashes(dice):
+        for transaction in sorted(batches, key=lambda t: (t.number, dice.random())):
+            deliver(store, transaction, batches[transaction], dice)
+            delivered.append(transaction)
+            for earlier in dice.sample(delivered, min(len(delivered), 2)):  # As after a restart.
+                deliver(store, earlier, batches[earlier], dice)
+        log = Log(store)
+        done = [log.commit(version).transaction for version in range(1, log.head().upper)]
+    assert sorted(map(repr, done)) == sorted(map(repr, batches))
+    model = Model(scope)
+    changes = [c for transaction in done if transaction for c in model.append(batches[transaction])[0]]
+    table = make_table(store, schema_of(scope))
+    assert rows_at(table) == model.rows()
+    assert by_epoch(changes_of(table)) == by_epoch(changes)
+
+
+def deliver(
+    store: MemoryStore, transaction: Transaction, commands: Sequence[Command], dice: random.Random
+) -> None:
+    """Append a batch, over faults, until the table says that it has it."""
+    for _ in range(20):
+        fault = Fault(
+            dice.randrange(60), dice.choice(list(Moment)), dice.choice([BrokenError, KilledError])
+        )
+        table = make_table(store, schema_of(Scope.TABLE))
+        table = Table(FaultyStore(store, Steps(fault)), clock=table.log._clock)
+        try:
+            append(table, commands, transaction=transaction)
+        except (BrokenError, KilledError):
+            continue
+        return
+    append(make_table(store, schema_of(Scope.TABLE)), commands, transaction=transaction)
+
+
+@SEEDS
+def test_p1_an_error_behind_the_commit_does_not_commit_twice(seed: int) -> None:
+    """Without a transaction nothing but the token tells whose a version is."""
+    store, dice = MemoryStore(), random.Random(seed)
+    table = make_table(store, schema_of(Scope.ARRIVAL))
+    commands = commands_of(dice, 4)
+    append(table, commands)
+    probe = Steps()
+    copied = MemoryStore()
+    copied.objects = dict(store.objects)
+    append(Table(FaultyStore(copied, probe)), commands)
+    step = next(i for i, name in enumerate(probe.names) if name.startswith("put_if_absent"))
+    append(Table(FaultyStore(store, Steps(Fault(step, Moment.AFTER, BrokenError)))), commands)
+    assert Log(store).head().version == 2
+
+
+@SEEDS
+def test_p1_writers_that_race_all_get_in(seed: int) -> None:
+    dice = random.Random(seed)
+    store = MemoryStore()
+    table = make_table(store, schema_of(Scope.TABLE))
+    model = Model(Scope.TABLE)
+    with few_hashes(dice):
+        for _ in range(4):
+            writers = [make_table(store, schema_of(Scope.TABLE)) for _ in range(3)]
+            planned = []
+            for writer in writers:
+                commands = commands_of(dice, 4)
+                planned.append((writer, plan_epoch(writer, [[commands]]), commands))
+            dice.shuffle(planned)
+            for writer, epoch, commands in planned:
+                assert writer.commit(epoch) is not None
+                model.append(commands)
+        assert rows_at(table) == model.rows()
+    assert table.log.head().version == 12
+
+
+@SEEDS
+def test_p1_what_does_not_fit_in_memory_is_not_lost(seed: int) -> None:
+    dice = random.Random(seed)
+    scope = SCOPES[seed % 3]
+    table, model = make_table(MemoryStore(), schema_of(scope)), Model(scope)
+    small = {"settle_bytes": 300, "spill_bytes": 600}
+    defaults = {**(Stash.__init__.__kwdefaults__ or {}), **small}
+    with patch.object(stash_module.Stash.__init__, "__kwdefaults__", defaults):
+        for _ in range(3):
+            batches = [commands_of(dice, 8, keys=30) for _ in range(8)]
+            apply_epoch(table, [batches])
+            model.append([command for batch in batches for command in batch])
+            assert rows_at(table) == model.rows()
+
+
+# -- P2: folding the changelog gives the snapshot, row for row, for every epoch ------------
+
+
+@SEEDS
+def test_p2_folding_the_changelog_gives_every_snapshot(seed: int) -> None:
+    dice = random.Random(seed)
+    scope = SCOPES[seed % 3]
+    table, model = make_table(MemoryStore(), schema_of(scope)), Model(scope)
+    snapshots, changes = [model.rows()], []
+    with few_hashes(dice), many_checkpoints():
+        for _ in range(14):
+            if dice.random() < 0.25:
+                dice.choice([merge_neighbours, lambda t: t.compact(full=True)])(table)
+                while len(snapshots) <= table.log.head().version:
+                    snapshots.append(snapshots[-1])
+                    model.version += 1
+                continue
+            step = Written(tasks_of(dice), overwrite=dice.random() < 0.15)
+            apply_epoch(table, step.tasks, overwrite=step.overwrite)
+            changes += model.append(step.commands, overwrite=step.overwrite)[0]
+            snapshots.append(model.rows())
+        fresh = Table(table.store)
+        assert [rows_at(fresh, version) for version in range(len(snapshots))] == snapshots
+        assert by_epoch(changes_of(fresh)) == by_epoch(changes)
+        spared = changes_of(fresh, show=Deduplication.DROP_CARRYOVERS)
+        assert by_epoch(spared) == by_epoch(visible(changes))
+        lower = dice.randrange(len(snapshots))
+        upper = dice.randrange(lower, len(snapshots))
+        for show in Deduplication:
+            found = changes_of(fresh, lower + 1, upper + 1, show=show)
+            assert fold(found, snapshots[lower]) == snapshots[upper]
+
+
+@SEEDS
+def test_p2_however_the_hashes_are_cut(seed: int) -> None:
+    dice = random.Random(seed)
+    table, model = make_table(MemoryStore(), schema_of(Scope.TABLE)), Model(Scope.TABLE)
+    changes = []
+    with few_hashes(dice):
+        for _ in range(4):
+            commands = commands_of(dice, 12, keys=20)
+            apply_epoch(table, [[commands]])
+            changes += model.append(commands)[0]
+        bounds = sorted({0, HASH_END, *(dice.randrange(HASH_END) for _ in range(6))})
+        bounds = sorted({*bounds, *(int(h) for h in stored_hashes(table))})
+        cuts = list(itertools.pairwise(bounds))
+        rows = [
+            (row["k"], row["v"])
+            for lower, upper in cuts
+            for batch in table.at().read(lower=lower, upper=upper)
+            for row in batch.to_pylist()
+        ]
+        assert sorted(rows) == sorted(model.rows().items())
+        found = [change for cut in cuts for change in changes_of(table, hash_range=cut)]
+        assert by_epoch(found) == by_epoch(changes)
+
+
+def stored_hashes(table: Table) -> list[int]:
+    return [
+        int(hash)
+        for part in table.log.head().slices
+        for hash in RUNS.open(table.store, part.file).hashes
+    ]
+
+
+def test_p2_rows_written_before_a_column_was_added_have_null_in_it() -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.ARRIVAL))
+    append(table, [Command(1, 10)])
+    columns = pa.schema({"k": pa.int64(), "v": pa.int64(), "note": pa.string()})
+    table.alter(table.log.head().schema.accept(columns, merge=True))
+    table.append(pa.table({"k": [1, 2], "v": [11, 20], "note": ["a", "b"]}))
+    changes = table.changes().select(["k", "v", "note", "_change_type"]).to_pylist()
+    assert [tuple(change.values()) for change in changes[:2]] == [
+        (1, 10, None, "insert"),
+        (1, 10, None, "update_preimage"),
+    ] or changes[0]["note"] is None
+    rows = table.snapshot().sort_by("k").to_pylist()
+    assert rows == [{"k": 1, "v": 11, "note": "a"}, {"k": 2, "v": 20, "note": "b"}]
+
+
+# -- P3: an epoch is visible whole or not at all ------------------------------------------
+
+
+@pytest.mark.parametrize("index", range(len(OPERATIONS)), ids=[str(o) for o in OPERATIONS])
+def test_p3_a_reader_sees_an_epoch_whole_or_not_at_all(index: int) -> None:
+    store = MemoryStore()
+    for operation in OPERATIONS[:index]:
+        operation.act(store)
+    old, seen = observe(store), []
+    steps = Steps(watch=lambda: seen.append(observe(store, lower=10**6)))
+    OPERATIONS[index].act(FaultyStore(store, steps))
+    new = observe(store)
+    assert all(each in (old, new) for each in seen)
+    assert sorted(seen, key=lambda each: each == new) == seen
+
+
+@SEEDS
+def test_p3_an_epoch_of_several_tasks_is_one_version(seed: int) -> None:
+    dice = random.Random(seed)
+    store = MemoryStore()
+    table = make_table(store, schema_of(Scope.TABLE))
+    apply_epoch(table, [[[Command(k, 0, 0) for k in range(6)]]])
+    epoch = plan_epoch(table, [[[Command(k, 1, 1)] for k in range(t, 6, 3)] for t in range(3)])
+    seen: list[set[int]] = []
+
+    def watch() -> None:
+        rows = rows_at(Table(store))
+        seen.append(set(rows.values()))
+
+    watched = Table(FaultyStore(store, Steps(watch=watch)))
+    watched.commit(epoch)
+    watch()
+    assert [values for values, _ in itertools.groupby(seen)] == [{0}, {1}]
+    assert dice
+
+
+# -- P4: the table depends on the set of commands alone ------------------------------------
+
+
+@SEEDS
+def test_p4_batches_arrival_retries_and_writers_do_not_matter(seed: int) -> None:
+    dice = random.Random(seed)
+    places = [(key, order) for key in range(6) for order in range(8)]
+    commands = [Command(k, dice.choice([None, 1, 2, 3]), o) for k, o in dice.sample(places, 30)]
+    model = Model(Scope.TABLE)
+    model.append(commands)
+    for _ in range(3):
+        table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+        pending = [*commands, *dice.sample(commands, 5)]
+        dice.shuffle(pending)
+        with few_hashes(dice):
+            while pending:
+                tasks = [
+                    [[pending.pop() for _ in range(min(len(pending), dice.randrange(4)))]]
+                    for _ in range(3)
+                ]
+                epochs = [plan_epoch(table, tasks[:1]), plan_epoch(table, tasks[1:])]
+                dice.shuffle(epochs)
+                for epoch in epochs:
+                    table.commit(epoch)
+                if dice.random() < 0.3:
+                    table.compact(full=True)
+            assert rows_at(table) == model.rows()
+
+
+@SEEDS
+def test_p4_a_forgotten_delete_brings_no_key_back(seed: int) -> None:
+    """Deletes are forgotten at once; then late commands may be refused, never applied wrongly."""
+    dice = random.Random(seed)
+    table = make_table(
+        MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "0 epochs"}
+    )
+    deleted: dict[int, int] = {}
+    rejected = 0
+    for _ in range(12):
+        commands = [
+            Command(key, None if dice.random() < 0.4 else order, order)
+            for key, order in ((dice.randrange(4), dice.randrange(30)) for _ in range(3))
+        ]
+        for command in commands:
+            if command.value is None:
+                deleted[command.key] = max(deleted.get(command.key, -1), command.order)
+        commit = apply_epoch(table, [[commands]])
+        rejected += commit.counters["rejected"]
+        tally_of(commit)
+        table.compact(full=True)
+        rows = rows_at(table)
+        assert len(rows) == table.log.head().live_rows
+        assert all(order >= deleted.get(key, -1) for key, order in rows.items())
+    assert rejected or seed not in (0, 1, 2)
+    assert fold(changes_of(table)) == rows_at(table)
+
+
+# -- P5: nothing is dropped silently --------------------------------------------------------
+
+
+@SEEDS
+def test_p5_every_row_is_counted_under_its_reason(seed: int) -> None:
+    dice = random.Random(seed)
+    scope = SCOPES[seed % 3]
+    table, model = make_table(MemoryStore(), schema_of(scope)), Model(scope)
+    with few_hashes(dice):
+        for number in range(8):
+            tasks, overwrite = tasks_of(dice), number == 5
+            others = commands_of(dice, 3)
+            epoch = plan_epoch(table, tasks, overwrite=overwrite)
+            if number % 3 == 0:  # Another writer is faster, so that the counts must be redone.
+                model.append(others)
+                apply_epoch(table, [[others]])
+            commit = table.commit(epoch)
+            assert commit is not None
+            written = Written(tasks, overwrite=overwrite)
+            changes, tally = model.append(written.commands, overwrite=overwrite)
+            assert tally_of(commit) == tally
+            assert commit.live_rows == len(model.rows())
+            shown = changes_of(table, commit.version, commit.version + 1)
+            assert by_epoch(shown) == by_epoch(changes)
+
+
+def test_p5_equal_order_keys_are_duplicates_and_the_committed_one_stays() -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+    first = append(table, [Command(1, 10, 5), Command(1, 11, 5)])
+    second = append(table, [Command(1, 12, 5), Command(1, 13, 4)])
+    third = append(table, [Command(1, None, 5)])
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert rows_at(table) == {1: 10}
+    assert (first.counters["duplicates"], second.counters["duplicates"]) == (1, 1)
+    assert (second.counters["superseded"], third.counters["duplicates"]) == (1, 1)
+
+
+def test_p5_a_row_without_a_key_is_refused() -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+    with pytest.raises(DataError, match="the key 'k' is null"):
+        append(table, [Command(None, 1, 1)])
+
+
+def test_p5_a_row_without_an_order_is_refused() -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+    with pytest.raises(DataError, match="'seq' is null"):
+        append(table, [Command(1, 1, None)])
+
+
+def test_p5_two_values_that_nothing_orders_are_refused() -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.ARRIVAL))
+    epoch = plan_epoch(table, [[[Command(1, 1)]], [[Command(1, 2)]]], allow_unordered=False)
+    with pytest.raises(DataError, match="nothing says which is the later one"):
+        table.commit(epoch)
+    assert rows_at(table) == {}
+
+
+def test_p5_a_damaged_run_is_an_error_and_not_a_smaller_table() -> None:
+    store = MemoryStore()
+    table = make_table(store, schema_of(Scope.TABLE))
+    commit = append(table, [Command(key, key, 1) for key in range(3000)])
+    assert commit is not None
+    path = commit.added[0].path
+    intact = store.objects[path]
+    for position in range(3000, len(intact), len(intact) // 25):
+        store.objects[path] = intact[:position] + bytes([intact[position] ^ 1]) + intact[position + 1 :]
+        forget_open_runs()
+        try:
+            rows = rows_at(Table(store))
+        except CorruptionError as error:
+            assert path in str(error)
+        else:
+            assert len(rows) == 3000
+            assert all(key == value for key, value in rows.items())
+
+
+# -- P6: after any crash, a restart needs no manual step ------------------------------------
+
+
+@pytest.mark.parametrize("index", range(len(OPERATIONS)), ids=[str(o) for o in OPERATIONS])
+def test_p6_a_killed_operation_can_just_be_repeated(index: int) -> None:
+    prefix = MemoryStore()
+    for operation in OPERATIONS[:index]:
+        operation.act(prefix)
+    whole = MemoryStore()
+    whole.objects = dict(prefix.objects)
+    steps = Steps()
+    OPERATIONS[index].act(FaultyStore(whole, steps))
+    expected = observe(whole)
+    for step in range(0, len(steps.names), 2):
+        store = MemoryStore()
+        store.objects = dict(prefix.objects)
+        with pytest.raises(KilledError):
+            OPERATIONS[index].act(FaultyStore(store, Steps(Fault(step, Moment.AFTER))))
+        OPERATIONS[index].act(store)
+        assert observe(store) == expected, f"killed at {steps.names[step]}"
+
+
+@pytest.mark.parametrize("loss", Loss, ids=lambda loss: f"taking {loss.value}")
+def test_p6_what_was_reported_survives_a_power_loss(loss: Loss) -> None:
+    for count in range(1, 4):
+        with machine() as folder:
+            disk = Disk(folder / "disk")
+            store = LocalStore(disk.root / "lake" / "table")
+            with disk.traced(Steps()):
+                for operation in OPERATIONS[:count]:
+                    operation.act(store)
+            expected = observe(store)
+            survivor = LocalStore(disk.lose_power(folder / "new", loss) / "lake" / "table")
+            assert observe(survivor) == expected
+
+
+def test_p6_what_a_retry_or_a_reader_finds_survives_a_power_loss() -> None:
+    """The writer is killed between making a version visible and making it durable."""
+    with machine() as folder:
+        disk = Disk(folder / "disk")
+        store = LocalStore(disk.root / "lake" / "table")
+        with disk.traced(Steps()):
+            OPERATIONS[0].act(store)
+        probe = Steps()
+        with disk.traced(probe):
+            OPERATIONS[1].act(store)
+    step = next(i for i, name in enumerate(probe.names) if name.startswith("link"))
+    with machine() as folder:
+        disk = Disk(folder / "disk")
+        store = LocalStore(disk.root / "lake" / "table")
+        with disk.traced(Steps()):
+            OPERATIONS[0].act(store)
+        with disk.traced(Steps(Fault(step, Moment.AFTER))), pytest.raises(KilledError):
+            OPERATIONS[1].act(store)
+        with disk.traced(Steps()):
+            seen = observe(LocalStore(disk.root / "lake" / "table"))
+        survivor = LocalStore(disk.lose_power(folder / "new", Loss.ALL) / "lake" / "table")
+        assert observe(survivor) == seen
+
+
+def test_p6_folders_of_a_killed_process_are_made_durable_by_the_next() -> None:
+    with machine() as folder:
+        probe = Disk(folder / "probe")
+        steps = Steps()
+        with probe.traced(steps):
+            OPERATIONS[0].act(LocalStore(probe.root / "lake" / "table"))
+        for step, name in enumerate(steps.names):
+            if not name.startswith("mkdir"):
+                continue
+            disk = Disk(folder / f"disk{step}")
+            store = LocalStore(disk.root / "lake" / "table")
+            with disk.traced(Steps(Fault(step, Moment.AFTER))), pytest.raises(KilledError):
+                OPERATIONS[0].act(store)
+            with disk.traced(Steps()):
+                OPERATIONS[0].act(LocalStore(disk.root / "lake" / "table"))
+            lost = disk.lose_power(folder / f"new{step}", Loss.ALL)
+            assert observe(LocalStore(lost / "lake" / "table")) != ABSENT
+
+
+@contextmanager
+def machine() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="upsertflow-test-") as folder:
+        yield Path(folder)
+
+
+# -- P7: cost follows the change, not the table ---------------------------------------------
+
+
+def test_p7_a_small_upsert_costs_the_same_in_a_large_table() -> None:
+    costs = []
+    for count in (500, 50_000):
+        store = MemoryStore()
+        table = make_table(store, schema_of(Scope.TABLE))
+        append(table, [Command(key, key, 1) for key in range(count)])
+        forget_open_runs()
+        before = sum(map(len, store.objects.values()))
+        steps = Steps()
+        append(Table(FaultyStore(store, steps)), [Command(key, -1, 2) for key in range(10)])
+        costs.append((len(steps.names), sum(map(len, store.objects.values())) - before))
+        run = RUNS.open(store, table.log.commit(1).added[0])
+        verified = int(run._verified.sum())
+    assert costs[0][0] == costs[1][0]
+    assert abs(costs[0][1] - costs[1][1]) < 100
+    # Of some 400 pages: the head, and for each key one of hashes, keys, order and diff.
+    assert verified <= 2 + 5 * 10

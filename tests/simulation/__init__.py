@@ -1,0 +1,1 @@
+"""Whole lives of a table under faults, each from one seed."""

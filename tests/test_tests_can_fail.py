@@ -1,0 +1,509 @@
+"""Plant bugs and see the promises break: a test that cannot fail is worth nothing.
+
+Each bug is a change of one rule, made in this process by a patch. For each, the named test
+of `tests.promises` is run until it fails; a bug that survives is a hole in the tests.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_upsert import hashing, table
+from spark_upsert.errors import UpsertFlowError
+from spark_upsert.schema import DIFF, Scope
+from spark_upsert.state import log as log_module
+from spark_upsert.state import lookup, manifest, resolve, run, snapshot
+from spark_upsert.state.compaction import worker
+from spark_upsert.state.log import Log
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice
+from spark_upsert.store import local
+from spark_upsert.table import Table
+from spark_upsert.upsert import changes, commands, drain, epoch, stash
+from spark_upsert.upsert.counters import EMPTY, Counters
+from tests.promises import test_promises as promises
+from tests.support.disk import Loss
+from tests.support.stores import MemoryStore, forget_open_runs
+from tests.support.workload import OPERATIONS
+
+Patch = AbstractContextManager[Any]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change of one rule, and the test that must notice it."""
+
+    name: str
+    plant: Callable[[], Patch]
+    caught_by: Callable[..., None]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BUGS: list[Bug] = []
+
+
+def bug(name: str, caught_by: Callable[..., None]) -> Callable[[Callable[[], Patch]], None]:
+    """Add a bug to the list."""
+
+    def add(plant: Callable[[], Patch]) -> None:
+        BUGS.append(Bug(name, plant, caught_by))
+
+    return add
+
+
+def wrapped(owner: Any, name: str, around: Callable[..., Any]) -> Patch:
+    """Replace a function by one that gets the original as its first argument."""
+    original = getattr(owner, name)
+
+    def replacement(*args: Any, **how: Any) -> Any:
+        return around(original, *args, **how)
+
+    return patch.object(owner, name, replacement)
+
+
+@contextmanager
+def together(*patches: Patch) -> Iterator[None]:
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
+# -- durability ---------------------------------------------------------------------------
+
+
+@bug("a file is not synced before it is published", promises.test_p6_what_was_reported_survives_a_power_loss)
+def _() -> Patch:
+    def leave(original: Any, self: Any, kind: Any, error: Any, trace: Any) -> None:
+        self._file.close()
+        if error is not None:
+            self._target.unlink(missing_ok=True)
+        elif self._sync_parent:
+            local.sync_folder(self._target.parent)
+
+    return wrapped(local.LocalSink, "__exit__", leave)
+
+
+@bug("a folder is not synced behind a commit", promises.test_p6_what_was_reported_survives_a_power_loss)
+def _() -> Patch:
+    return patch.object(local, "sync_folder", lambda folder: None)
+
+
+@bug("a version that another left half-way is not synced", promises.test_p6_what_a_retry_or_a_reader_finds_survives_a_power_loss)
+def _() -> Patch:
+    return patch.object(Log, "_make_durable", lambda self, version: None)
+
+
+@bug("a folder that exists is taken to be durable", promises.test_p6_folders_of_a_killed_process_are_made_durable_by_the_next)
+def _() -> Patch:
+    def make(original: Any, self: Any, folder: Any) -> None:
+        if not folder.is_dir():
+            make(original, self, folder.parent)
+            folder.mkdir(exist_ok=True)
+            local.sync_folder(folder.parent)
+
+    return wrapped(local.LocalStore, "_make_folder", make)
+
+
+# -- the commit point ---------------------------------------------------------------------
+
+
+@bug("a commit replaces the version that another made", promises.test_p1_writers_that_race_all_get_in)
+def _() -> Patch:
+    def put(original: Any, self: Any, path: str, data: bytes) -> bool:
+        self.put(path, data)
+        return True
+
+    def stale(original: Any, self: Any) -> Any:
+        return original(self) if self._head is None else self._head
+
+    return together(
+        wrapped(MemoryStore, "put_if_absent", put), wrapped(Log, "try_head", stale)
+    )
+
+
+@bug("the transaction is ignored", promises.test_p1_reported_commands_are_there_exactly_once)
+def _() -> Patch:
+    return patch.object(Manifest, "has", lambda self, transaction: False)
+
+
+@bug("the transaction is forgotten by the next version", promises.test_p1_reported_commands_are_there_exactly_once)
+def _() -> Patch:
+    def forget(original: Any, before: Any, commit: Commit) -> Manifest:
+        after: Manifest = original(before, commit)
+        kept = {} if commit.transaction is None else {commit.transaction.writer: commit.transaction.number}
+        return replace(after, transactions=kept)
+
+    return wrapped(log_module, "apply", forget)
+
+
+@bug("an error behind the commit is taken for a lost race", promises.test_p1_an_error_behind_the_commit_does_not_commit_twice)
+def _() -> Patch:
+    def put(original: Any, self: Any, commit: Commit) -> bool:
+        try:
+            return bool(
+                self._store.put_if_absent(
+                    log_module.commit_path(commit.version), log_module.encode(commit.to_json())
+                )
+            )
+        except OSError:
+            return False
+
+    return wrapped(Log, "_try_put", put)
+
+
+@bug("any version that is there is taken for our own", promises.test_p1_writers_that_race_all_get_in)
+def _() -> Patch:
+    def put(original: Any, self: Any, commit: Commit) -> bool:
+        original(self, commit)
+        return True
+
+    def stale(original: Any, self: Any) -> Any:
+        return original(self) if self._head is None else self._head
+
+    return together(wrapped(Log, "_try_put", put), wrapped(Log, "try_head", stale))
+
+
+@bug("an epoch of several tasks is committed in parts", promises.test_p3_an_epoch_of_several_tasks_is_one_version)
+def _() -> Patch:
+    def commit(original: Any, self: Table, whole: epoch.Epoch) -> Commit | None:
+        last = None
+        for staged in whole.staged:
+            last = original(self, replace(whole, staged=(staged,), transaction=None))
+        return last
+
+    return wrapped(Table, "commit", commit)
+
+
+@bug("the files of a repeated batch are removed although in use", promises.test_p1_reported_commands_are_there_exactly_once)
+def _() -> Patch:
+    def discard(original: Any, self: Table, staged: Any, *rest: Any, **how: Any) -> None:
+        for part in self.log.head().slices[-1:]:
+            self.store.delete(part.file.path)
+        forget_open_runs()
+
+    return wrapped(Table, "discard", discard)
+
+
+@bug("a checkpoint loses a run", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    def to_json(original: Any, self: Manifest) -> dict[str, Any]:
+        record: dict[str, Any] = original(self)
+        return {**record, "slices": record["slices"][:-1]}
+
+    return wrapped(Manifest, "to_json", to_json)
+
+
+# -- who wins -----------------------------------------------------------------------------
+
+
+@bug("the smaller order key wins", promises.test_p4_batches_arrival_retries_and_writers_do_not_matter)
+def _() -> Patch:
+    def inverted(original: Any, *args: Any, **how: Any) -> Any:
+        words = original(*args, **how)
+        return lambda chosen: [~word for word in words(chosen)]
+
+    return together(
+        wrapped(resolve, "precedence_of", inverted), wrapped(changes, "precedence_of", inverted)
+    )
+
+
+@bug("a look-up takes the later of two epochs, whatever the order", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    return patch.object(
+        lookup, "_beats", lambda rows, newer, older, later: np.ones(len(newer), dtype=np.bool_)
+    )
+
+
+@bug("order keys of the past do not count", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    def classify(original: Any, commands: Any, chosen: Any, found: Any, scope: Any, **how: Any) -> Any:
+        return original(commands, chosen, found, Scope.ARRIVAL, **how)
+
+    return wrapped(epoch, "classify", classify)
+
+
+@bug("a committed entry yields to an equal order key", promises.test_p5_equal_order_keys_are_duplicates_and_the_committed_one_stays)
+def _() -> Patch:
+    def latest(original: Any, members: Any, firsts: Any, precedence: Any) -> Any:
+        return original(members, firsts, [*precedence, ~members.astype(np.uint64)])
+
+    return wrapped(resolve, "_best_of_groups", latest)
+
+
+@bug("keys are not compared when hashes are equal", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    def same(original: Any, rows: Any, members: Any, group: Any) -> Any:
+        result = np.zeros(len(members), dtype=np.bool_)
+        result[1:] = group[1:] == group[:-1]
+        return result
+
+    return wrapped(resolve, "_same_key_as_before", same)
+
+
+@bug("a look-up takes the first key of a hash", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    return patch.object(
+        lookup, "equal_rows", lambda left, right: np.ones(len(left[0]), dtype=np.bool_)
+    )
+
+
+@bug("a look-up does not go on behind the first key of a hash", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    def search(original: Any, rows: Any, index: Any, part: Any, hashes: Any, keys: Any) -> Any:
+        found, at = original(rows, index, part, hashes, keys)
+        own = part.unverified_hashes
+        first = np.searchsorted(own, own[at]) == at
+        return found[first], at[first]
+
+    return wrapped(lookup, "_search", search)
+
+
+@bug("deletes are dropped inside an epoch", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    def seal(original: Any, self: Any) -> Iterator[pa.RecordBatch]:
+        for batch in original(self):
+            kept = batch.filter(pa.array(batch.column(DIFF).to_numpy() > 0))
+            self.counters += Counters(absent=batch.num_rows - kept.num_rows)
+            if kept.num_rows:
+                yield kept
+
+    return wrapped(stash.Stash, "seal", seal)
+
+
+@bug("what was spilled to disk is forgotten", promises.test_p1_what_does_not_fit_in_memory_is_not_lost)
+def _() -> Patch:
+    def spill(original: Any, self: Any, batch: Any) -> None:
+        original(self, batch)
+        self._spilled[1:] = []
+
+    return wrapped(stash.Stash, "_spill", spill)
+
+
+@bug("a merge keeps the first entry of a key instead of its winner", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    def resolved(original: Any, rows: Any, **how: Any) -> Any:
+        found = original(rows, **how)
+        winners = found.winners.copy()
+        if len(found.losers):
+            place = np.flatnonzero(winners == found.beaten_by[0])
+            winners[place] = found.losers[0]
+        return found._replace(winners=winners)
+
+    return wrapped(worker, "resolve", resolved)
+
+
+@bug("a merge drops deletes, and the mark is not raised", promises.test_p4_a_forgotten_delete_brings_no_key_back)
+def _() -> Patch:
+    def merged(original: Any, *args: Any, **how: Any) -> Any:
+        return replace(original(*args, **how), low_water=None)
+
+    return wrapped(table, "merge", merged)
+
+
+@bug("late commands below the mark are applied", promises.test_p4_a_forgotten_delete_brings_no_key_back)
+def _() -> Patch:
+    def classify(original: Any, *args: Any, **how: Any) -> Any:
+        return original(*args, **{**how, "low_water": None})
+
+    return wrapped(epoch, "classify", classify)
+
+
+# -- what readers see ----------------------------------------------------------------------
+
+
+@bug("a commit that overwrites leaves the old runs", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    def kept(original: Any, before: Any, commit: Commit) -> Manifest:
+        after: Manifest = original(before, commit)
+        if commit.kind is Kind.OVERWRITE:
+            return replace(after, slices=(*before.slices, *after.slices))
+        return after
+
+    return wrapped(log_module, "apply", kept)
+
+
+@bug("a merge leaves the runs that it replaces cut in the wrong place", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    def cut(original: Any, part: Slice, gone: Any) -> list[Slice]:
+        return []
+
+    def taken(original: Any, slices: Any, gone: Any) -> Any:
+        return original(slices[1:], gone)
+
+    return wrapped(manifest, "_without", taken)
+
+
+@bug("the last hash of a range is left out", promises.test_p2_however_the_hashes_are_cut)
+def _() -> Patch:
+    def row_range(original: Any, hashes: Any, lower: int, upper: int) -> tuple[int, int]:
+        start, stop = original(hashes, lower, max(lower, upper - 1))
+        return start, stop
+
+    return wrapped(run, "row_range", row_range)
+
+
+@bug("both neighbours read the hash at their border", promises.test_p2_however_the_hashes_are_cut)
+def _() -> Patch:
+    def row_range(original: Any, hashes: Any, lower: int, upper: int) -> tuple[int, int]:
+        result: tuple[int, int] = original(hashes, lower, min(upper + 1, hashing.HASH_END))
+        return result
+
+    return wrapped(run, "row_range", row_range)
+
+
+@bug("a read shows every entry of a key", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    return patch.object(snapshot, "_losers", lambda rows, epochs: np.empty(0, dtype=np.int64))
+
+
+@bug("the changelog shows commands that had no effect", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    def effective(original: Any, rows: Any, chosen: Any, *rest: Any) -> Any:
+        return np.ones(len(chosen), dtype=np.bool_)
+
+    return wrapped(changes, "_effective", effective)
+
+
+@bug("an unchanged value is shown as an update", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    return patch.object(
+        changes, "_changed", lambda rows, old, new: np.ones(len(old), dtype=np.bool_)
+    )
+
+
+@bug("a time-travelling read gets the version before", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+def _() -> Patch:
+    def at(original: Any, self: Log, version: int) -> Manifest:
+        found: Manifest = original(self, max(0, version - 1))
+        return found
+
+    return wrapped(Log, "at", at)
+
+
+@bug("pages are not verified", promises.test_p5_a_damaged_run_is_an_error_and_not_a_smaller_table)
+def _() -> Patch:
+    return patch.object(run.Run, "_verify_pages", lambda self, pages: None)
+
+
+@bug("every page of a run is read for a look-up", promises.test_p7_a_small_upsert_costs_the_same_in_a_large_table)
+def _() -> Patch:
+    def verify(original: Any, self: Any, pages: Any) -> None:
+        original(self, np.arange(len(self._crcs)))
+
+    return wrapped(run.Run, "_verify_pages", verify)
+
+
+# -- accounting ----------------------------------------------------------------------------
+
+
+@bug("a duplicate is counted as stale", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    def count(original: Any, outcomes: Any) -> Counters:
+        plain = outcomes.copy()
+        plain[plain == drain.Outcome.DUPLICATE] = drain.Outcome.STALE
+        counters: Counters = original(plain)
+        return counters
+
+    return wrapped(epoch, "count", count)
+
+
+@bug("what another writer did since is not looked at", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    return patch.object(epoch.Epoch, "_changed_since", lambda self, head: (False, None))
+
+
+@bug("a key in two tasks is counted twice", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    return patch.object(
+        epoch, "_shared", lambda own, others: np.zeros(len(own), dtype=np.bool_)
+    )
+
+
+@bug("beaten rows are not counted", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    def uncounted(original: Any, *args: Any) -> Counters:
+        lost: Counters = original(*args)
+        return EMPTY - Counters(rows=lost.superseded + lost.duplicates)
+
+    return together(wrapped(stash, "count_losers", uncounted), wrapped(epoch, "count_losers", uncounted))
+
+
+@bug("rows that an overwrite leaves out are not counted", promises.test_p5_every_row_is_counted_under_its_reason)
+def _() -> Patch:
+    def sealed(original: Any, self: Any, *args: Any) -> Commit:
+        commit: Commit = original(self, *args)
+        retracted = commit.counters["retracted"]
+        return replace(
+            commit,
+            counters={**commit.counters, "retracted": 0},
+            live_rows=commit.live_rows + retracted,
+        )
+
+    return wrapped(epoch.Epoch, "_seal", sealed)
+
+
+@bug("a row without a key is taken", promises.test_p5_a_row_without_a_key_is_refused)
+def _() -> Patch:
+    return patch.object(
+        commands, "_all_null", lambda keys: np.zeros(len(keys[0]), dtype=np.bool_)
+    )
+
+
+@bug("two values that nothing orders are taken", promises.test_p5_two_values_that_nothing_orders_are_refused)
+def _() -> Patch:
+    return patch.object(epoch, "_require_order", lambda rows, resolution: None)
+
+
+# -- the check ------------------------------------------------------------------------------
+
+
+def runs_of(test: Callable[..., None]) -> Iterator[Callable[[], None]]:
+    """Yield the test with each of its arguments."""
+    arguments: dict[str, Sequence[Any]] = {
+        "seed": range(8),
+        "index": range(len(OPERATIONS)),
+        "loss": list(Loss),
+    }
+    names = list(inspect.signature(test).parameters)
+    for values in itertools.product(*(arguments[name] for name in names)):
+        yield lambda values=values: test(**dict(zip(names, values, strict=True)))  # type: ignore[misc]
+
+
+NOTICED = (AssertionError, UpsertFlowError, pytest.fail.Exception)
+"""How a test says no. Anything else would be a mistake in the patch."""
+
+
+@pytest.mark.parametrize("planted", BUGS, ids=str)
+def test_a_planted_bug_is_caught(planted: Bug) -> None:
+    with planted.plant():
+        for attempt in runs_of(planted.caught_by):
+            forget_open_runs()
+            try:
+                attempt()
+            except NOTICED:
+                break
+        else:
+            pytest.fail(f"{planted.caught_by.__name__} does not notice")
+    forget_open_runs()
+
+
+def test_there_are_enough_bugs() -> None:
+    assert len(BUGS) >= 25
+    assert len({planted.name for planted in BUGS}) == len(BUGS)
+
+
+def test_every_promise_has_a_bug_that_breaks_it() -> None:
+    broken = {planted.caught_by.__name__.split("_")[1] for planted in BUGS}
+    assert broken == {"p1", "p2", "p3", "p4", "p5", "p6", "p7"}

@@ -1,0 +1,103 @@
+"""Which runs are merged: a pure choice over manifests that are only described."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.epochs import Epoch, Interval
+from spark_upsert.hashing import HASH_END
+from spark_upsert.schema import TableSchema
+from spark_upsert.state.compaction.policy import FANOUT, JOB_BYTES, Job, choose, choose_all
+from spark_upsert.state.manifest import Manifest, Slice
+from spark_upsert.state.run import RunFile
+
+SMALL = 1000
+SCHEMA = TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"])
+
+
+def run(epoch: int, size: int, *, upper: int | None = None, **how: Any) -> Slice:
+    file = RunFile(
+        path=f"data/{epoch}.arrow",
+        rows=max(1, size // 40),
+        tombstones=how.pop("tombstones", 0),
+        bytes=size,
+        body_bytes=size,
+        tail_crc=0,
+        hash_min=0,
+        hash_max=HASH_END - 1,
+    )
+    epochs = Interval(lower=Epoch(epoch), upper=Epoch(upper or epoch + 1))
+    return Slice(file=file, epochs=epochs, **how)
+
+
+def manifest(*slices: Slice) -> Manifest:
+    return Manifest(version=1000, timestamp_ms=0, schema=SCHEMA, slices=slices)
+
+
+def merged(jobs: list[Job]) -> list[list[int]]:
+    return [[part.epochs.lower for part in job.slices] for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        pytest.param([SMALL] * (FANOUT - 1), [], id="one too few are left alone"),
+        pytest.param([SMALL] * FANOUT, [list(range(FANOUT))], id="enough of a size are merged"),
+        pytest.param(
+            [10**7] + [SMALL] * (FANOUT - 1), [], id="a large run does not count for small ones"
+        ),
+        pytest.param(
+            [10**7] + [SMALL] * FANOUT,
+            [list(range(1, FANOUT + 1))],
+            id="small runs are merged beside a large one and not with it",
+        ),
+        pytest.param(
+            [10**7] * (FANOUT - 1) + [SMALL] * 3 + [10**7],
+            [list(range(FANOUT + 3))],
+            id="small runs between large ones are merged along",
+        ),
+        pytest.param(
+            [SMALL] * 4 + [10**7] + [SMALL] * 4, [], id="runs that are no neighbours are not merged"
+        ),
+    ],
+)
+def test_neighbours_of_a_tier_are_merged(sizes: list[int], expected: list[list[int]]) -> None:
+    table = manifest(*(run(epoch, size) for epoch, size in enumerate(sizes)))
+    assert merged(choose(table)) == expected
+
+
+def test_a_large_merge_is_cut_into_bounded_jobs() -> None:
+    table = manifest(*(run(epoch, JOB_BYTES) for epoch in range(FANOUT)))
+    jobs = choose(table)
+    assert len(jobs) >= FANOUT
+    assert all(job.bytes <= JOB_BYTES for job in jobs)
+    bounds = sorted((job.hash_lower, job.hash_upper) for job in jobs)
+    assert [low for low, _ in bounds[1:]] == [high for _, high in bounds[:-1]]
+    assert (bounds[0][0], bounds[-1][1]) == (0, HASH_END)
+
+
+def test_a_merge_that_is_half_done_goes_on_where_it_stopped() -> None:
+    old = [replace(run(e, JOB_BYTES), hash_lower=HASH_END // 2) for e in range(FANOUT)]
+    done = replace(run(0, 4 * JOB_BYTES, upper=FANOUT), hash_upper=HASH_END // 2)
+    jobs = choose(manifest(done, *old))
+    assert jobs
+    assert all(job.hash_lower >= HASH_END // 2 for job in jobs)
+    assert all(len(job.slices) == FANOUT for job in jobs)
+
+
+def test_a_full_compaction_leaves_single_runs_alone() -> None:
+    assert choose_all(manifest(run(0, SMALL))) == []
+    assert merged(choose_all(manifest(run(0, 10**6), run(1, SMALL)))) == [[0, 1]]
+
+
+def test_an_old_run_full_of_deletes_is_written_again() -> None:
+    table = manifest(run(1, 4000, tombstones=60))
+    assert choose(table, forget_before=1) == []
+    jobs = choose(table, forget_before=2)
+    assert merged(jobs) == [[1]]
+    assert jobs[0].is_oldest
+    assert jobs[0].forget_before == 2
