@@ -86,13 +86,14 @@ def contest(
                 found[name] = contender.result()
             except (PeerError, OSError, EOFError) as error:
                 errors[name] = _last_lines(error)
+        apart = any(entry.workload is not None for entry in entries)
         return {
             "workload": workload.to_json(),
             "rounds": rounds,
             "contenders": found,
             "errors": errors,
-            "same_table": _same(found, "table"),
-            "same_changes": _same(found, "changes"),
+            "same_table": None if apart else _same(found, "table"),
+            "same_changes": None if apart else _same(found, "changes"),
         }
     finally:
         for contender in running.values():
@@ -181,5 +182,12 @@ def _same(found: dict[str, Any], what: str) -> bool | None:
 
 
 def _last_lines(error: Exception) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return "\n".join(lines[-3:])[:1500] or repr(error)
+    """Return the line of a trace that says what happened, and the two behind it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [
+        index
+        for index, line in enumerate(lines)
+        if ("Error" in line or "Exception" in line) and not line.startswith(("at ", "File "))
+    ]
+    first = telling[-1] if telling else max(0, len(lines) - 3)
+    return "\n".join(lines[first : first + 3])[:1000] or repr(error)

@@ -6,6 +6,7 @@ repeatable nor visible. Versions are pinned here, and nowhere else.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ class Environment:
 
     spark: str | None = None
     """Requirement of pyspark; None is the interpreter that runs this program."""
+    packages: tuple[str, ...] = ()
+    """Requirements of an interpreter of its own, beside Spark."""
     jars: tuple[str, ...] = ()
     """Maven coordinates. What Spark itself brings along is left out."""
     groups: tuple[str, ...] = field(default=())
@@ -35,13 +38,14 @@ class Environment:
         return self._python(cache), self._fetched(cache)
 
     def _python(self, cache: Path) -> str:
-        if self.spark is None:
+        if self.spark is None and not self.packages:
             return sys.executable
-        folder = cache / f"pyspark-{self.spark.strip('=.*')}"
+        wanted = [f"pyspark[sql]{self.spark}", "pandas<3"] if self.spark else []
+        wanted += [*self.packages, "psutil", "pyarrow", "numpy"]
+        folder = cache / re.sub(r"[^\w.]+", "-", "-".join(wanted[:1])).strip("-.")
         python = folder / "bin" / "python"
         if not (folder / "complete").exists():
             _run([sys.executable, "-m", "venv", str(folder)])
-            wanted = [f"pyspark[sql]{self.spark}", "pandas<3", "psutil", "pyarrow", "numpy"]
             _run([str(python), "-m", "pip", "install", "--quiet", *wanted])
             (folder / "complete").touch()
         return str(python)
@@ -81,6 +85,8 @@ DELTA = Environment(
 ICEBERG = Environment(
     spark="==4.1.*", jars=("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
 )
+PAIMON = Environment(packages=("pypaimon>=2",))
+"""Apart from the others: it asks for an old pyarrow."""
 OURS = Environment()
 OURS_BESIDE_DELTA = Environment(spark=DELTA.spark)
 

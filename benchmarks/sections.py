@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from benchmarks.contest import Entry, Place, contest
 from benchmarks.host import ROOT, Host
 from benchmarks.measure import spread
-from benchmarks.peers import DELTA, ICEBERG, OURS_BESIDE_DELTA, try_absent
+from benchmarks.peers import DELTA, ICEBERG, OURS_BESIDE_DELTA, PAIMON, try_absent
 from benchmarks.workload import Files, Workload
 
 M = 1_000_000
@@ -97,7 +97,11 @@ def delta_rs(place: Place, size: Size) -> dict[str, Any]:
 def python_peers(place: Place, size: Size) -> dict[str, Any]:
     """Measure the engine's upsert, against peers in Python that have no change feed."""
     workload = Workload(table_rows=size.slow_table, batch_rows=min(10 * K, size.slow_table))
-    entries = [Entry(contender=name) for name in ("upsertflow", "pyiceberg", "pypaimon")]
+    entries = [
+        Entry(contender="upsertflow"),
+        Entry(contender="pyiceberg"),
+        Entry(contender="pypaimon", environment=PAIMON),
+    ]
     return contest(place, workload, entries, rounds=size.rounds)
 
 

@@ -97,10 +97,11 @@ class Workload:
             keys = (dice.zipf(1.1, self.batch_rows) - 1) % space * _ODD % space
         else:
             keys = dice.integers(0, space, self.batch_rows)
-        seq = number * self.batch_rows + np.arange(self.batch_rows, dtype=np.int64)
+        # Punctual commands are even and late ones odd: no two have the same order.
+        seq = 2 * ((number + 2) * self.batch_rows + np.arange(self.batch_rows, dtype=np.int64))
         if self.late:
             late = dice.random(self.batch_rows) < self.late
-            seq = np.where(late, np.maximum(seq - 2 * self.batch_rows, 1), seq)
+            seq = np.where(late, seq - 4 * self.batch_rows + 1, seq)
         return self._rows(keys, seq, dice)
 
     def _rows(self, keys: Numbers, seq: Numbers, dice: np.random.Generator) -> pa.Table:

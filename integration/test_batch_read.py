@@ -194,6 +194,20 @@ def test_an_empty_table_is_a_table(spark: SparkSession, path: Path) -> None:
     assert read_changes(spark, path) == []
 
 
+def test_sql_reads_a_table_through_a_temporary_view(spark: SparkSession, path: Path) -> None:
+    make_table(path, *EPOCHS)
+    # A table of Spark's own catalog would not do: it hands a Python source no options.
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW orders USING upsertflow "
+        f"OPTIONS (path '{path}', readChangeFeed 'true', `starting-version` '2')"
+    )
+    try:
+        found = spark.sql("SELECT v, sum(_diff) FROM orders GROUP BY v ORDER BY v").collect()
+        assert found == [("a", -1), ("b", -1), ("c", 1), ("d", 1)]
+    finally:
+        spark.catalog.dropTempView("orders")
+
+
 def test_a_frame_keeps_to_its_columns_when_the_table_gains_some(
     spark: SparkSession, path: Path
 ) -> None:

@@ -249,6 +249,48 @@ def test_spark_refuses_the_other_save_modes_and_says_which_to_use(
     assert not path.exists()
 
 
+def test_settings_of_the_session_do_not_change_what_is_stored(
+    spark: SparkSession, path: Path
+) -> None:
+    instant = "SELECT timestamp_micros(1) AS k, array(timestamp_micros(2)) AS v, 'text' AS t"
+    settings = {
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    }
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            save(spark.sql(instant), path, keys="k,t")
+            spark.conf.set(name, value)
+        save(spark.sql(instant), path, keys="k,t")
+        feed = spark.read.format("upsertflow").option("readChangeFeed", "true").load(str(path))
+        assert feed.selectExpr("unix_micros(k)", "t").collect() == [(1, "text")]
+    finally:
+        for name, text in before.items():
+            spark.conf.set(name, str(text))
+    counts = [Counters.from_json(epoch.counters) for epoch in epochs_of(path)]
+    assert [(c.inserts, c.updates) for c in counts] == [(1, 0), (0, 1), (0, 1), (0, 1)]
+    assert Table.open(str(path)).changes().num_rows == 1
+
+
+def test_any_name_of_a_column_will_do(spark: SparkSession, path: Path) -> None:
+    rows = spark.sql("SELECT 1 AS `a b`, 2 AS `a.b`, 3 AS `ключ`, 4 AS `a,b`, 5 AS `select`")
+    save(rows, path, keys="`a,b`, a.b ,a b,ключ")
+    read = spark.read.format("upsertflow").option("columns", "`a,b`,ключ,select")
+    assert read.load(str(path)).collect() == [(4, 3, 5)]
+
+
+def test_a_table_can_be_overwritten_with_what_is_read_from_it(
+    spark: SparkSession, path: Path
+) -> None:
+    save(frame(spark, row(1, 10), row(2, 20)), path, keys="k")
+    own = spark.read.format("upsertflow").load(str(path))
+    save(own.where("k = 1").withColumn("v", F.col("v") + 1), path, mode="overwrite")
+    assert rows_of(path) == {(1,): (11, 0)}
+    assert_sound(path)
+
+
 def test_times_and_intervals_can_be_keys(spark: SparkSession, path: Path) -> None:
     # Streams refuse times (Spark) and files hold no intervals (Parquet): only here.
     rows = spark.sql("SELECT TIME'23:59:59.000001' AS t, INTERVAL '-1 2' DAY TO HOUR AS i, 1 AS v")

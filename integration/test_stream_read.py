@@ -214,6 +214,7 @@ def test_available_now_stops_where_the_table_ended_when_it_began(
 
     def write_meanwhile(batch: DataFrame, number: int) -> None:
         batches.runs.append((number, batch.toArrow().to_pylist()))
+        assert number < 5, "the target moves along with the table"
         append(table, {100 + number: "meanwhile"})
 
     stream = changes(spark, path, startingVersion=1, maxEpochsPerTrigger=1)

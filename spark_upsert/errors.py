@@ -7,7 +7,8 @@
     ├── TableNotFoundError   fix the path, or write first
     ├── CorruptionError      restore the file that is named
     ├── DataLossError        what was asked for has been expired; choose another start
-    └── ContentionError      retry later: other writers won every race
+    ├── ContentionError      retry later: other writers won every race
+    └── StorageError         retry later: object storage failed (`store.failures`)
 
 A class exists only where the caller would *act* differently. The ``code`` is stable, the
 text is not. Every error says what was expected, what was found and where, then a blank

@@ -38,7 +38,12 @@ _VERSION = {
     "number": pa.int64(),
 }
 
-_TABLE = {"live_rows": pa.int64(), "runs": pa.int64(), "table_files": pa.int64(), "table_bytes": pa.int64()}
+_TABLE = {
+    "live_rows": pa.int64(),
+    "runs": pa.int64(),
+    "table_files": pa.int64(),
+    "table_bytes": pa.int64(),
+}
 
 EPOCHS = _schema(
     **_VERSION,
@@ -103,7 +108,13 @@ def _epochs(table: Table) -> Iterator[Row]:
         if commit.is_epoch:
             counters = Counters.from_json(commit.counters)
             derived = {name: getattr(counters, name) for name in _DERIVED}
-            yield {**_origin(commit), **asdict(counters), **derived, **_written(commit), **_state(manifest)}
+            yield {
+                **_origin(commit),
+                **asdict(counters),
+                **derived,
+                **_written(commit),
+                **_state(manifest),
+            }
 
 
 def _history(table: Table) -> Iterator[Row]:

@@ -8,7 +8,7 @@ parsed at once, on the driver, before anything is written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TypeVar
@@ -34,15 +34,17 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "sequenceBy": "Comma-separated columns that order the commands of a key: the greatest wins. "
     "With an envelope, dots lead into structs (`source.lsn`, `value.updated_at`). Default: none; "
     "with `envelope=kafka`, `partition,offset`.",
-    "sequenceBy.<column>": "With `mergeEngine=partial-update`: the column that orders the values of "
-    "this one, of the type of the `sequenceBy` column.",
+    "sequenceBy.<column>": "With `mergeEngine=partial-update`: the column that orders the values "
+    "of this one, of the type of the `sequenceBy` column.",
     "sequenceScope": "`table`: order keys compare across epochs, a late older row is stale. "
     "`epoch`: the later epoch wins. Default `table`; with the default order of `envelope=kafka`, "
     "`epoch`.",
-    "envelope": "What the rows are. `upsert`: plain columns. `debezium`: change events with `before`, "
-    "`after` and `op`. `kafka`: records with bytes in `key` and `value`. Default `upsert`.",
-    "keyFormat": "With `envelope=kafka`: how keys are written: `json`, `avro`, `raw` (the bytes are "
-    "the value), or `json-confluent` and `avro-confluent` (behind Confluent's header of five bytes).",
+    "envelope": "What the rows are. `upsert`: plain columns. `debezium`: change events with "
+    "`before`, `after` and `op`. `kafka`: records with bytes in `key` and `value`. Default "
+    "`upsert`.",
+    "keyFormat": "With `envelope=kafka`: how keys are written: `json`, `avro`, `raw` (the bytes "
+    "are the value), or `json-confluent` and `avro-confluent` (behind Confluent's header of five "
+    "bytes).",
     "keySchema": "With `envelope=kafka`: what keys hold. For `json`: columns as in `id BIGINT`, a "
     "type alone for a plain value, or the JSON of a StructType. For `avro`: the writer's schema. "
     "For `raw`: `BINARY` (the default) or `STRING`, with a name before it or not.",
@@ -93,20 +95,21 @@ READ_OPTIONS: Mapping[str, str] = {
     "emitUnchanged": "`true` is short for `deduplicationMode=none`. Default `false`.",
     "computeUpdates": "Whether a changed row is shown as an update pair; otherwise as a delete and "
     "an insert. Default `true`.",
-    "maxRowsPerTrigger": "Stream: soft bound of change rows per micro-batch; an epoch is never cut.",
+    "maxRowsPerTrigger": "Stream: soft bound of change rows per micro-batch; an epoch is never "
+    "cut.",
     "maxBytesPerTrigger": "Stream: soft bound of bytes read per micro-batch.",
     "maxEpochsPerTrigger": "Stream: bound of epochs per micro-batch.",
     "splits": "Number of read tasks. Default: by the amount of data, at most the parallelism.",
     "parallelism": "Tasks that the cluster runs at once; `register(spark)` fills it in. "
     "Default: the processors of the driver.",
-    "failOnDataLoss": "Whether changes that are expired stop a read. `false`: it goes on behind them "
-    "with a warning in the log, so that sums over the changes are wrong from there on. Default "
+    "failOnDataLoss": "Whether changes that are expired stop a read. `false`: it goes on behind "
+    "them with a warning in the log, and sums over the changes are wrong from there on. Default "
     "`true`.",
     "consumerId": "Stream: the name of a lease, one per query, that keeps what the query still has "
     "to read from being expired. Without it, only the ages given to `upsertflow expire` do.",
-    "consumerTtl": "Stream: for how long the lease outlasts a query that stopped. Default `7 days`.",
+    "consumerTtl": "Stream: how long the lease outlasts a query that stopped. Default `7 days`.",
     "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history` or "
-    "`consumers`.",
+    "`consumers`; or the rows that could not be applied (`onError=quarantine`): `quarantine`.",
 }
 
 
@@ -293,6 +296,8 @@ class Metadata(Enum):
     FILES = "files"
     HISTORY = "history"
     CONSUMERS = "consumers"
+    QUARANTINE = "quarantine"
+    """Not of the log, but of the runs (`spark_upsert.state.quarantine`); at any version."""
 
 
 _Member = TypeVar("_Member", bound=Enum)
@@ -326,7 +331,7 @@ class WriteOptions:
     """The checked options of a write."""
 
     path: str
-    storage: Mapping[str, str]
+    storage: Mapping[str, str] = field(repr=False)
     keys: tuple[str, ...]
     sequence_by: tuple[str, ...]
     scope: Scope | None
@@ -386,7 +391,7 @@ class ReadOptions:
     """The checked options of a read, batch or stream."""
 
     path: str
-    storage: Mapping[str, str]
+    storage: Mapping[str, str] = field(repr=False)
     columns: tuple[str, ...]
     version_as_of: int | None
     timestamp_as_of_ms: int | None

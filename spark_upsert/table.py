@@ -29,6 +29,7 @@ from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.log import Clock, Log
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, is_applicable
+from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.retention import (
     GRACE_MS,
     LEASE_MS,
@@ -42,7 +43,6 @@ from spark_upsert.state.retention import (
     release,
     vacuum,
 )
-from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention, higher_mark
 from spark_upsert.store import Store, open_store
@@ -50,6 +50,8 @@ from spark_upsert.upsert.changes import ChangeOptions, Deduplication, plan, read
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
+
+_NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 
 
 class Table:
@@ -148,18 +150,23 @@ class Table:
         return manifest
 
     def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
-        """Change the schema, and set some properties, unless all is as asked already."""
+        """Change the schema, and set some properties, unless all is as asked already.
+
+        What another writer has added or widened since stays.
+        """
 
         def propose(head: Manifest) -> Commit | None:
             changed = {**head.properties, **(properties or {})}
-            if head.schema == schema and changed == head.properties:
+            columns = head.schema.accept(schema.columns, merge=True).columns
+            wanted = replace(schema, columns=columns)
+            if head.schema == wanted and changed == head.properties:
                 return None
             return Commit(
                 version=0,
                 kind=Kind.ALTER,
                 timestamp_ms=0,
                 token="",
-                schema=schema,
+                schema=wanted,
                 properties=changed,
                 live_rows=head.live_rows,
             )
@@ -200,12 +207,7 @@ class Table:
         """
         head = self.log.head()
         schema = head.schema
-        envelope = envelope or UpsertEnvelope(
-            schema=schema,
-            sources={name: name for name in schema.columns.names if name in rows.column_names},
-            order=tuple(field.name for field in schema.order),
-            deletes=deletes,
-        )
+        envelope = envelope or UpsertEnvelope.matching(schema, rows.schema, deletes=deletes)
         commands = (envelope.commands(batch) for batch in rows.to_batches())
         snapshot = Snapshot(self.store, head)
         staged = stage(snapshot, commands, overwrite=overwrite)
@@ -400,9 +402,13 @@ class Table:
     ) -> pa.Table:
         """Return all rows at a version, in no particular order."""
         snapshot = self.at(version)
-        schema = snapshot.manifest.schema.columns
-        fields = schema if columns is None else pa.schema([schema.field(n) for n in columns])
-        return pa.Table.from_batches(snapshot.read(columns), schema=fields)
+        schema = snapshot.manifest.schema
+        names = schema.columns.names if columns is None else schema.select(columns)
+        batches = list(snapshot.read(names))
+        if not names:  # Only the number of rows is asked for.
+            return pa.Table.from_batches(batches or [_NO_ROWS]).select([])
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        return pa.Table.from_batches(batches, schema=fields)
 
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that could not be applied and that nothing has cleared yet.
@@ -420,9 +426,9 @@ class Table:
         names = tuple(head.schema.columns.names)
         dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
         options = ChangeOptions(columns=names, deduplication=dedup)
-        return pa.Table.from_batches(
-            self.iter_changes(lower, upper or head.upper, options), schema=head.schema.changelog
-        )
+        end = head.upper if upper is None else upper
+        batches = self.iter_changes(lower, end, options)
+        return pa.Table.from_batches(batches, schema=head.schema.changelog)
 
     def iter_changes(
         self,

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -83,7 +84,10 @@ def together(*patches: Patch) -> Iterator[None]:
 # -- durability ---------------------------------------------------------------------------
 
 
-@bug("a file is not synced before it is published", promises.test_p6_what_was_reported_survives_a_power_loss)
+@bug(
+    "a file is not synced before it is published",
+    promises.test_p6_what_was_reported_survives_a_power_loss,
+)
 def _() -> Patch:
     def leave(original: Any, self: Any, kind: Any, error: Any, trace: Any) -> None:
         self._file.close()
@@ -95,17 +99,26 @@ def _() -> Patch:
     return wrapped(local.LocalSink, "__exit__", leave)
 
 
-@bug("a folder is not synced behind a commit", promises.test_p6_what_was_reported_survives_a_power_loss)
+@bug(
+    "a folder is not synced behind a commit",
+    promises.test_p6_what_was_reported_survives_a_power_loss,
+)
 def _() -> Patch:
     return patch.object(local, "sync_folder", lambda folder: None)
 
 
-@bug("a version that another left half-way is not synced", promises.test_p6_what_a_retry_or_a_reader_finds_survives_a_power_loss)
+@bug(
+    "a version that another left half-way is not synced",
+    promises.test_p6_what_a_retry_or_a_reader_finds_survives_a_power_loss,
+)
 def _() -> Patch:
     return patch.object(Log, "_make_durable", lambda self, version: None)
 
 
-@bug("a folder that exists is taken to be durable", promises.test_p6_folders_of_a_killed_process_are_made_durable_by_the_next)
+@bug(
+    "a folder that exists is taken to be durable",
+    promises.test_p6_folders_of_a_killed_process_are_made_durable_by_the_next,
+)
 def _() -> Patch:
     def make(original: Any, self: Any, folder: Any) -> None:
         if not folder.is_dir():
@@ -119,7 +132,9 @@ def _() -> Patch:
 # -- the commit point ---------------------------------------------------------------------
 
 
-@bug("a commit replaces the version that another made", promises.test_p1_writers_that_race_all_get_in)
+@bug(
+    "a commit replaces the version that another made", promises.test_p1_writers_that_race_all_get_in
+)
 def _() -> Patch:
     def put(original: Any, self: Any, path: str, data: bytes) -> bool:
         self.put(path, data)
@@ -128,9 +143,7 @@ def _() -> Patch:
     def stale(original: Any, self: Any) -> Any:
         return original(self) if self._head is None else self._head
 
-    return together(
-        wrapped(MemoryStore, "put_if_absent", put), wrapped(Log, "try_head", stale)
-    )
+    return together(wrapped(MemoryStore, "put_if_absent", put), wrapped(Log, "try_head", stale))
 
 
 @bug("the transaction is ignored", promises.test_p1_reported_commands_are_there_exactly_once)
@@ -138,17 +151,27 @@ def _() -> Patch:
     return patch.object(Manifest, "has", lambda self, transaction: False)
 
 
-@bug("the transaction is forgotten by the next version", promises.test_p1_reported_commands_are_there_exactly_once)
+@bug(
+    "the transaction is forgotten by the next version",
+    promises.test_p1_reported_commands_are_there_exactly_once,
+)
 def _() -> Patch:
     def forget(original: Any, before: Any, commit: Commit) -> Manifest:
         after: Manifest = original(before, commit)
-        kept = {} if commit.transaction is None else {commit.transaction.writer: commit.transaction.number}
+        kept = (
+            {}
+            if commit.transaction is None
+            else {commit.transaction.writer: commit.transaction.number}
+        )
         return replace(after, transactions=kept)
 
     return wrapped(log_module, "apply", forget)
 
 
-@bug("an error behind the commit is taken for a lost race", promises.test_p1_an_error_behind_the_commit_does_not_commit_twice)
+@bug(
+    "an error behind the commit is taken for a lost race",
+    promises.test_p1_an_error_behind_the_commit_does_not_commit_twice,
+)
 def _() -> Patch:
     def put(original: Any, self: Any, commit: Commit) -> bool:
         try:
@@ -163,7 +186,9 @@ def _() -> Patch:
     return wrapped(Log, "_try_put", put)
 
 
-@bug("any version that is there is taken for our own", promises.test_p1_writers_that_race_all_get_in)
+@bug(
+    "any version that is there is taken for our own", promises.test_p1_writers_that_race_all_get_in
+)
 def _() -> Patch:
     def put(original: Any, self: Any, commit: Commit) -> bool:
         original(self, commit)
@@ -175,7 +200,10 @@ def _() -> Patch:
     return together(wrapped(Log, "_try_put", put), wrapped(Log, "try_head", stale))
 
 
-@bug("an epoch of several tasks is committed in parts", promises.test_p3_an_epoch_of_several_tasks_is_one_version)
+@bug(
+    "an epoch of several tasks is committed in parts",
+    promises.test_p3_an_epoch_of_several_tasks_is_one_version,
+)
 def _() -> Patch:
     def commit(original: Any, self: Table, whole: epoch.Epoch) -> Commit | None:
         last = None
@@ -186,7 +214,10 @@ def _() -> Patch:
     return wrapped(Table, "commit", commit)
 
 
-@bug("the files of a repeated batch are removed although in use", promises.test_p1_reported_commands_are_there_exactly_once)
+@bug(
+    "the files of a repeated batch are removed although in use",
+    promises.test_p1_reported_commands_are_there_exactly_once,
+)
 def _() -> Patch:
     def discard(original: Any, self: Table, staged: Any, *rest: Any, **how: Any) -> None:
         for part in self.log.head().slices[-1:]:
@@ -208,7 +239,9 @@ def _() -> Patch:
 # -- who wins -----------------------------------------------------------------------------
 
 
-@bug("the smaller order key wins", promises.test_p4_batches_arrival_retries_and_writers_do_not_matter)
+@bug(
+    "the smaller order key wins", promises.test_p4_batches_arrival_retries_and_writers_do_not_matter
+)
 def _() -> Patch:
     def inverted(original: Any, *args: Any, **how: Any) -> Any:
         words = original(*args, **how)
@@ -219,7 +252,10 @@ def _() -> Patch:
     )
 
 
-@bug("a look-up takes the later of two epochs, whatever the order", promises.test_p5_every_row_is_counted_under_its_reason)
+@bug(
+    "a look-up takes the later of two epochs, whatever the order",
+    promises.test_p5_every_row_is_counted_under_its_reason,
+)
 def _() -> Patch:
     return patch.object(
         lookup, "_beats", lambda rows, newer, older, later: np.ones(len(newer), dtype=np.bool_)
@@ -228,13 +264,18 @@ def _() -> Patch:
 
 @bug("order keys of the past do not count", promises.test_p5_every_row_is_counted_under_its_reason)
 def _() -> Patch:
-    def classify(original: Any, commands: Any, chosen: Any, found: Any, scope: Any, **how: Any) -> Any:
+    def classify(
+        original: Any, commands: Any, chosen: Any, found: Any, scope: Any, **how: Any
+    ) -> Any:
         return original(commands, chosen, found, Scope.ARRIVAL, **how)
 
     return wrapped(epoch, "classify", classify)
 
 
-@bug("a committed entry yields to an equal order key", promises.test_p5_equal_order_keys_are_duplicates_and_the_committed_one_stays)
+@bug(
+    "a committed entry yields to an equal order key",
+    promises.test_p5_equal_order_keys_are_duplicates_and_the_committed_one_stays,
+)
 def _() -> Patch:
     def latest(original: Any, members: Any, firsts: Any, precedence: Any) -> Any:
         return original(members, firsts, [*precedence, ~members.astype(np.uint64)])
@@ -242,7 +283,10 @@ def _() -> Patch:
     return wrapped(resolve, "_best_of_groups", latest)
 
 
-@bug("keys are not compared when hashes are equal", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "keys are not compared when hashes are equal",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
 def _() -> Patch:
     def same(original: Any, rows: Any, members: Any, group: Any) -> Any:
         result = np.zeros(len(members), dtype=np.bool_)
@@ -252,14 +296,20 @@ def _() -> Patch:
     return wrapped(resolve, "_same_key_as_before", same)
 
 
-@bug("a look-up takes the first key of a hash", promises.test_p5_every_row_is_counted_under_its_reason)
+@bug(
+    "a look-up takes the first key of a hash",
+    promises.test_p5_every_row_is_counted_under_its_reason,
+)
 def _() -> Patch:
     return patch.object(
         lookup, "equal_rows", lambda left, right: np.ones(len(left[0]), dtype=np.bool_)
     )
 
 
-@bug("a look-up does not go on behind the first key of a hash", promises.test_p5_every_row_is_counted_under_its_reason)
+@bug(
+    "a look-up does not go on behind the first key of a hash",
+    promises.test_p5_every_row_is_counted_under_its_reason,
+)
 def _() -> Patch:
     def search(original: Any, rows: Any, index: Any, part: Any, hashes: Any, keys: Any) -> Any:
         found, at = original(rows, index, part, hashes, keys)
@@ -270,7 +320,10 @@ def _() -> Patch:
     return wrapped(lookup, "_search", search)
 
 
-@bug("deletes are dropped inside an epoch", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "deletes are dropped inside an epoch",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
 def _() -> Patch:
     def seal(original: Any, self: Any) -> Iterator[pa.RecordBatch]:
         for batch in original(self):
@@ -282,7 +335,10 @@ def _() -> Patch:
     return wrapped(stash.Stash, "seal", seal)
 
 
-@bug("what was spilled to disk is forgotten", promises.test_p1_what_does_not_fit_in_memory_is_not_lost)
+@bug(
+    "what was spilled to disk is forgotten",
+    promises.test_p1_what_does_not_fit_in_memory_is_not_lost,
+)
 def _() -> Patch:
     def spill(original: Any, self: Any, batch: Any) -> None:
         original(self, batch)
@@ -291,7 +347,10 @@ def _() -> Patch:
     return wrapped(stash.Stash, "_spill", spill)
 
 
-@bug("a merge keeps the first entry of a key instead of its winner", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "a merge keeps the first entry of a key instead of its winner",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
 def _() -> Patch:
     def resolved(original: Any, rows: Any, **how: Any) -> Any:
         found = original(rows, **how)
@@ -304,7 +363,10 @@ def _() -> Patch:
     return wrapped(worker, "resolve", resolved)
 
 
-@bug("a merge drops deletes, and the mark is not raised", promises.test_p4_a_forgotten_delete_brings_no_key_back)
+@bug(
+    "a merge drops deletes, and the mark is not raised",
+    promises.test_p4_a_forgotten_delete_brings_no_key_back,
+)
 def _() -> Patch:
     def merged(original: Any, *args: Any, **how: Any) -> Any:
         return replace(original(*args, **how), low_water=None)
@@ -312,7 +374,10 @@ def _() -> Patch:
     return wrapped(table, "merge", merged)
 
 
-@bug("late commands below the mark are applied", promises.test_p4_a_forgotten_delete_brings_no_key_back)
+@bug(
+    "late commands below the mark are applied",
+    promises.test_p4_a_forgotten_delete_brings_no_key_back,
+)
 def _() -> Patch:
     def classify(original: Any, *args: Any, **how: Any) -> Any:
         return original(*args, **{**how, "low_water": None})
@@ -323,7 +388,10 @@ def _() -> Patch:
 # -- what readers see ----------------------------------------------------------------------
 
 
-@bug("a commit that overwrites leaves the old runs", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "a commit that overwrites leaves the old runs",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
 def _() -> Patch:
     def kept(original: Any, before: Any, commit: Commit) -> Manifest:
         after: Manifest = original(before, commit)
@@ -334,7 +402,10 @@ def _() -> Patch:
     return wrapped(log_module, "apply", kept)
 
 
-@bug("a merge leaves the runs that it replaces cut in the wrong place", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "a merge leaves the runs that it replaces cut in the wrong place",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
 def _() -> Patch:
     def cut(original: Any, part: Slice, gone: Any) -> list[Slice]:
         return []
@@ -363,12 +434,17 @@ def _() -> Patch:
     return wrapped(run, "row_range", row_range)
 
 
-@bug("a read shows every entry of a key", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "a read shows every entry of a key", promises.test_p2_folding_the_changelog_gives_every_snapshot
+)
 def _() -> Patch:
     return patch.object(snapshot, "_losers", lambda rows, epochs: np.empty(0, dtype=np.int64))
 
 
-@bug("the changelog shows commands that had no effect", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "the changelog shows commands that had no effect",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
 def _() -> Patch:
     def effective(original: Any, rows: Any, chosen: Any, *rest: Any) -> Any:
         return np.ones(len(chosen), dtype=np.bool_)
@@ -376,14 +452,20 @@ def _() -> Patch:
     return wrapped(changes, "_effective", effective)
 
 
-@bug("an unchanged value is shown as an update", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "an unchanged value is shown as an update",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
 def _() -> Patch:
     return patch.object(
         changes, "_changed", lambda rows, old, new: np.ones(len(old), dtype=np.bool_)
     )
 
 
-@bug("a time-travelling read gets the version before", promises.test_p2_folding_the_changelog_gives_every_snapshot)
+@bug(
+    "a time-travelling read gets the version before",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
 def _() -> Patch:
     def at(original: Any, self: Log, version: int) -> Manifest:
         found: Manifest = original(self, max(0, version - 1))
@@ -397,7 +479,10 @@ def _() -> Patch:
     return patch.object(run.Run, "_verify_pages", lambda self, pages: None)
 
 
-@bug("every page of a run is read for a look-up", promises.test_p7_a_small_upsert_costs_the_same_in_a_large_table)
+@bug(
+    "every page of a run is read for a look-up",
+    promises.test_p7_a_small_upsert_costs_the_same_in_a_large_table,
+)
 def _() -> Patch:
     def verify(original: Any, self: Any, pages: Any) -> None:
         original(self, np.arange(len(self._crcs)))
@@ -419,16 +504,17 @@ def _() -> Patch:
     return wrapped(epoch, "count", count)
 
 
-@bug("what another writer did since is not looked at", promises.test_p5_every_row_is_counted_under_its_reason)
+@bug(
+    "what another writer did since is not looked at",
+    promises.test_p5_every_row_is_counted_under_its_reason,
+)
 def _() -> Patch:
     return patch.object(epoch.Epoch, "_changed_since", lambda self, head: (False, None))
 
 
 @bug("a key in two tasks is counted twice", promises.test_p5_every_row_is_counted_under_its_reason)
 def _() -> Patch:
-    return patch.object(
-        epoch, "_shared", lambda own, others: np.zeros(len(own), dtype=np.bool_)
-    )
+    return patch.object(epoch, "_shared", lambda own, others: np.zeros(len(own), dtype=np.bool_))
 
 
 @bug("beaten rows are not counted", promises.test_p5_every_row_is_counted_under_its_reason)
@@ -437,10 +523,15 @@ def _() -> Patch:
         lost: Counters = original(*args)
         return EMPTY - Counters(rows=lost.superseded + lost.duplicates)
 
-    return together(wrapped(stash, "count_losers", uncounted), wrapped(epoch, "count_losers", uncounted))
+    return together(
+        wrapped(stash, "count_losers", uncounted), wrapped(epoch, "count_losers", uncounted)
+    )
 
 
-@bug("rows that an overwrite leaves out are not counted", promises.test_p5_every_row_is_counted_under_its_reason)
+@bug(
+    "rows that an overwrite leaves out are not counted",
+    promises.test_p5_every_row_is_counted_under_its_reason,
+)
 def _() -> Patch:
     def sealed(original: Any, self: Any, *args: Any) -> Commit:
         commit: Commit = original(self, *args)
@@ -456,12 +547,13 @@ def _() -> Patch:
 
 @bug("a row without a key is taken", promises.test_p5_a_row_without_a_key_is_refused)
 def _() -> Patch:
-    return patch.object(
-        commands, "_all_null", lambda keys: np.zeros(len(keys[0]), dtype=np.bool_)
-    )
+    return patch.object(commands, "_all_null", lambda keys: np.zeros(len(keys[0]), dtype=np.bool_))
 
 
-@bug("two values that nothing orders are taken", promises.test_p5_two_values_that_nothing_orders_are_refused)
+@bug(
+    "two values that nothing orders are taken",
+    promises.test_p5_two_values_that_nothing_orders_are_refused,
+)
 def _() -> Patch:
     return patch.object(epoch, "_require_order", lambda rows, resolution: None)
 
@@ -478,7 +570,7 @@ def runs_of(test: Callable[..., None]) -> Iterator[Callable[[], None]]:
     }
     names = list(inspect.signature(test).parameters)
     for values in itertools.product(*(arguments[name] for name in names)):
-        yield lambda values=values: test(**dict(zip(names, values, strict=True)))  # type: ignore[misc]
+        yield partial(test, **dict(zip(names, values, strict=True)))
 
 
 NOTICED = (AssertionError, UpsertFlowError, pytest.fail.Exception)

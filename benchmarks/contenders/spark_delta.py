@@ -56,8 +56,10 @@ class SparkDelta(SparkContender):
         rows = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.path}` LIMIT 1").collect()
         return int(rows[0]["version"])
 
-    def stream_changes(self) -> DataFrame:
+    def note_start(self) -> None:
         self._first = self._version() + 1
+
+    def stream_changes(self) -> DataFrame:
         reader = self.spark.readStream.format("delta").option("readChangeFeed", "true")
         return reader.option("startingVersion", self._first).load(self.path)
 

@@ -28,8 +28,10 @@ class SparkUpsertflow(SparkContender):
             writer = writer.option("applyAsDeletes", "gone")
         return writer.option("checkpointLocation", checkpoint).start()
 
-    def stream_changes(self) -> DataFrame:
+    def note_start(self) -> None:
         self._first = Table.open(self.path).log.head().upper
+
+    def stream_changes(self) -> DataFrame:
         reader = self.spark.readStream.format("upsertflow")
         return reader.option("startingVersion", self._first).load(self.path)
 

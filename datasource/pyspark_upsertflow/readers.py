@@ -21,9 +21,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
 from spark_upsert.errors import CorruptionError, DataLossError, SchemaError
 from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.options import ReadOptions
+from spark_upsert.options import Metadata, ReadOptions
 from spark_upsert.schema import CHANGELOG_FIELDS, TableSchema
 from spark_upsert.state.manifest import Manifest
+from spark_upsert.state.quarantine import quarantine_schema, read_quarantine
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
@@ -80,6 +81,8 @@ def open_table(options: ReadOptions) -> Table:
 def read_schema(given: Mapping[str, str]) -> StructType:
     """Return the columns of a read, batch or stream."""
     options = ReadOptions.parse(given)
+    if options.metadata is Metadata.QUARANTINE:
+        return from_arrow_schema(quarantine_schema(manifest_of(open_table(options), options).schema))
     if options.metadata is not None:
         return metadata_schema(options.metadata)
     table = open_table(options)
@@ -200,6 +203,8 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
     """Return the reader that the options mean."""
     options = ReadOptions.parse(given)
     options.require_batch()
+    if options.metadata is Metadata.QUARANTINE:
+        return QuarantineReader(options, schema)
     if options.metadata is not None:
         return MetadataReader(options, options.metadata, schema)
     return (ChangesReader if options.change_feed else SnapshotReader)(options, schema)
@@ -220,6 +225,26 @@ class SnapshotReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SnapshotSplit)
         yield from to_spark(read_rows(self._options, partition, self._schema), self._schema)
+
+
+class QuarantineReader(DataSourceReader):
+    """Reads the error entries of one version."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        manifest = manifest_of(open_table(self._options), self._options)
+        return snapshot_splits(self._options, manifest)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SnapshotSplit)
+        store = open_store(self._options.path, self._options.storage)
+        snapshot = Snapshot(store, partition.manifest)
+        with _expiry_is_no_damage(self._options, partition.manifest.version):
+            errors = read_quarantine(snapshot, lower=partition.lower, upper=partition.upper)
+            yield from to_spark(errors, self._schema)
 
 
 def read_rows(

@@ -7,7 +7,7 @@ nothing is half written. The plan is a value; it travels to the tasks by pickle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -37,7 +37,7 @@ class WritePlan:
     """How the rows of one epoch become commands, and on which version they were planned."""
 
     path: str
-    storage: Mapping[str, str]
+    storage: Mapping[str, str] = field(repr=False)
     base: Manifest
     envelope: Envelope
     overwrite: bool

@@ -40,17 +40,12 @@ def upsertflow() -> None:
     """Look at a table, and keep it in order. PATH is a folder or an object store's URL."""
 
 
-class _Duration(click.ParamType):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        milliseconds = value if isinstance(value, int) else try_parse_ms(value)
-        if milliseconds is None:
-            self.fail(f"{value!r} is not {EXPECTED}.", param, ctx)
-        return milliseconds
-
-
-_DURATION = _Duration()
+def _duration(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """Return a duration in milliseconds."""
+    milliseconds = None if text is None else try_parse_ms(text)
+    if text is not None and milliseconds is None:
+        raise click.BadParameter(f"{text!r} is not {EXPECTED}.")
+    return milliseconds
 
 
 def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -> dict[str, str]:
@@ -199,9 +194,7 @@ def changes(
 @_on_table
 @click.option("--release", metavar="NAME", help="Drop the lease of a consumer that is no more.")
 @_as_json
-def consumers(
-    path: str, storage: Mapping[str, str], release: str | None, as_json: bool
-) -> None:
+def consumers(path: str, storage: Mapping[str, str], release: str | None, as_json: bool) -> None:
     """Show who holds a lease, on which version, and until when."""
     if release is not None:
         Table.open(path, storage=storage).release(release)
@@ -239,7 +232,7 @@ def compact(path: str, storage: Mapping[str, str], full: bool, as_json: bool) ->
 
 @upsertflow.command()
 @_on_table
-@click.option("--retain", type=_DURATION, help="Keep every time within this, for example 7d.")
+@click.option("--retain", callback=_duration, help="Keep every time within this, such as 7d.")
 @click.option("--retain-versions", type=int, help="Keep the changes of so many versions.")
 @_as_json
 def expire(
@@ -263,15 +256,13 @@ def expire(
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option(
     "--grace",
-    type=_DURATION,
-    default=GRACE_MS,
-    show_default=render_ms(GRACE_MS),
+    callback=_duration,
+    default=render_ms(GRACE_MS),
+    show_default=True,
     help="How long what a writer has staged may wait for its commit.",
 )
 @_as_json
-def vacuum(
-    path: str, storage: Mapping[str, str], dry_run: bool, grace: int, as_json: bool
-) -> None:
+def vacuum(path: str, storage: Mapping[str, str], dry_run: bool, grace: int, as_json: bool) -> None:
     """Remove the files of expired versions, and what crashes left behind."""
     done = Table.open(path, storage=storage).vacuum(grace_ms=grace, dry_run=dry_run)
     print_facts(
@@ -281,7 +272,7 @@ def vacuum(
             "orphans": len(done.orphans),
             "bytes": done.bytes,
             "log_objects": len(done.log),
-            "waiting": done.waiting_count,
+            "too_young": done.waiting_count,
         },
         as_json=as_json,
     )

@@ -27,13 +27,11 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
     for name, value in facts.items():
-        grid.add_row(name.replace("_", " "), _cell(name, value))
+        grid.add_row(name.removesuffix("_ms").replace("_", " "), _cell(name, value))
     _console().print(grid)
 
 
-def print_rows(
-    rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool
-) -> None:
+def print_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
     """Print rows. For people without the columns that are empty or zero everywhere."""
     if as_json:
         for row in rows:

@@ -370,7 +370,12 @@ class RunCache:
             raise CorruptionError.in_file(
                 f"{store.url}/{file.path}", f"{file.bytes} bytes", "no such file"
             ) from error
-        run = Run(file, buffer)
+        try:
+            run = Run(file, buffer)
+        except CorruptionError:
+            # It may be the local copy of a remote object that is damaged: fetch it once more.
+            store.forget(file.path)
+            run = Run(file, store.map(file.path))
         with self._lock:
             self._runs[key] = run
             while len(self._runs) > self.count_max:

@@ -8,8 +8,9 @@ The order of durable writes, the only copy of the rule:
 4. ``fsync`` the folder.
 
 Who finds a version that another has made repeats step 4 (`LocalStore.sync`), because that
-one may have been killed before it; the same holds for folders. A reader can therefore see a version only if all that it names is durable, as long as the
-writer finishes its data files before it commits.
+one may have been killed before it; the same holds for folders. A reader can therefore see a
+version only if all that it names is durable, as long as the writer finishes its data files
+before it commits.
 
 Rejected: ``rename`` for commits, because it replaces; ``O_EXCL`` on the final name, because
 a crash leaves a torn version that blocks the table.
@@ -83,6 +84,9 @@ class LocalStore:
             return pa.py_buffer(b"")
         with pa.memory_map(str(target)) as mapped:
             return mapped.read_buffer()
+
+    def forget(self, path: str) -> None:
+        """Do nothing: there is no copy, the file itself is mapped."""
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         folder = self._root / prefix

@@ -74,6 +74,9 @@ class Store(Protocol):
     def map(self, path: str) -> pa.Buffer:
         """Return the bytes of an immutable object, mapped rather than read where possible."""
 
+    def forget(self, path: str) -> None:
+        """Drop what is kept locally of an object, so that the next `map` reads it anew."""
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects directly below a folder whose paths sort behind ``after``, sorted."""
 

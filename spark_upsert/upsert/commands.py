@@ -35,10 +35,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.engines import Rule
+from spark_upsert.engines import Engine, Rule
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.hashing import RAW_KEY_SEED, hash_keys
-from spark_upsert.schema import ERROR, ERROR_TYPE, PUT, TOMBSTONE, ErrorPolicy, TableSchema
+from spark_upsert.schema import (
+    ERROR,
+    ERROR_TYPE,
+    PUT,
+    TOMBSTONE,
+    ErrorPolicy,
+    TableSchema,
+    find_column,
+)
 from spark_upsert.state.run import Positions
 from spark_upsert.upsert.contributions import collected, contributions
 from spark_upsert.words import is_text
@@ -347,7 +355,7 @@ def _cast(column: pa.Array, own: pa.Field) -> pa.Array:
         return column
     try:
         return column.cast(own.type)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(
             f"column '{own.name}' cannot be stored as {own.type}: {error}.",
             hint="cast the column before the write.",
@@ -392,6 +400,49 @@ class UpsertEnvelope:
     sources: Mapping[str, str]
     order: tuple[str, ...]
     deletes: str | None
+
+    @classmethod
+    def matching(
+        cls, schema: TableSchema, incoming: pa.Schema, *, deletes: str | None
+    ) -> UpsertEnvelope:
+        """Find the columns of a table among those of rows, by name.
+
+        Raises
+        ------
+        SchemaError
+            A column is missing: its values would be null, and without other values the rows
+            would be deletes. Or there is one that the table does not have.
+        """
+        names = incoming.names
+        order = [find_column(f.name, names, role="sequenceBy column") for f in schema.order]
+        marks = [] if deletes is None else [find_column(deletes, names, role="column of deletes")]
+        if marks and not pa.types.is_boolean(incoming.field(marks[0]).type):
+            raise SchemaError(
+                f"the column of deletes '{marks[0]}' is {incoming.field(marks[0]).type}.",
+                hint="give a boolean column.",
+                column=marks[0],
+            )
+        sources = {}
+        for own in schema.columns.names:
+            may_lack = own == schema.error_column or (
+                schema.engine.kind is Engine.PARTIAL_UPDATE and own not in schema.keys
+            )
+            if not may_lack or own.lower() in map(str.lower, names):
+                sources[own] = find_column(own, names, role="column")
+        known = {*sources.values(), *order, *marks, *schema.engine.column_order.values()}
+        for name in names:
+            if name not in known:
+                raise SchemaError(
+                    f"the rows have a column '{name}' that the table does not.",
+                    hint="drop it, or alter the table first.",
+                    column=name,
+                )
+        return cls(
+            schema=schema,
+            sources=sources,
+            order=tuple(order),
+            deletes=marks[0] if marks else None,
+        )
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of a batch, one per row (`Envelope.commands`)."""

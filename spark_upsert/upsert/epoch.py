@@ -256,7 +256,8 @@ def _shared(
 def _require_order(rows: Rows, resolution: Resolution) -> None:
     """Refuse two different commands of one key when nothing orders their tasks.
 
-    Two error entries of one key are no choice that matters: either says what is wrong.
+    Two deletes of one key are no choice, whatever values they carry, nor are two error
+    entries: either says what is wrong.
     """
     schema = rows.schema
     if schema.scope is not Scope.ARRIVAL or not len(resolution.losers):
@@ -264,7 +265,7 @@ def _require_order(rows: Rows, resolution: Resolution) -> None:
     names = [*schema.columns.names, DIFF]
     lost, won = (rows.take(names, side) for side in (resolution.losers, resolution.beaten_by))
     equal = equal_rows(lost, won)
-    equal |= (lost[-1].to_numpy() == ERROR) & (won[-1].to_numpy() == ERROR)
+    equal |= (lost[-1].to_numpy() == won[-1].to_numpy()) & (lost[-1].to_numpy() != PUT)
     if bool(equal.all()):
         return
     row = resolution.losers[~equal][:1]

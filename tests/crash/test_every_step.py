@@ -14,7 +14,15 @@ from collections.abc import Iterator
 import pytest
 
 from spark_upsert.store import Store
-from tests.support.stores import BrokenError, Fault, FaultyStore, KilledError, MemoryStore, Moment, Steps
+from tests.support.stores import (
+    BrokenError,
+    Fault,
+    FaultyStore,
+    KilledError,
+    MemoryStore,
+    Moment,
+    Steps,
+)
 from tests.support.workload import ABSENT, OPERATIONS, Operation, Seen, observe
 
 KINDS: list[type[BaseException]] = [KilledError, BrokenError]
@@ -144,7 +152,16 @@ def test_a_reader_at_any_moment_sees_old_or_new(index: int) -> None:
 
 def test_the_operations_do_what_they_are_named_after() -> None:
     kinds = [str(version[0].value) for version in _SEEN[-1].history]
-    assert kinds == ["create", "append", "append", "compact", "append", "alter", "overwrite", "append"]
+    assert kinds == [
+        "create",
+        "append",
+        "append",
+        "compact",
+        "append",
+        "alter",
+        "overwrite",
+        "append",
+    ]
     assert [seen.rows for seen in _SEEN] == [
         None,
         {},

@@ -17,7 +17,11 @@ from tests.support.disk import Disk, Loss
 from tests.support.stores import BrokenError, Fault, KilledError, MemoryStore, Moment, Steps
 from tests.support.workload import ABSENT, OPERATIONS, Seen, observe
 
-WORK = tuple(o for o in OPERATIONS if o.name in ("create", "append", "append by two tasks", "compact", "replay"))
+WORK = tuple(
+    o
+    for o in OPERATIONS
+    if o.name in ("create", "append", "append by two tasks", "compact", "replay")
+)
 LOSSES = pytest.mark.parametrize("loss", Loss, ids=lambda loss: f"taking {loss.value}")
 MOMENTS = pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
 

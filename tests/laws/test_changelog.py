@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -27,7 +28,7 @@ SCOPES = pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope 
 
 def cuts_of(places: Sequence[int]) -> list[tuple[int, int]]:
     bounds = [0, *sorted(places), HASH_END]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(itertools.pairwise(bounds))
 
 
 CUTS = st.lists(

@@ -49,7 +49,8 @@ def partial_update(commands: Sequence[Sent], *, ordered: bool, own: bool) -> tup
         last = max((i for i, c in enumerate(commands) if c.is_delete), default=-1)
         rest = commands[last + 1 :]
         values = [[getattr(c, n) for c in rest if getattr(c, n) is not None] for n in "ab"]
-        return tuple(v[-1] if v else None for v in values) if rest else None  # type: ignore[return-value]
+        row = tuple(v[-1] if v else None for v in values)
+        return row if rest else None  # type: ignore[return-value]
     dead = max((c.seq for c in commands if c.is_delete), default=-1)
     puts = [c for c in commands if not c.is_delete]
     if not any(c.seq > dead for c in puts):

@@ -64,7 +64,10 @@ def test_the_winners_are_those_of_the_slow_obvious_version(
     with hashes_of_few_values(count):
         found = winners(scope, batches_of(scope, groups))
     expected = Model(scope).winners([command for group in groups for command in group])
-    values = [v if d > 0 else None for v, d in zip(found["v"].to_pylist(), found["__diff"].to_pylist(), strict=True)]
+    values = [
+        v if d > 0 else None
+        for v, d in zip(found["v"].to_pylist(), found["__diff"].to_pylist(), strict=True)
+    ]
     assert dict(zip(found["k"].to_pylist(), values, strict=True)) == {
         key: command.value for key, command in expected.items()
     }

@@ -130,7 +130,9 @@ class TableAgreesWithDict(RuleBasedStateMachine):
 
     def _alter(self, columns: dict[str, pa.DataType]) -> None:
         schema = self.table.log.head().schema
-        self.table.alter(replace(schema, columns=schema.accept(pa.schema(columns), merge=True).columns))
+        self.table.alter(
+            replace(schema, columns=schema.accept(pa.schema(columns), merge=True).columns)
+        )
         self._catch_up()
 
     def _catch_up(self) -> None:

@@ -32,7 +32,7 @@ from spark_upsert.upsert.changes import Deduplication
 from spark_upsert.upsert.stash import Stash
 from tests.support.disk import Disk, Loss
 from tests.support.histories import Written
-from tests.support.model import Command, Model, fold, visible
+from tests.support.model import Change, Command, Model, fold, visible
 from tests.support.stores import (
     BrokenError,
     Fault,
@@ -119,7 +119,9 @@ def test_p1_reported_commands_are_there_exactly_once(seed: int) -> None:
         done = [log.commit(version).transaction for version in range(1, log.head().upper)]
     assert sorted(map(repr, done)) == sorted(map(repr, batches))
     model = Model(scope)
-    changes = [c for transaction in done if transaction for c in model.append(batches[transaction])[0]]
+    changes = [
+        c for transaction in done if transaction for c in model.append(batches[transaction])[0]
+    ]
     table = make_table(store, schema_of(scope))
     assert rows_at(table) == model.rows()
     assert by_epoch(changes_of(table)) == by_epoch(changes)
@@ -203,11 +205,15 @@ def test_p2_folding_the_changelog_gives_every_snapshot(seed: int) -> None:
     dice = random.Random(seed)
     scope = SCOPES[seed % 3]
     table, model = make_table(MemoryStore(), schema_of(scope)), Model(scope)
-    snapshots, changes = [model.rows()], []
+    snapshots = [model.rows()]
+    changes: list[Change] = []
     with few_hashes(dice), many_checkpoints():
         for _ in range(14):
             if dice.random() < 0.25:
-                dice.choice([merge_neighbours, lambda t: t.compact(full=True)])(table)
+                if dice.random() < 0.5:
+                    merge_neighbours(table)
+                else:
+                    table.compact(full=True)
                 while len(snapshots) <= table.log.head().version:
                     snapshots.append(snapshots[-1])
                     model.version += 1
@@ -293,11 +299,13 @@ def test_p3_a_reader_sees_an_epoch_whole_or_not_at_all(index: int) -> None:
 
 @SEEDS
 def test_p3_an_epoch_of_several_tasks_is_one_version(seed: int) -> None:
-    dice = random.Random(seed)
     store = MemoryStore()
     table = make_table(store, schema_of(Scope.TABLE))
     apply_epoch(table, [[[Command(k, 0, 0) for k in range(6)]]])
-    epoch = plan_epoch(table, [[[Command(k, 1, 1)] for k in range(t, 6, 3)] for t in range(3)])
+    count = 2 + seed % 4
+    epoch = plan_epoch(
+        table, [[[Command(k, 1, 1)] for k in range(t, 6, count)] for t in range(count)]
+    )
     seen: list[set[int]] = []
 
     def watch() -> None:
@@ -308,7 +316,6 @@ def test_p3_an_epoch_of_several_tasks_is_one_version(seed: int) -> None:
     watched.commit(epoch)
     watch()
     assert [values for values, _ in itertools.groupby(seen)] == [{0}, {1}]
-    assert dice
 
 
 # -- P4: the table depends on the set of commands alone ------------------------------------
@@ -435,15 +442,21 @@ def test_p5_a_damaged_run_is_an_error_and_not_a_smaller_table() -> None:
     path = commit.added[0].path
     intact = store.objects[path]
     for position in range(3000, len(intact), len(intact) // 25):
-        store.objects[path] = intact[:position] + bytes([intact[position] ^ 1]) + intact[position + 1 :]
+        store.objects[path] = (
+            intact[:position] + bytes([intact[position] ^ 1]) + intact[position + 1 :]
+        )
         forget_open_runs()
-        try:
-            rows = rows_at(Table(store))
-        except CorruptionError as error:
-            assert path in str(error)
-        else:
-            assert len(rows) == 3000
-            assert all(key == value for key, value in rows.items())
+        rows = rows_or_named_file(Table(store), path)
+        assert rows is None or rows == {key: key for key in range(3000)}
+
+
+def rows_or_named_file(table: Table, path: str) -> dict[int, int] | None:
+    try:
+        return rows_at(table)
+    except CorruptionError as error:
+        if path not in str(error):
+            raise
+        return None
 
 
 # -- P6: after any crash, a restart needs no manual step ------------------------------------

@@ -113,7 +113,9 @@ class Runner:
     ) -> list[str]:
         names = [f"k{index}" for index in range(int(keys))]
         columns = pa.schema([pa.field(name, pa.string()) for name in [*names, "v"]])
-        fields = [] if scope == "arrival" else [pa.field(f"o{i}", pa.int64()) for i in range(int(order))]
+        fields = (
+            [] if scope == "arrival" else [pa.field(f"o{i}", pa.int64()) for i in range(int(order))]
+        )
         schema = TableSchema.of(columns, keys=names, order=fields, scope=Scope(scope), hash_seed=1)
         self.table = make_table(self.store, schema)
         self.schema = schema
@@ -247,8 +249,7 @@ class Runner:
         upper = int(span.get("to", self.table.log.head().upper))
         found = self.table.iter_changes(lower, upper, options)
         rows = [row for batch in found for row in batch.to_pylist()]
-        order = sorted(rows, key=lambda r: (r["_commit_version"], self._key(r), r["_diff"]))
-        return order
+        return sorted(rows, key=lambda r: (r["_commit_version"], self._key(r), r["_diff"]))
 
     def _key(self, row: dict[str, object]) -> str:
         return ",".join(NOTHING if row[k] is None else str(row[k]) for k in self.schema.keys)

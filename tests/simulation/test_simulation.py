@@ -15,10 +15,14 @@ SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2000"))
 SLICES = 20
 
 
+def simulate_all(seeds: range) -> None:
+    for seed in seeds:
+        simulate(seed)
+
+
 @pytest.mark.parametrize("index", range(SLICES))
 def test_every_world_keeps_every_promise(index: int) -> None:
-    for seed in range(index * SEEDS // SLICES, (index + 1) * SEEDS // SLICES):
-        simulate(seed)
+    simulate_all(range(index * SEEDS // SLICES, (index + 1) * SEEDS // SLICES))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
@@ -39,8 +43,7 @@ def test_a_table_that_forgets_its_transactions_is_caught() -> None:
         patch.object(Manifest, "has", lambda *_: False),
         pytest.raises(AssertionError, match="P1: a transaction came twice"),
     ):
-        for seed in range(200):
-            simulate(seed)
+        simulate_all(range(200))
 
 
 def test_a_seal_that_does_not_look_at_other_writers_is_caught() -> None:
@@ -48,5 +51,4 @@ def test_a_seal_that_does_not_look_at_other_writers_is_caught() -> None:
         patch.object(epoch.Epoch, "_contested", lambda *_: iter(())),
         pytest.raises(AssertionError, match="P5"),
     ):
-        for seed in range(200):
-            simulate(seed)
+        simulate_all(range(200))

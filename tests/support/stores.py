@@ -65,6 +65,9 @@ class MemoryStore:
     def map(self, path: str) -> pa.Buffer:
         return pa.py_buffer(self.read(path))
 
+    def forget(self, path: str) -> None:
+        assert path in self.objects
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         for path in sorted(self.objects):
             if path.rpartition("/")[0] == prefix and path > after:
@@ -184,8 +187,7 @@ class FaultyStore:
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         with self._steps.step(f"put_if_absent {path}"):
-            done = self._store.put_if_absent(path, data)
-        return done
+            return self._store.put_if_absent(path, data)
 
     def sync(self, path: str) -> None:
         with self._steps.step(f"sync {path}"):
@@ -203,6 +205,9 @@ class FaultyStore:
     def map(self, path: str) -> pa.Buffer:
         with self._steps.step(f"map {path}"):
             return self._store.map(path)
+
+    def forget(self, path: str) -> None:
+        self._store.forget(path)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         with self._steps.step(f"list {prefix}"):

@@ -69,8 +69,9 @@ def make_table(
 
 
 def rows_of(schema: TableSchema, commands: Sequence[Command]) -> pa.Table:
-    """Return commands as a user's rows; column ``gone`` marks the deletes."""
+    """Return commands as a user's rows; column ``gone`` marks the deletes, others are null."""
     columns: dict[str, Any] = {
+        **{field.name: pa.nulls(len(commands), field.type) for field in schema.columns},
         "k": pa.array([c.key for c in commands], type=schema.columns.field("k").type),
         "v": pa.array([c.value for c in commands], type=schema.columns.field("v").type),
         "gone": pa.array([c.value is None for c in commands], type=pa.bool_()),
@@ -159,7 +160,7 @@ def changes_of(
     show: Deduplication = Deduplication.NONE,
     hash_range: tuple[int, int] = (0, HASH_END),
 ) -> list[Change]:
-    """Return changelog rows, by default every one, and check the columns that follow from others."""
+    """Return changelog rows, by default every one; checks columns that follow from others."""
     end = table.log.head().upper if upper is None else upper
     options = ChangeOptions(columns=("k", "v"), deduplication=show)
     batches = table.iter_changes(lower, end, options, hash_range=hash_range)

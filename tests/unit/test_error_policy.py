@@ -3,8 +3,8 @@
 Where we differ: there, a live error makes every read of the relation fail, and writes go on. Here a
 table is made for one of three policies. ``fail``: the *write* fails and nothing of its epoch is
 committed, so that the error shows where it can be mended. ``inline``: as there. ``quarantine``:
-reads go on, without the key in question, and the error is read apart; it comes and is cleared by the
-same rules. Numbers in the ids are those of the cases in the specification.
+reads go on, without the key in question, and the error is read apart; it comes and is cleared by
+the same rules. Numbers in the ids are those of the cases in the specification.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def output(table: Table, lower: int = 1) -> list[tuple[str, str, int]]:
 
 
 def totals(commits: Sequence[object]) -> Counters:
-    return sum((Counters.from_json(c.counters) for c in commits), Counters())  # type: ignore[attr-defined]
+    counters = (Counters.from_json(c.counters) for c in commits)  # type: ignore[attr-defined]
+    return sum(counters, Counters())
 
 
 @pytest.mark.parametrize(

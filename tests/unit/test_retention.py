@@ -82,7 +82,9 @@ class Lived:
 
 
 def lease(consumer: str, version: int, *, age_ms: int = 0, ttl_ms: int = DAY_MS) -> Lease:
-    return Lease(consumer=consumer, version=version, renewed_ms=1000 * DAY_MS - age_ms, ttl_ms=ttl_ms)
+    return Lease(
+        consumer=consumer, version=version, renewed_ms=1000 * DAY_MS - age_ms, ttl_ms=ttl_ms
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,9 @@ def lease(consumer: str, version: int, *, age_ms: int = 0, ttl_ms: int = DAY_MS)
         pytest.param({"retain_versions": 200}, (0, "200 versions"), id="more than there are"),
         pytest.param({"at_age": (DAY_MS, 60)}, (60, "of 1 day"), id="an age"),
         pytest.param(
-            {"retain_versions": 10, "at_age": (DAY_MS, 60)}, (60, "of 1 day"), id="the longer of two"
+            {"retain_versions": 10, "at_age": (DAY_MS, 60)},
+            (60, "of 1 day"),
+            id="the longer of two",
         ),
         pytest.param({"at_age": (DAY_MS, -1)}, (0, "of 1 day"), id="an age before the table"),
         pytest.param(
@@ -115,9 +119,7 @@ def lease(consumer: str, version: int, *, age_ms: int = 0, ttl_ms: int = DAY_MS)
 )
 def test_since_is_the_least_of(asked: dict[str, Any], choice: tuple[int, str]) -> None:
     usual: dict[str, Any] = {"retain_versions": None, "at_age": None, "leases": []}
-    found = bounds(
-        newest=100, at_safety=(HOUR_MS, 95), now_ms=1000 * DAY_MS, **{**usual, **asked}
-    )
+    found = bounds(newest=100, at_safety=(HOUR_MS, 95), now_ms=1000 * DAY_MS, **{**usual, **asked})
     chosen = choose_since(found)
     assert chosen.since == choice[0]
     assert choice[1] in chosen.reason
@@ -360,7 +362,7 @@ def test_the_state_before_since_is_refused_by_name(expired: Lived, version: int)
 
 def test_a_time_before_since_is_refused_by_name(expired: Lived) -> None:
     then_ms = expired.table.log.commit(5).timestamp_ms - 1
-    with pytest.raises(DataLossError, match="the time 2023-.* was asked for"):
+    with pytest.raises(DataLossError, match=r"the time 2023-.* was asked for"):
         expired.table.log.at_timestamp(then_ms)
 
 
@@ -522,7 +524,7 @@ def test_a_writer_that_is_slower_than_the_grace_is_refused_not_lost() -> None:
     lived.live(48)
     assert len(lived.table.vacuum().orphans) == 1
     before = rows_at(lived.table)
-    with pytest.raises(ContentionError, match="planned on version 2 .* Nothing was committed"):
+    with pytest.raises(ContentionError, match=r"planned on version 2 .* Nothing was committed"):
         lived.table.commit(epoch)
     assert rows_at(lived.reopened()) == before
     # Planned anew, as a restarted query does, it goes through.
@@ -602,6 +604,7 @@ def test_what_an_expired_writer_leaves_is_left_to_the_vacuum() -> None:
 
 
 # -- vacuum: the log -----------------------------------------------------------------
+
 
 def shortened(*, scope: Scope = Scope.EPOCH) -> Lived:
     """Return a table whose log begins at a checkpoint."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.schema import HASH, Scope, TableSchema
-from spark_upsert.upsert import stash as stash_module
+from spark_upsert.state.rows import Rows
 from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.stash import SETTLE_BYTES, SPILL_BYTES, Stash
 from tests.support.model import Command, Model
@@ -64,7 +66,7 @@ def rows_of(batches: Sequence[pa.RecordBatch]) -> list[Command]:
 def test_the_seal_holds_the_winner_of_each_key(scope: Scope, settle: int, spill: int) -> None:
     schema, commands = schema_of(scope), workload(seed=1)
     batches, counters, _ = sealed(schema, cut(commands, 20), settle, spill)
-    expected = Model(scope).winners(commands).values()
+    expected = list(Model(scope).winners(commands).values())
     found = rows_of(batches)
     if scope is Scope.ARRIVAL:
         found = [Command(c.key, c.value, 0) for c in found]
@@ -82,7 +84,9 @@ def test_the_seal_is_sorted_by_hash_over_all_batches(settle: int, spill: int) ->
 
 
 def test_spilled_commands_come_out_in_bounded_batches() -> None:
-    batches, _, _ = sealed(schema_of(Scope.TABLE), cut(workload(1, count=600, keys=300), 20), SMALL, SMALL)
+    batches, _, _ = sealed(
+        schema_of(Scope.TABLE), cut(workload(1, count=600, keys=300), 20), SMALL, SMALL
+    )
     assert len(batches) > 1
     assert all(batch.nbytes < 4 * SMALL for batch in batches)
 
@@ -122,7 +126,7 @@ def test_memory_follows_the_keys_and_not_the_rows(monkeypatch: pytest.MonkeyPatc
     resolved = 0
     resolve = Stash._resolve
 
-    def measured(self: Stash, rows: stash_module.Rows) -> pa.RecordBatch:
+    def measured(self: Stash, rows: Rows) -> pa.RecordBatch:
         nonlocal held, resolved
         held = max(held, len(rows))
         resolved += len(rows)
@@ -145,7 +149,7 @@ def test_rows_of_distinct_keys_are_moved_logarithmically_often(
     moved = 0
     resolve = Stash._resolve
 
-    def measured(self: Stash, rows: stash_module.Rows) -> pa.RecordBatch:
+    def measured(self: Stash, rows: Rows) -> pa.RecordBatch:
         nonlocal moved
         moved += len(rows)
         return resolve(self, rows)
@@ -165,7 +169,7 @@ def test_rows_of_distinct_keys_are_moved_logarithmically_often(
 def test_spilled_files_are_gone_when_the_stash_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stash_module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     schema = schema_of(Scope.TABLE)
     with Stash(schema, settle_bytes=TINY, spill_bytes=TINY) as stash:
         stash.add(batch_of(schema, workload(1)))
@@ -176,16 +180,19 @@ def test_spilled_files_are_gone_when_the_stash_closes(
 def test_spilled_files_are_gone_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stash_module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     schema = schema_of(Scope.TABLE)
-    with pytest.raises(KeyError), Stash(schema, settle_bytes=TINY, spill_bytes=TINY) as stash:
-        stash.add(batch_of(schema, workload(1)))
-        raise KeyError
+    batches = iter([batch_of(schema, workload(1)), None])
+    with (
+        pytest.raises(AttributeError),
+        Stash(schema, settle_bytes=TINY, spill_bytes=TINY) as stash,
+    ):
+        deque(map(stash.add, batches), maxlen=0)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_repr_says_what_was_taken_in() -> None:
-    _, _, text = sealed(schema_of(Scope.TABLE), [[Command(1, 1, 1), Command(1, 2, 2)]] * 2, 1, 64)
+    _, _, text = sealed(schema_of(Scope.TABLE), [[Command(1, 1, 1), Command(1, 2, 2)]] * 2, 1, 8)
     assert text == "Stash(rows=4, superseded=2, spilled=2)"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from spark_upsert.schema import Scope
@@ -45,8 +47,7 @@ def test_a_killed_sink_leaves_a_torn_file() -> None:
     store = MemoryStore()
     faulty = FaultyStore(store, Steps(Fault(2, Moment.BEFORE)))
     with pytest.raises(KilledError), faulty.create("a") as sink:
-        sink.write(b"12")
-        sink.write(b"34")
+        deque(map(sink.write, [b"12", b"34"]), maxlen=0)
     assert store.read("a") == b"12"
 
 

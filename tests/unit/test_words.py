@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -60,9 +61,9 @@ def test_compare_is_the_order_of_the_values(type_: pa.DataType, data: Any) -> No
 def test_sorting_by_words_sorts_the_values(type_: pa.DataType, data: Any) -> None:
     values = data.draw(st.lists(ORDERED[type_], max_size=8))
     words = ordered_words(pa.array(values, type=type_))
-    order = np.lexsort(tuple(reversed(words))) if values else []
+    order = np.lexsort(tuple(reversed(words))).tolist() if values else []
     ordered = [values[index] for index in order]
-    assert all(sign(a, b) <= 0 for a, b in zip(ordered[:-1], ordered[1:], strict=True))
+    assert all(sign(a, b) <= 0 for a, b in itertools.pairwise(ordered))
 
 
 @given(rows=st.lists(st.tuples(NESTED_TEXT, st.integers(0, 1), NESTED_TEXT, st.integers(0, 1))))
@@ -112,8 +113,11 @@ def test_sort_words_put_nulls_first(rows: Any) -> None:
     columns = [pa.array([row[i] for row in rows], TEXT_NUMBER[i]) for i in (0, 1)]
     words = sort_words(columns)
     order = np.lexsort(tuple(reversed(words))).tolist() if rows else []
-    place = lambda row: [(v is not None, v.encode() if isinstance(v, str) else v or 0) for v in row]  # noqa: E731
-    assert [rows[i] for i in order] == sorted(rows, key=place)
+    assert [rows[i] for i in order] == sorted(rows, key=nulls_first)
+
+
+def nulls_first(row: Any) -> list[Any]:
+    return [(v is not None, v.encode() if isinstance(v, str) else v or 0) for v in row]
 
 
 @given(values=st.lists(NESTED_TEXT, min_size=1, max_size=9), data=st.data())
@@ -231,7 +235,7 @@ Compare = Callable[[Sequence[Any], Sequence[Any]], int]
 @given(values=st.lists(st.floats(), min_size=3, max_size=3))
 def test_the_order_of_floats_is_total(values: list[float]) -> None:
     ordered = sorted(values, key=functools.cmp_to_key(_sign_of_floats))
-    for low, high in zip(ordered[:-1], ordered[1:], strict=True):
+    for low, high in itertools.pairwise(ordered):
         assert _sign_of_floats(low, high) <= 0
     assert _sign_of_floats(ordered[0], ordered[-1]) <= 0
 

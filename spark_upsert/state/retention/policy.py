@@ -83,9 +83,11 @@ def bounds(
     if at_age is not None:
         reason = f"the retention of {render_ms(at_age[0])}"
         found.append(Bound(since=at_age[1], reason=reason))
-    for lease in leases:
-        if lease.is_live(now_ms):
-            found.append(Bound(since=lease.version, reason=f"the consumer '{lease.consumer}'"))
+    found += [
+        Bound(since=lease.version, reason=f"the consumer '{lease.consumer}'")
+        for lease in leases
+        if lease.is_live(now_ms)
+    ]
     return [Bound(since=max(0, each.since), reason=each.reason) for each in found]
 
 

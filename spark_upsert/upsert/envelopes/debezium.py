@@ -179,8 +179,7 @@ class DebeziumEnvelope:
         deletes = (~has_after | _mask(pc.equal(op, _DELETE).fill_null(False))) & ~is_bad
         columns = {own: at_path(after, (name,)) for own, name in self.columns.items()}
         old_keys = self._keys_of(before, batch.num_rows)
-        for key, column in self._keys(batch, columns, has_after, old_keys).items():
-            columns[key] = column
+        columns |= self._keys(batch, columns, has_after, old_keys)
         no_key = np.logical_and.reduce([_mask(columns[key].is_null()) for key in self.schema.keys])
         decoded = Decoded(
             columns=columns,
@@ -263,7 +262,8 @@ def _with_old_keys(
         else column.take(pa.array(rows, mask=is_old))
         for name, column in decoded.columns.items()
     }
-    assert decoded.bad_values is not None and decoded.bad_keys is not None
+    assert decoded.bad_values is not None
+    assert decoded.bad_keys is not None
     return Decoded(
         columns=columns,
         order=[column.take(places) for column in decoded.order],

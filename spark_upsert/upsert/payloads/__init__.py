@@ -1,1 +1,1 @@
-"""Payloads: bytes with a declared schema, decoded into columns, with bad ones told apart exactly."""
+"""Payloads: bytes with a declared schema, decoded into columns; bad ones are told apart exactly."""

@@ -101,7 +101,7 @@ def _read(text: str, bare_name: str) -> tuple[list[pa.Field], bool]:
         return list(type_), False
     parser = _Parser(text)
     if _IS_TYPE.match(text) is None:
-        fields = parser.columns(0, colon=False)
+        fields = parser.columns(0)
         parser.expect_end()
         return fields, False
     type_ = parser.type(0)
@@ -118,17 +118,16 @@ class _Parser:
         self._text = text
         self._at = 0
 
-    def columns(self, depth: int, *, colon: bool) -> list[pa.Field]:
-        """Read ``name type [NOT NULL] [COMMENT '...']``, comma separated."""
-        fields = [self._column(depth, colon=colon)]
+    def columns(self, depth: int) -> list[pa.Field]:
+        """Read ``name[:] type [NOT NULL] [COMMENT '...']``, comma separated."""
+        fields = [self._column(depth)]
         while self._accept(","):
-            fields.append(self._column(depth, colon=colon))
+            fields.append(self._column(depth))
         return fields
 
-    def _column(self, depth: int, *, colon: bool) -> pa.Field:
+    def _column(self, depth: int) -> pa.Field:
         name = self._name()
-        if colon:
-            self._accept(":")
+        self._accept(":")
         type_ = self.type(depth)
         nullable = not self._accept("not")
         if not nullable and not self._accept("null"):
@@ -163,7 +162,7 @@ class _Parser:
             return storage_type(pa.map_(key, item))
         if name == "struct":
             self._expect("<")
-            fields = [] if self._peek() == ">" else self.columns(depth + 1, colon=True)
+            fields = [] if self._peek() == ">" else self.columns(depth + 1)
             self._expect(">")
             return storage_type(pa.struct(fields))
         raise ValueError(f"there is no type '{name}'. {did_you_mean(name, _NAMES)}")

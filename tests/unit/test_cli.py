@@ -1,0 +1,285 @@
+"""The command `upsertflow`: what it prints, what it does, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.durations import render_ms, try_parse_ms
+from spark_upsert.table import Table
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A table of three epochs: 1 and 2 come, 2 changes, 1 goes."""
+    table = Table.create(
+        str(tmp_path / "users"), pa.schema({"id": pa.int64(), "name": pa.string()}), keys=["id"]
+    )
+    table.append(pa.table({"id": [1, 2], "name": ["[red]Ada", "Bob"]}))
+    table.append(pa.table({"id": [2], "name": ["Eve"]}))
+    table.append(
+        pa.table({"id": [1], "name": pa.nulls(1, pa.string()), "gone": [True]}), deletes="gone"
+    )
+    return table.store.url
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(upsertflow, list(arguments))
+
+
+def lines(*arguments: str) -> list[dict[str, Any]]:
+    """Return what a command prints as JSON."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+# -- looking -------------------------------------------------------------------------
+
+
+def test_info_shows_a_table_in_a_few_numbers(path: str) -> None:
+    (facts,) = lines("info", path)
+    shown = {name: facts[name] for name in ("version", "since", "live_rows", "runs", "epochs")}
+    assert shown == {"version": 3, "since": 0, "live_rows": 1, "runs": 3, "epochs": 3}
+    assert (facts["rows_in"], facts["keys"], facts["scope"]) == (4, ["id"], "arrival")
+    assert facts["write_amplification"] == 1.0
+    assert "write amplification  1.00" in run("info", path).stdout
+
+
+def test_an_empty_table_has_no_write_amplification(tmp_path: Path) -> None:
+    Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
+    assert lines("info", str(tmp_path / "t"))[0]["write_amplification"] is None
+    assert run("info", str(tmp_path / "t")).exit_code == 0
+
+
+def test_epochs_are_shown_with_their_counters(path: str) -> None:
+    found = lines("epochs", path)
+    assert [(row["version"], row["inserts"], row["updates"], row["deletes"]) for row in found] == [
+        (1, 2, 0, 0),
+        (2, 0, 1, 0),
+        (3, 0, 0, 1),
+    ]
+    assert [row["output_count"] for row in found] == [2, 2, 1]
+    assert [row["live_rows"] for row in found] == [2, 2, 1]
+
+
+def test_counters_that_are_zero_everywhere_are_left_out_for_people(path: str) -> None:
+    shown = run("epochs", path).stdout
+    assert "inserts" in shown
+    assert "superseded" not in shown
+    assert "superseded" in lines("epochs", path)[0]
+
+
+def test_history_shows_every_version(path: str) -> None:
+    Table.open(path).compact(full=True)
+    found = lines("history", path)
+    assert [row["kind"] for row in found] == ["create", "append", "append", "append", "compact"]
+    assert [row["runs"] for row in found] == [0, 1, 2, 3, 1]
+    assert found[-1]["ranges_taken"] == 3
+
+
+def test_a_limit_shows_the_newest(path: str) -> None:
+    assert [row["version"] for row in lines("history", path, "--limit", "2")] == [2, 3]
+    assert lines("history", path, "--limit", "0") == []
+
+
+def test_files_are_those_of_the_newest_version(path: str) -> None:
+    found = lines("files", path)
+    assert [(row["epoch_lower"], row["epoch_upper"], row["rows"]) for row in found] == [
+        (1, 2, 2),
+        (2, 3, 1),
+        (3, 4, 1),
+    ]
+    assert found[2]["tombstones"] == 1
+
+
+def test_the_snapshot_shows_rows_as_they_are(path: str) -> None:
+    assert lines("snapshot", path) == [{"id": 2, "name": "Eve"}]
+    then = lines("snapshot", path, "--version", "1")
+    assert sorted(row["name"] for row in then) == ["Bob", "[red]Ada"]
+    assert "[red]Ada" in run("snapshot", path, "--version", "1").stdout
+    assert len(lines("snapshot", path, "--version", "1", "--limit", "1")) == 1
+
+
+def test_changes_are_shown_from_and_to_inclusive(path: str) -> None:
+    found = lines("changes", path, "--from", "2", "--to", "2")
+    assert [(row["name"], row["_change_type"]) for row in found] == [
+        ("Bob", "update_preimage"),
+        ("Eve", "update_postimage"),
+    ]
+    assert len(lines("changes", path)) == 5
+    assert len(lines("changes", path, "--limit", "2")) == 2
+
+
+def test_values_of_every_kind_are_printed(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    columns = {
+        "id": pa.int64(),
+        "raw": pa.binary(),
+        "at": pa.timestamp("us", tz="UTC"),
+        "day": pa.date32(),
+        "price": pa.decimal128(9, 2),
+        "tags": pa.list_(pa.string()),
+        "place": pa.struct({"x": pa.float64()}),
+    }
+    table = Table.create(path, pa.schema(columns), keys=["id"])
+    row = {"id": 1, "raw": b"\x00\xff", "tags": ["a"], "place": {"x": 1.5}}
+    table.append(pa.Table.from_pylist([row], schema=pa.schema(columns)))
+    (shown,) = lines("snapshot", path)
+    assert (shown["raw"], shown["tags"], shown["place"]) == ("00ff", ["a"], {"x": 1.5})
+    assert "x: 1.5" in run("snapshot", path).stdout
+
+
+# -- keeping in order ----------------------------------------------------------------
+
+
+def test_compact_says_what_it_did(path: str) -> None:
+    assert lines("compact", path) == [{"merges": 0, "runs_before": 3, "runs": 3}]
+    assert lines("compact", path, "--full") == [{"merges": 1, "runs_before": 3, "runs": 1}]
+
+
+def test_expire_says_what_held_it_back(path: str) -> None:
+    (outcome,) = lines("expire", path, "--retain-versions", "0")
+    assert outcome["since"] == 0
+    assert outcome["bound_by"] == "versions of the last 1 hour"
+    Table.open(path).hold("reports", 0)
+    assert lines("expire", path, "--retain", "0s")[0]["since"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        pytest.param([], "Say how much to keep", id="without a retention"),
+        pytest.param(["--retain", "soon"], "such as '7 days'", id="with a word"),
+        pytest.param(["--retain", "7"], "such as '7 days'", id="without a unit"),
+    ],
+)
+def test_expire_is_refused(arguments: list[str], sentence: str, path: str) -> None:
+    result = run("expire", path, *arguments)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_vacuum_says_what_it_removed(path: str) -> None:
+    nothing = {"expired_files": 0, "orphans": 0, "bytes": 0, "log_objects": 0, "too_young": 0}
+    assert lines("vacuum", path) == [{"is_dry_run": False, **nothing}]
+    assert lines("vacuum", path, "--dry-run", "--grace", "1h") == [{"is_dry_run": True, **nothing}]
+
+
+def test_consumers_are_shown_and_released(path: str) -> None:
+    table = Table.open(path)
+    table.hold("reports", 1)
+    table.hold("sums", 3, ttl_ms=1)
+    found = {row["consumer"]: row for row in lines("consumers", path)}
+    assert (found["reports"]["version"], found["reports"]["versions_behind"]) == (1, 2)
+    assert [found[name]["is_live"] for name in ("reports", "sums")] == [True, False]
+    assert [row["consumer"] for row in lines("consumers", path, "--release", "sums")] == ["reports"]
+
+
+def test_check_is_silent_about_a_sound_table(path: str) -> None:
+    (report,) = lines("check", path)
+    assert report["is_sound"]
+    assert report["findings"] == []
+    assert run("check", path).exit_code == 0
+
+
+def test_check_exits_with_1_and_names_the_damage(path: str) -> None:
+    file = next(Path(path, "data").iterdir())
+    file.write_bytes(file.read_bytes()[:-1])
+    result = run("check", path)
+    assert result.exit_code == 1
+    assert file.name in result.stdout
+
+
+# -- failing -------------------------------------------------------------------------
+
+
+def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(tmp_path: Path) -> None:
+    result = run("info", str(tmp_path / "nowhere"))
+    assert result.exit_code == 1
+    assert "Error: [TABLE_NOT_FOUND] there is no upsertflow table" in result.stderr
+    assert "Hint: check the 'path' option" in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        pytest.param(
+            ["changes", "--to", "9"], "at most the newest version, 3", id="beyond the end"
+        ),
+        pytest.param(
+            ["snapshot", "--version", "9"], "version 9 is not in the log", id="no version"
+        ),
+        pytest.param(["consumers", "--release", "a/b"], "consumerId", id="no name"),
+    ],
+)
+def test_what_does_not_exist_is_named(arguments: list[str], sentence: str, path: str) -> None:
+    result = run(arguments[0], path, *arguments[1:])
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+
+
+def test_a_storage_option_is_checked_by_name() -> None:
+    pytest.importorskip("obstore")
+    result = run("info", "s3://bucket/table", "-o", "regio=here")
+    assert result.exit_code == 1
+    assert "Did you mean 'storage.region'?" in result.stderr
+    assert run("info", "s3://bucket/table", "-o", "region").exit_code == 2
+
+
+def test_without_click_a_sentence_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['click'] = None\n"
+        "from spark_upsert.cli import main; sys.argv = ['upsertflow', 'info', 'x']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'upsertflow[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# -- durations -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("7d", 604_800_000),
+        ("7 days", 604_800_000),
+        ("1 day", 86_400_000),
+        ("12H", 43_200_000),
+        ("90 min", 5_400_000),
+        ("2 weeks", 1_209_600_000),
+        ("30s", 30_000),
+        ("250ms", 250),
+        ("250 milliseconds", 250),
+        ("0s", 0),
+        ("7", None),
+        ("-7d", None),
+        ("7 parsecs", None),
+        ("", None),
+        ("1.5h", None),
+    ],
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, milliseconds: int | None) -> None:
+    assert try_parse_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(604_800_000, "7 days"), (3_600_000, "1 hour"), (61_000, "61 seconds"), (1500, "1500 ms")],
+)
+def test_a_duration_is_rendered_in_its_largest_whole_unit(milliseconds: int, text: str) -> None:
+    assert render_ms(milliseconds) == text
