@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from benchmarks.host import ROOT
 from benchmarks.measure import machine
 from benchmarks.report import write_report
 from benchmarks.sections import FULL, QUICK, SECTIONS, TINY
+from benchmarks.words import without_places
 
 SIZES = {"quick": QUICK, "full": FULL, "tiny": TINY}
 
@@ -34,7 +36,9 @@ def arguments(given: list[str]) -> argparse.Namespace:
         size.add_argument(
             f"--{name}", dest="size", action="store_const", const=name, default="quick", help=what
         )
-    parser.add_argument("--only", help=f"some of: {','.join(SECTIONS)}; the others stay as they are")
+    parser.add_argument(
+        "--only", help=f"some of: {','.join(SECTIONS)}; the others stay as they are"
+    )
     parser.add_argument("--report", action="store_true", help="only write the report anew")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks")
     parser.add_argument(
@@ -56,6 +60,8 @@ def main(given: list[str]) -> int:
         found = {"size": options.size, "sections": {}}
     names = options.only.split(",") if options.only else list(SECTIONS)
     if not options.report:
+        # Whoever ends us wants the tables gone, too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         found["machine"] = machine()
         work = Path(tempfile.mkdtemp(prefix="upsertflow-bench-"))
         place = Place(cache=options.cache.resolve(), work=work, parts=os.cpu_count() or 1)
@@ -68,7 +74,7 @@ def main(given: list[str]) -> int:
                     result = SECTIONS[name](place, SIZES[options.size])
                 except Exception:  # noqa: BLE001  the report says what failed
                     traceback.print_exc()
-                    result = {"failed": traceback.format_exc(limit=-2)}
+                    result = {"failed": without_places(traceback.format_exc(limit=-2))}
                 took = time.perf_counter() - before
                 print(f"{name}: {took:.0f} s", file=sys.stderr, flush=True)
                 found["sections"][name] = {**result, "took_s": took, "load_before": load}

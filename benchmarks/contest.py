@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.host import Host, PeerError
 from benchmarks.measure import Written, spread
 from benchmarks.peers import OURS, Environment, SetupError
+from benchmarks.words import telling_lines
 from benchmarks.workload import Files, Workload
 
 
@@ -70,7 +71,7 @@ def contest(
             try:
                 running[entry.name] = _Running(place, work, entry, workload, reopen=reopen)
             except (PeerError, SetupError, OSError) as error:
-                errors[entry.name] = _last_lines(error)
+                errors[entry.name] = telling_lines(error)
         for number in range(1, warm + rounds + 1):
             # Who was last begins the next round: A B B A A B ...
             names = list(running) if number % 2 else list(running)[::-1]
@@ -78,14 +79,14 @@ def contest(
                 try:
                     running[name].turn(number, counted=number > warm)
                 except (PeerError, OSError, EOFError) as error:
-                    errors[name] = _last_lines(error)
+                    errors[name] = telling_lines(error)
                     running.pop(name).close()
         found = {}
         for name, contender in list(running.items()):
             try:
                 found[name] = contender.result()
             except (PeerError, OSError, EOFError) as error:
-                errors[name] = _last_lines(error)
+                errors[name] = telling_lines(error)
         apart = any(entry.workload is not None for entry in entries)
         return {
             "workload": workload.to_json(),
@@ -143,7 +144,10 @@ class _Running:
         self._host.memory()
 
     def turn(self, number: int, *, counted: bool) -> None:
-        measured = self._host.call("apply", self._files.batch(number, self._parts))
+        batch = self._files.batch(number, self._parts)
+        before = self._host.cpu()
+        measured = self._host.call("apply", batch)
+        measured["cpu_s"] = self._host.cpu() - before
         self._ingested += measured["ingested_bytes"]
         self._written.look()
         if counted:
@@ -179,15 +183,3 @@ def _same(found: dict[str, Any], what: str) -> bool | None:
     """Return whether all who can tell agree; None if there is nobody to compare with."""
     digests = [result[what] for result in found.values() if result[what] is not None]
     return None if len(digests) < 2 else all(digest == digests[0] for digest in digests)
-
-
-def _last_lines(error: Exception) -> str:
-    """Return the line of a trace that says what happened, and the two behind it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [
-        index
-        for index, line in enumerate(lines)
-        if ("Error" in line or "Exception" in line) and not line.startswith(("at ", "File "))
-    ]
-    first = telling[-1] if telling else max(0, len(lines) - 3)
-    return "\n".join(lines[first : first + 3])[:1000] or repr(error)

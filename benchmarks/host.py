@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Sampler
+from benchmarks.measure import Sampler, cpu_seconds
 from benchmarks.workload import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,12 +80,15 @@ class Host:
         """Return the peaks since the last call."""
         return self._sampler.take()
 
+    def cpu(self) -> float:
+        """Return the processor time so far, in seconds."""
+        return cpu_seconds(self._process.pid)
+
     def close(self) -> None:
         """End the process."""
-        try:
+        # It is ended in any case.
+        with suppress(PeerError, OSError, EOFError):
             self.call("close")
-        except (PeerError, OSError, EOFError):
-            pass  # It is ended in any case.
         self._connection.close()
         self._sampler.close()
         try:

@@ -69,15 +69,31 @@ class Sampler:
                 continue
             rss += found[0]
             anonymous += found[1]
-            if process is not self._root and found[2].startswith("python"):
-                workers.append(found[:2])
-            elif process is self._root and not below:
+            if (process is not self._root and found[2].startswith("python")) or (
+                process is self._root and not below
+            ):
                 workers.append(found[:2])
         peak = self._peak
         peak.rss, peak.anonymous = max(peak.rss, rss), max(peak.anonymous, anonymous)
         for own, private in workers:
             peak.python_rss = max(peak.python_rss, own)
             peak.python_anonymous = max(peak.python_anonymous, private)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process, all below it and those that have ended.
+
+    On a machine that others use too, this is what can still be compared.
+    """
+    root = psutil.Process(pid)
+    total = 0.0
+    for process in (root, *root.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def _resident(pid: int) -> tuple[int, int, str] | None:
@@ -138,7 +154,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "cpu": model,
         "memory_bytes": psutil.virtual_memory().total,
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.system(),
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.host import ROOT
+from benchmarks.words import without_places
 
 
 class SetupError(Exception):
@@ -105,7 +106,7 @@ def try_absent(cache: Path) -> dict[str, str]:
             Environment(jars=(coordinates,)).prepare(cache)
             answers[name] = f"{coordinates} can be fetched, but no contender is written for it"
         except SetupError as error:
-            answers[name] = str(error)
+            answers[name] = without_places(str(error))
     return answers
 
 

@@ -19,10 +19,12 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
     lines = [
         "# Benchmarks",
         "",
-        "Made by `make bench` from [raw.json](raw.json). Peer and upsertflow run in turn, a batch "
-        "each, on the same generated rows, each in a process of its own; afterwards the tables "
-        "and the change rows are compared. A figure is the median; in brackets stand the least "
-        "and the greatest.",
+        (
+            "Made by `make bench` from [raw.json](raw.json). Peer and upsertflow run in turn, a batch "
+            "each, on the same generated rows, each in a process of its own; afterwards the tables "
+            "and the change rows are compared. A figure is the median; in brackets stand the least "
+            "and the greatest."
+        ),
         "",
         *_machine(found),
         "",
@@ -52,17 +54,21 @@ def _machine(found: dict[str, Any]) -> list[str]:
     at = found.get("machine", {})
     loads = [s["load_before"] for s in found["sections"].values() if "load_before" in s]
     lines = [
-        f"Machine: {at.get('cores')} cores ({at.get('cpu')}), "
-        f"{at.get('memory_bytes', 0) / (1 << 30):.0f} GiB, {at.get('system')}, "
-        f"Python {at.get('python')}. Form: {found['size']}."
+        (
+            f"Machine: {at.get('cores')} cores ({at.get('cpu')}), "
+            f"{at.get('memory_bytes', 0) / (1 << 30):.0f} GiB, {at.get('system')}, "
+            f"Python {at.get('python')}. Form: {found['size']}."
+        )
     ]
     busiest = max(loads, default=0.0)
     if busiest > (at.get("cores") or 1):
         lines += [
             "",
-            f"**The machine was busy with other work: its load was up to {busiest:.0f} when a "
-            "section began.** Ratios of what ran in turn still tell something, absolute figures "
-            "and spreads little. Measure again on an idle machine.",
+            (
+                f"**The machine was busy with other work: its load was up to {busiest:.0f} when a "
+                "section began.** Ratios of what ran in turn still tell something, absolute figures "
+                "and spreads little. Measure again on an idle machine."
+            ),
         ]
     return lines
 
@@ -125,7 +131,8 @@ def _ratio_row(
     told = (
         f"{_count(workload['table_rows'])} keys, {_count(workload['batch_rows'])}-row batches: "
         f"{_times(ours['total_s'])} against {_times(peer['total_s'])}; same table: "
-        f"{_yes(section['same_table'])}, same changes: {_yes(section['same_changes'])}"
+        f"{_yes(section['same_table'])}, same changes: {_yes(section['same_changes'])}; processor "
+        f"time: {peer['cpu_s']['median'] / ours['cpu_s']['median']:.1f}x"
     )
     return _judged(what, f"{limit}x", ratio, lambda value: value >= limit, "{:.1f}x", told)
 
@@ -211,8 +218,9 @@ def _memory_rows(sections: Sections) -> Iterator[tuple[str, str, str, str, str]]
             lambda value: value < 300,
             "{:.0f} MiB",
             f"{memory['python_anonymous'] / MIB:.0f} MiB of it are no mapped file; changes are "
-            "read in the same process" if name == "scale" else
-            f"{memory['python_anonymous'] / MIB:.0f} MiB of it are no mapped file",
+            "read in the same process"
+            if name == "scale"
+            else f"{memory['python_anonymous'] / MIB:.0f} MiB of it are no mapped file",
         )
 
 
@@ -263,8 +271,8 @@ def _contest(section: dict[str, Any]) -> Iterator[str]:
     )
     if found:
         yield ""
-        yield "| system | upsert | changes | both | rows/s | against us | peak memory | written / ingested | versions |"
-        yield "|---|---|---|---|---|---|---|---|---|"
+        yield "| system | upsert | changes | both | rows/s | against us | processor time | against us | peak memory | written / ingested | versions |"
+        yield "|---|---|---|---|---|---|---|---|---|---|---|"
         ours = next((r for name, r in found.items() if name.startswith("upsertflow")), None)
         for name, result in found.items():
             yield _row(_line(name, result, ours))
@@ -282,7 +290,9 @@ def _line(name: str, result: dict[str, Any], ours: dict[str, Any] | None) -> lis
         _times(result["changes_s"]) if "changes_s" in result else "–",
         _times(result["total_s"]) if "changes_s" in result else "–",
         f"{result['rows_per_s']:,.0f}".replace(",", " "),
-        f"{ratio:.1f}x the time" if ratio else "–",
+        f"{ratio:.1f}x" if ratio else "–",
+        _times(result["cpu_s"]),
+        f"{result['cpu_s']['median'] / ours['cpu_s']['median']:.1f}x" if ours else "–",
         f"{result['memory']['rss'] / MIB:.0f} MiB",
         f"{result['written_bytes'] / result['ingested_bytes']:.1f}",
         ", ".join(f"{key} {value}" for key, value in result["versions"].items() if value),
@@ -317,7 +327,12 @@ def _floors(sections: Sections) -> Iterator[str]:
     sizes = [key for key in floors if key.isdigit()]
     if not sizes:
         return
-    yield from ("## Floors of Spark's Python transport", "", "A micro-batch through each chain.", "")
+    yield from (
+        "## Floors of Spark's Python transport",
+        "",
+        "A micro-batch through each chain.",
+        "",
+    )
     yield from ("| rows | chain | time | commands/s |", "|---|---|---|---|")
     for rows in sorted(sizes, key=int):
         for name, seconds in floors[rows].items():
@@ -330,7 +345,12 @@ def _snapshot(sections: Sections) -> Iterator[str]:
     section = sections.get("snapshot", {})
     if "spark" not in section:
         return
-    yield from (f"## Read of all {_count(section['rows'])} rows", "", "| what | time |", "|---|---|")
+    yield from (
+        f"## Read of all {_count(section['rows'])} rows",
+        "",
+        "| what | time |",
+        "|---|---|",
+    )
     yield _row(["upsertflow on Spark", _times(section["spark"]["snapshot_s"])])
     yield _row(["`spark.read.parquet`", _times(section["spark"]["parquet_s"])])
     yield _row(["upsertflow, engine only, one core", _times(section["engine_s"])])
@@ -349,7 +369,11 @@ def _epochs(sections: Sections) -> Iterator[str]:
     yield "|---|---|"
     yield _row([f"first {tenth}", _times(spread(turns[:tenth]))])
     yield _row([f"last {tenth}", _times(spread(turns[-tenth:]))])
-    yield from ("", f"At most {max(turn['runs'] for turn in ours['turns']):.0f} runs at any time.", "")
+    yield from (
+        "",
+        f"At most {max(turn['runs'] for turn in ours['turns']):.0f} runs at any time.",
+        "",
+    )
 
 
 def _consumers(sections: Sections) -> Iterator[str]:

@@ -129,9 +129,7 @@ def scale(place: Place, size: Size) -> dict[str, Any]:
     for batch in (K, 100 * K):
         base = Workload(table_rows=size.tables[0], batch_rows=min(batch, size.tables[0]))
         entries = [
-            Entry(
-                contender="upsertflow", workload=replace(base, table_rows=rows), label=f"{rows}"
-            )
+            Entry(contender="upsertflow", workload=replace(base, table_rows=rows), label=f"{rows}")
             for rows in size.tables
         ]
         # Many rounds, because merges come every few epochs and belong to the cost.

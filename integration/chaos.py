@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyspark
+
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
@@ -154,7 +156,9 @@ class Chaos:
         """Start the chain and wait until its queries start; nothing of it is left behind."""
         started = self.folder / "started"
         started.unlink(missing_ok=True)
-        arguments = [sys.executable, "-m", "integration.chain", str(self.folder)]
+        # A relative path, which an executor must not take as relative to its own folder.
+        folder = os.path.relpath(self.folder, ROOT)
+        arguments = [sys.executable, "-m", "integration.chain", folder]
         if self.connect:
             arguments.append("--connect")
         with self._log.open("wb") as log:
@@ -188,6 +192,9 @@ def environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(roots),
+        # Another Spark of this machine must not be started by accident.
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_CONF_DIR": str(ROOT / "conf"),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",

@@ -7,6 +7,7 @@ parsed at once, on the driver, before anything is written.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -226,7 +227,8 @@ class Options:
         path = self.text("path")
         if path is None:
             raise OptionError.missing("path", "where the table lies")
-        return path
+        # A task may run in another folder than the driver: a relative path is the driver's.
+        return path if ":/" in path else os.path.abspath(path)
 
 
 def _split_names(option: str, text: str) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +30,7 @@ POLLING_MS = 200
 class SparkContender:
     """A table on Spark. Who inherits says how to load, upsert and read it."""
 
-    extensions = ""
-    conf: dict[str, str] = {}
+    conf: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, folder: Path, workload: Workload, *, memory: str = "4g") -> None:
         self.path = str(folder / "table")
@@ -49,6 +49,7 @@ class SparkContender:
             SparkSession.builder.master(f"local[{cores}]")
             .appName("upsertflow bench")
             .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", memory)
             .config("spark.driver.maxResultSize", "0")
@@ -154,7 +155,9 @@ class SparkContender:
 
     def changes(self) -> dict[str, Any] | None:
         rows = self.read_changes()
-        return None if rows is None else digest_of_changes(self._fetch(rows, "found"), self.workload)
+        return (
+            None if rows is None else digest_of_changes(self._fetch(rows, "found"), self.workload)
+        )
 
     def _fetch(self, rows: DataFrame, name: str) -> pa.Table:
         target = self._folder / name

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -32,7 +35,7 @@ def merge_statement(target: str, workload: Workload) -> str:
 class SparkDelta(SparkContender):
     """With deletion vectors, which make its MERGE cheaper."""
 
-    conf = {
+    conf: ClassVar[Mapping[str, str]] = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,7 +21,7 @@ class SparkIceberg(SparkContender):
     That procedure does not take merge-on-read tables (delete files), so no changes are read.
     """
 
-    conf = {
+    conf: ClassVar[Mapping[str, str]] = {
         "spark.sql.extensions": (
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
         ),

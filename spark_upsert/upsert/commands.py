@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 from spark_upsert.engines import Engine, Rule
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.hashing import RAW_KEY_SEED, hash_keys
+from spark_upsert.names import find_column
 from spark_upsert.schema import (
     ERROR,
     ERROR_TYPE,
@@ -45,7 +46,6 @@ from spark_upsert.schema import (
     TOMBSTONE,
     ErrorPolicy,
     TableSchema,
-    find_column,
 )
 from spark_upsert.state.run import Positions
 from spark_upsert.upsert.contributions import collected, contributions
@@ -63,6 +63,7 @@ class Envelope(Protocol):
     @property
     def schema(self) -> TableSchema:
         """The table's."""
+        ...
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of a batch, in the order of its rows.
@@ -83,6 +84,7 @@ class Envelope(Protocol):
         DataError
             A row cannot be applied, and the table's error policy does not cover it.
         """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

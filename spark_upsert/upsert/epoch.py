@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataError
 from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.schema import DIFF, ERROR, PUT, Scope
+from spark_upsert.schema import DIFF, PUT, Scope
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import new_token
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
@@ -128,7 +128,7 @@ class Epoch:
         """
         newest = Snapshot(self.base.store, head)
         if head.low_water not in (None, self.base.manifest.low_water) and not self.overwrite:
-            staged = tuple(_reject_late(newest, part) for part in self.staged)
+            staged = tuple(_reject_late(self.base, newest, part) for part in self.staged)
             return replace(self, staged=staged)._seal(head, newest)
         return self._seal(head, newest)
 
@@ -208,7 +208,7 @@ class Epoch:
         return count(outcomes) + count_losers(rows, resolution) - counted
 
 
-def _reject_late(newest: Snapshot, staged: Staged) -> Staged:
+def _reject_late(base: Snapshot, newest: Snapshot, staged: Staged) -> Staged:
     """Take out commands that a low-water mark, raised since they were staged, rejects.
 
     Rare: a compaction forgot deletes while the epoch was under way. The runs that hold such
@@ -220,15 +220,13 @@ def _reject_late(newest: Snapshot, staged: Staged) -> Staged:
         run = RUNS.open(newest.store, file)
         rows = Rows(schema, [RunPart(Span.within(run, 0, HASH_END))])
         outcomes = _judge(newest, rows, np.arange(len(rows)), overwrite=False)
-        late = int((outcomes == Outcome.REJECTED).sum())
-        if not late:
+        late = np.flatnonzero(outcomes == Outcome.REJECTED)
+        if not len(late):
             files.append(file)
             continue
-        # A key that the table does not know was counted without regard to a row.
-        diffs = rows.take([DIFF], np.flatnonzero(outcomes == Outcome.REJECTED))[0].to_numpy()
-        puts, errors = int((diffs == PUT).sum()), int((diffs == ERROR).sum())
-        was = Counters(inserts=puts, quarantined=errors, absent=late - puts - errors)
-        counters += Counters(rejected=late) - was
+        # The table did know some of these keys when the task counted them.
+        was = count(_judge(base, rows, late, overwrite=False))
+        counters += Counters(rejected=len(late)) - was
         batch = rows.gathered(schema.run.names).parts[0]
         assert isinstance(batch, BatchPart)
         kept = _accepted(batch.batch.cast(schema.run), outcomes)

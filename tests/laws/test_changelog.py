@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import Scope
 from spark_upsert.upsert.changes import Deduplication
-from tests.support.histories import HASH_COUNTS, HISTORIES, Played, Step, play
+from tests.support.histories import CONDITIONS, HISTORIES, Conditions, Played, Step, play, under
 from tests.support.model import fold, visible
 from tests.support.tables import (
     by_epoch,
     changes_of,
-    hashes_of_few_values,
     pairs,
     rows_at,
     tally_of,
@@ -37,123 +36,127 @@ CUTS = st.lists(
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS)
-def test_every_snapshot_is_the_models(scope: Scope, history: list[Step], count: int | None) -> None:
-    with hashes_of_few_values(count):
+@given(history=HISTORIES, conditions=CONDITIONS)
+def test_every_snapshot_is_the_models(
+    scope: Scope, history: list[Step], conditions: Conditions
+) -> None:
+    with under(conditions):
         played = play(scope, history)
-    assert [rows_at(played.table, v) for v in range(played.upper)] == played.rows
-    for version, rows in enumerate(played.rows):
-        assert played.table.log.at(version).live_rows == len(rows)
+        assert [rows_at(played.table, v) for v in range(played.upper)] == played.rows
+        for version, rows in enumerate(played.rows):
+            assert played.table.log.at(version).live_rows == len(rows)
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS)
-def test_the_changelog_is_the_models(scope: Scope, history: list[Step], count: int | None) -> None:
-    with hashes_of_few_values(count):
+@given(history=HISTORIES, conditions=CONDITIONS)
+def test_the_changelog_is_the_models(
+    scope: Scope, history: list[Step], conditions: Conditions
+) -> None:
+    with under(conditions):
         played = play(scope, history)
-    every = changes_of(played.table, show=Deduplication.NONE)
-    assert by_epoch(every) == by_epoch(played.changes)
-    shown = changes_of(played.table, show=Deduplication.DROP_CARRYOVERS)
-    assert by_epoch(shown) == by_epoch(visible(played.changes))
+        every = changes_of(played.table, show=Deduplication.NONE)
+        assert by_epoch(every) == by_epoch(played.changes)
+        shown = changes_of(played.table, show=Deduplication.DROP_CARRYOVERS)
+        assert by_epoch(shown) == by_epoch(visible(played.changes))
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS)
+@given(history=HISTORIES, conditions=CONDITIONS)
 def test_folding_the_changelog_gives_every_snapshot(
-    scope: Scope, history: list[Step], count: int | None
+    scope: Scope, history: list[Step], conditions: Conditions
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(scope, history)
-    for lower in range(played.upper):
-        for upper in range(lower, played.upper):
-            changes = changes_of(played.table, lower + 1, upper + 1)
-            assert fold(changes, rows_at(played.table, lower)) == rows_at(played.table, upper)
+        for lower in range(played.upper):
+            for upper in range(lower, played.upper):
+                changes = changes_of(played.table, lower + 1, upper + 1)
+                assert fold(changes, rows_at(played.table, lower)) == rows_at(played.table, upper)
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS)
+@given(history=HISTORIES, conditions=CONDITIONS)
 def test_the_changes_of_a_range_are_those_of_its_epochs(
-    scope: Scope, history: list[Step], count: int | None
+    scope: Scope, history: list[Step], conditions: Conditions
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(scope, history)
-    apart = [c for v in range(1, played.upper) for c in changes_of(played.table, v, v + 1)]
-    assert by_epoch(changes_of(played.table)) == by_epoch(apart)
+        apart = [c for v in range(1, played.upper) for c in changes_of(played.table, v, v + 1)]
+        assert by_epoch(changes_of(played.table)) == by_epoch(apart)
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS, cuts=CUTS)
+@given(history=HISTORIES, conditions=CONDITIONS, cuts=CUTS)
 def test_any_cut_of_the_hashes_partitions_the_snapshot(
-    scope: Scope, history: list[Step], count: int | None, cuts: list[tuple[int, int]]
+    scope: Scope, history: list[Step], conditions: Conditions, cuts: list[tuple[int, int]]
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(scope, history)
-    snapshot = played.table.at()
-    found = [
-        (row["k"], row["v"])
-        for lower, upper in cuts
-        for batch in snapshot.read(lower=lower, upper=upper)
-        for row in batch.to_pylist()
-    ]
-    assert sorted(found) == sorted(played.rows[-1].items())
+        snapshot = played.table.at()
+        found = [
+            (row["k"], row["v"])
+            for lower, upper in cuts
+            for batch in snapshot.read(lower=lower, upper=upper)
+            for row in batch.to_pylist()
+        ]
+        assert sorted(found) == sorted(played.rows[-1].items())
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS, cuts=CUTS)
+@given(history=HISTORIES, conditions=CONDITIONS, cuts=CUTS)
 def test_any_cut_of_the_hashes_partitions_the_changelog(
-    scope: Scope, history: list[Step], count: int | None, cuts: list[tuple[int, int]]
+    scope: Scope, history: list[Step], conditions: Conditions, cuts: list[tuple[int, int]]
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(scope, history)
-    parts = [changes_of(played.table, hash_range=cut) for cut in cuts]
-    assert by_epoch([change for part in parts for change in part]) == by_epoch(played.changes)
-    for index, part in enumerate(parts):
-        keys = {change.key for change in part}
-        assert not any(keys & {c.key for c in other} for other in parts[index + 1 :])
+        parts = [changes_of(played.table, hash_range=cut) for cut in cuts]
+        assert by_epoch([change for part in parts for change in part]) == by_epoch(played.changes)
+        for index, part in enumerate(parts):
+            keys = {change.key for change in part}
+            assert not any(keys & {c.key for c in other} for other in parts[index + 1 :])
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS)
+@given(history=HISTORIES, conditions=CONDITIONS)
 def test_counters_are_what_the_changelog_shows(
-    scope: Scope, history: list[Step], count: int | None
+    scope: Scope, history: list[Step], conditions: Conditions
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(scope, history)
-    for version, commit in played.commits.items():
-        tally = tally_of(commit)
-        assert tally == played.tallies[version]
-        kinds = [change.kind for change in changes_of(played.table, version, version + 1)]
-        assert kinds.count("insert") == tally.inserts
-        assert kinds.count("delete") == tally.deletes + tally.retracted
-        assert kinds.count("update_preimage") == tally.updates
-        assert kinds.count("update_postimage") == tally.updates
-        assert commit.live_rows == len(played.rows[version])
+        for version, commit in played.commits.items():
+            tally = tally_of(commit)
+            assert tally == played.tallies[version]
+            kinds = [change.kind for change in changes_of(played.table, version, version + 1)]
+            assert kinds.count("insert") == tally.inserts
+            assert kinds.count("delete") == tally.deletes + tally.retracted
+            assert kinds.count("update_preimage") == tally.updates
+            assert kinds.count("update_postimage") == tally.updates
+            assert commit.live_rows == len(played.rows[version])
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS, data=st.data())
+@given(history=HISTORIES, conditions=CONDITIONS, data=st.data())
 def test_net_changes_lead_from_one_snapshot_to_the_other_by_one_step_per_key(
-    scope: Scope, history: list[Step], count: int | None, data: st.DataObject
+    scope: Scope, history: list[Step], conditions: Conditions, data: st.DataObject
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(scope, history)
-    lower = data.draw(st.integers(0, played.upper - 1))
-    upper = data.draw(st.integers(lower, played.upper - 1))
-    net = changes_of(played.table, lower + 1, upper + 1, show=Deduplication.NET_CHANGES)
-    before, after = played.rows[lower], played.rows[upper]
-    assert fold(net, before) == after
-    changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
-    assert {change.key for change in net} == changed
-    assert len(net) == sum(1 + (k in before and k in after) for k in changed)
+        lower = data.draw(st.integers(0, played.upper - 1))
+        upper = data.draw(st.integers(lower, played.upper - 1))
+        net = changes_of(played.table, lower + 1, upper + 1, show=Deduplication.NET_CHANGES)
+        before, after = played.rows[lower], played.rows[upper]
+        assert fold(net, before) == after
+        changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
+        assert {change.key for change in net} == changed
+        assert len(net) == sum(1 + (k in before and k in after) for k in changed)
 
 
 @SCOPES
-@given(history=HISTORIES, count=HASH_COUNTS)
+@given(history=HISTORIES, conditions=CONDITIONS)
 def test_a_reader_of_some_columns_sees_the_same_rows(
-    scope: Scope, history: list[Step], count: int | None
+    scope: Scope, history: list[Step], conditions: Conditions
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played: Played = play(scope, history)
-    keys = played.table.snapshot(columns=["k"]).column("k").to_pylist()
-    assert sorted(keys) == sorted(played.rows[-1])
-    assert pairs(played.table.snapshot(columns=["v", "k"])) == played.rows[-1]
+        keys = played.table.snapshot(columns=["k"]).column("k").to_pylist()
+        assert sorted(keys) == sorted(played.rows[-1])
+        assert pairs(played.table.snapshot(columns=["v", "k"])) == played.rows[-1]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.schema import Scope
-from tests.support.histories import HASH_COUNTS, Compacted, Step, Written, play
+from tests.support.histories import CONDITIONS, Compacted, Conditions, Step, Written, play, under
 from tests.support.model import Command, Model
-from tests.support.tables import apply_epoch, hashes_of_few_values, plan_epoch, rows_at
+from tests.support.tables import apply_epoch, plan_epoch, rows_at
 
 COMMANDS = st.lists(
     st.tuples(st.integers(0, 3), st.none() | st.integers(0, 2), st.integers(0, 30)),
@@ -44,21 +44,21 @@ def scattered(commands: Sequence[Command], dice: random.Random) -> list[Step]:
     return steps
 
 
-@given(commands=COMMANDS, dice=DICE, count=HASH_COUNTS)
+@given(commands=COMMANDS, dice=DICE, conditions=CONDITIONS)
 def test_batches_tasks_epochs_order_and_repeats_do_not_matter(
-    commands: list[Command], dice: random.Random, count: int | None
+    commands: list[Command], dice: random.Random, conditions: Conditions
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(Scope.TABLE, scattered(commands, dice))
     assert rows_at(played.table) == final_rows(commands)
 
 
-@given(commands=COMMANDS, dice=DICE, count=HASH_COUNTS)
+@given(commands=COMMANDS, dice=DICE, conditions=CONDITIONS)
 def test_the_number_of_writers_and_who_wins_does_not_matter(
-    commands: list[Command], dice: random.Random, count: int | None
+    commands: list[Command], dice: random.Random, conditions: Conditions
 ) -> None:
     """Two writers stage upon one version and commit in either order."""
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(Scope.TABLE, [])
         pending = list(commands)
         dice.shuffle(pending)
@@ -73,11 +73,11 @@ def test_the_number_of_writers_and_who_wins_does_not_matter(
     assert rows_at(played.table) == final_rows(commands)
 
 
-@given(commands=COMMANDS, dice=DICE, count=HASH_COUNTS)
+@given(commands=COMMANDS, dice=DICE, conditions=CONDITIONS)
 def test_delivering_all_again_changes_nothing(
-    commands: list[Command], dice: random.Random, count: int | None
+    commands: list[Command], dice: random.Random, conditions: Conditions
 ) -> None:
-    with hashes_of_few_values(count):
+    with under(conditions):
         played = play(Scope.TABLE, scattered(commands, dice))
         before = rows_at(played.table)
         version = played.table.log.head().version

@@ -25,14 +25,13 @@ from spark_upsert.state.compaction import choose, merge
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch
-from tests.support.histories import BATCHES, HASH_COUNTS, TASKS
+from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, under
 from tests.support.model import Change, Command, Model, Tally, fold
 from tests.support.stores import MemoryStore, forget_open_runs
 from tests.support.tables import (
     append,
     by_epoch,
     changes_of,
-    hashes_of_few_values,
     make_table,
     plan_epoch,
     rows_at,
@@ -48,10 +47,10 @@ class TableAgreesWithDict(RuleBasedStateMachine):
 
     staged = Bundle("staged")
 
-    @initialize(scope=st.sampled_from(Scope), count=HASH_COUNTS)
-    def create(self, scope: Scope, count: int | None) -> None:
+    @initialize(scope=st.sampled_from(Scope), conditions=CONDITIONS)
+    def create(self, scope: Scope, conditions: Conditions) -> None:
         self.exits = ExitStack()
-        self.exits.enter_context(hashes_of_few_values(count))
+        self.exits.enter_context(under(conditions))
         self.store = MemoryStore()
         schema = schema_of(scope, key=pa.int16(), value=pa.int8())
         self.table = make_table(self.store, schema)

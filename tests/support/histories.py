@@ -6,18 +6,25 @@ A history is small on purpose: few keys, few values, few order keys, so that the
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 
+from spark_upsert import hashing
 from spark_upsert.schema import Scope
+from spark_upsert.state import snapshot
+from spark_upsert.state.compaction import worker
 from spark_upsert.state.manifest import Commit
 from spark_upsert.table import Table
+from spark_upsert.upsert import epoch
+from spark_upsert.upsert.stash import Stash
 from tests.support.model import Change, Command, Model, Tally
 from tests.support.stores import MemoryStore
-from tests.support.tables import apply_epoch, make_table, schema_of
+from tests.support.tables import apply_epoch, hashes_of_few_values, make_table, schema_of
 
 Batch = Sequence[Command]
 Task = Sequence[Batch]
@@ -30,6 +37,39 @@ BATCHES = st.lists(COMMANDS, max_size=4)
 TASKS = st.lists(BATCHES, max_size=2)
 HASH_COUNTS = st.sampled_from([None, 1, 2, 3])
 """How many values the key hash takes; None is the real hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What must not matter: how hashes collide, and into how small pieces work is cut."""
+
+    hash_values: int | None
+    """How many values the key hash takes; None is the real hash."""
+    are_pieces_tiny: bool
+    """Whether reads, seals, merges and the stash take a few rows at a time."""
+
+
+CONDITIONS = st.builds(Conditions, hash_values=HASH_COUNTS, are_pieces_tiny=st.booleans())
+
+_TINY: tuple[tuple[Any, str, int], ...] = (
+    (hashing, "_BLOCK_ROWS", 2),
+    (snapshot, "CHUNK_ROWS", 2),
+    (epoch, "SEAL_ROWS", 1),
+    (worker, "FILE_BYTES", 2_000),
+)
+
+
+@contextmanager
+def under(conditions: Conditions) -> Iterator[None]:
+    """Let the conditions hold for a while."""
+    with ExitStack() as stack:
+        stack.enter_context(hashes_of_few_values(conditions.hash_values))
+        if conditions.are_pieces_tiny:
+            for module, name, size in _TINY:
+                stack.enter_context(patch.object(module, name, size))
+            sizes = {"settle_bytes": 100, "spill_bytes": 300}
+            stack.enter_context(patch.object(Stash.__init__, "__kwdefaults__", sizes))
+        yield
 
 
 @dataclass(frozen=True, slots=True)

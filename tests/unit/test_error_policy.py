@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError
+from spark_upsert.hashing import hash_keys
 from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
@@ -589,6 +590,16 @@ def test_only_files_with_errors_say_so(tmp_path: Path) -> None:
     assert "errors" not in good.to_json()["added"][0]
     assert bad.to_json()["added"][0]["errors"] == 2
     assert bad.to_json()["added"][0]["tombstones"] == 0
+
+
+def test_the_bytes_of_a_bad_key_are_hashed_with_a_seed_of_their_own(tmp_path: Path) -> None:
+    """Part of the format: a good key of the same bytes lies elsewhere."""
+    options = {**JSON, "keyFormat": "json", "keySchema": "k STRING"}
+    planned = plan(tmp_path / "t", KAFKA, onError="quarantine", **options)
+    seed = planned.base.schema.hash_seed
+    commands = planned.envelope.commands(records([(BAD_KEY, value("a"))]).to_batches()[0])
+    expected = hash_keys([pa.array([BAD_KEY], pa.binary())], seed=seed ^ 0xA5A5A5A5A5A5A5A5)
+    assert commands.column("__hash").to_pylist() == expected.tolist()
 
 
 @pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope {scope.value}")

@@ -304,6 +304,31 @@ def stage_rows(base: Any, rows: pa.Table) -> list[Any]:
     return [stage(base, [envelope.commands(batch)]) for batch in rows.to_batches()]
 
 
+@pytest.mark.parametrize("deleted_first", [True, False], ids=["before", "after"])
+def test_a_command_staged_around_a_delete_that_is_then_forgotten_is_counted_once(
+    deleted_first: bool,
+) -> None:
+    """The task counted it as stale, or as an update; the seal finds the key unknown."""
+    table = make_table(
+        MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "0 epochs"}
+    )
+    apply_epoch(table, [[[Command(1, 1, 1), Command(2, 2, 1)]]])
+    steps: list[Any] = []
+    for is_delete in (deleted_first, not deleted_first):
+        if is_delete:
+            apply_epoch(table, [[[Command(1, None, 10)]]])
+        else:
+            steps.append(plan_epoch(table, [[[Command(1, 5, 5), Command(3, 3, 20)]]]))
+    table.compact(full=True)
+    assert table.log.head().low_water is not None
+    commit = table.commit(steps[0])
+    assert commit is not None
+    used = {name: n for name, n in commit.counters.items() if n}
+    assert used == {"rows": 2, "inserts": 1, "rejected": 1}
+    assert rows_at(table) == {2: 2, 3: 3}
+    assert commit.live_rows == 2
+
+
 def test_files_staged_for_nothing_are_removed_and_those_in_use_are_not() -> None:
     store = MemoryStore()
     table = make_table(store, schema_of(Scope.TABLE))

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
-from spark_upsert.options import WriteOptions
+from spark_upsert.options import ReadOptions, WriteOptions
 from spark_upsert.table import Table
+from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert_sink.plan import WritePlan, plan_write
 
 TYPES: dict[str, pa.DataType] = {
@@ -149,4 +151,16 @@ def test_keys_and_order_need_not_be_said_again(tmp_path: Path) -> None:
     first = plan(tmp_path, {"keys": "K", "SEQUENCE-BY": "SEQ"}, OWN)
     again = plan(tmp_path, {}, "V int, SEQ long, K long")
     assert again.base == first.base
+    assert isinstance(again.envelope, UpsertEnvelope)
+    assert isinstance(again.envelope, UpsertEnvelope)
     assert again.envelope.sources == {"k": "K", "v": "V", "seq": "SEQ"}
+
+
+def test_a_relative_path_is_the_drivers_and_not_a_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for options in (WriteOptions.parse, ReadOptions.parse):
+        assert options({"path": "lake/orders"}).path == str(tmp_path / "lake/orders")
+        assert options({"path": "s3://lake/orders"}).path == "s3://lake/orders"
+        assert options({"path": "file:/lake/orders"}).path == "file:/lake/orders"

@@ -25,29 +25,36 @@ class Form(Protocol):
     @property
     def columns(self) -> pa.Schema:
         """The columns that are stored unless options say otherwise."""
+        ...
 
     @property
     def others(self) -> pa.Schema:
         """Columns that are stored only if ``columnList`` names them."""
+        ...
 
     @property
     def orders(self) -> pa.Schema:
         """All that may order commands; nested ones by their dotted names."""
+        ...
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Names of the key columns if options do not say; empty if they must."""
+        ...
 
     @property
     def sequence_by(self) -> tuple[str, ...]:
         """Names out of ``orders`` if options do not say."""
+        ...
 
     @property
     def scope(self) -> Scope:
         """How far that order reaches."""
+        ...
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `OptionError` if a column cannot be a key, because deletes do not carry it."""
+        ...
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> Envelope:
         """Return the envelope for a table.
@@ -58,6 +65,7 @@ class Form(Protocol):
         columns : pyarrow.Schema
             Those of ``columns`` and ``others`` that are to be stored.
         """
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,7 +156,7 @@ class KafkaForm:
         """All fields of the key."""
         return tuple(self.key.fields.names)
 
-    @cached_property
+    @property
     def sequence_by(self) -> tuple[str, ...]:
         """Partition and offset, if the rows have them."""
         names = {name.lower() for name in self.rows.names}
@@ -223,7 +223,8 @@ class KafkaEnvelope:
         }
 
         def column(path: Path) -> pa.Array:
-            return at_path(sides[path[0]], path[1:]) if len(path) > 1 else batch.column(path[0])
+            first, *inside = path
+            return at_path(sides[first], tuple(inside)) if inside else batch.column(first)
 
         columns = {own: column(path) for own, path in self.columns.items()}
         decoded = Decoded(

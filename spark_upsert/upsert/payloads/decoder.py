@@ -44,9 +44,11 @@ class Decoder(Protocol):
     @property
     def fields(self) -> pa.Schema:
         """The columns, in storage types."""
+        ...
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Decode binary payloads; null is absent, empty is a payload like any other."""
+        ...
 
 
 def decode_blocks(
