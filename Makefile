@@ -43,6 +43,7 @@ package: $(STAMP) ## wheel, sdist, jar and a local Maven repository, into dist/
 	@$(BIN)/python tools/package.py
 
 bench: check $(STAMP) ## the figures in docs, measured on this machine
+	@$(BIN)/python -m pip install --quiet --group bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 chaos: check $(STAMP) ## kill drivers and executors of running queries, and compare with a model

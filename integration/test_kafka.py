@@ -107,11 +107,11 @@ spark.stop()
 
 
 def jars(cache: pytest.Cache, coordinates: tuple[str, ...], *, transitive: bool) -> list[Path]:
-    """Return jars, fetched once; skips the test if they cannot be."""
+    """Return jars, fetched once; the test fails if they cannot be."""
     folder = cache.mkdir(f"jars-{coordinates[0].replace(':', '-')}")
     if not (folder / "complete").exists():
         if shutil.which("mvn") is None:
-            pytest.skip("Maven (mvn) is not on the PATH, and the broker comes by it")
+            pytest.fail("install Maven (mvn) and put it on the PATH: the broker comes by it")
         (folder / "pom.xml").write_text(pom(coordinates, transitive=transitive))
         command = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies"]
         where = [f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
@@ -124,7 +124,7 @@ def jars(cache: pytest.Cache, coordinates: tuple[str, ...], *, transitive: bool)
             check=False,
         )
         if fetched.returncode:
-            pytest.skip(f"Maven could not fetch {coordinates[0]}: {fetched.stdout[:300]}")
+            pytest.fail(f"Maven could not fetch {coordinates[0]}: {fetched.stdout[:300]}")
         (folder / "complete").touch()
     return sorted(folder.glob("*.jar"))
 

@@ -97,6 +97,7 @@ def test_the_table_comes_first_as_inserts_and_then_each_epochs_changes(
 
 
 STARTS: dict[str, tuple[Callable[[Table], dict[str, Any]], list[int], list[int]]] = {
+    "the table itself": (lambda _: {}, [3], [4, 5]),
     "a number": (lambda _: {"startingVersion": 2}, [2, 3], [4, 5]),
     "earliest": (lambda _: {"startingVersion": "earliest"}, [1, 2, 3], [4, 5]),
     "latest": (lambda _: {"startingVersion": "Latest"}, [], [4, 5]),

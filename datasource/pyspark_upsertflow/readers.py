@@ -82,7 +82,9 @@ def read_schema(given: Mapping[str, str]) -> StructType:
     """Return the columns of a read, batch or stream."""
     options = ReadOptions.parse(given)
     if options.metadata is Metadata.QUARANTINE:
-        return from_arrow_schema(quarantine_schema(manifest_of(open_table(options), options).schema))
+        return from_arrow_schema(
+            quarantine_schema(manifest_of(open_table(options), options).schema)
+        )
     if options.metadata is not None:
         return metadata_schema(options.metadata)
     table = open_table(options)

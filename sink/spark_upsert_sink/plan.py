@@ -7,7 +7,8 @@ nothing is half written. The plan is a value; it travels to the tasks by pickle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 
 import pyarrow as pa
 
@@ -37,7 +38,7 @@ class WritePlan:
     """How the rows of one epoch become commands, and on which version they were planned."""
 
     path: str
-    storage: Mapping[str, str] = field(repr=False)
+    storage: Mapping[str, str] = dataclass_field(repr=False)
     base: Manifest
     envelope: Envelope
     overwrite: bool

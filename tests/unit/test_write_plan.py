@@ -11,7 +11,6 @@ from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
 from spark_upsert.options import ReadOptions, WriteOptions
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert_sink.plan import WritePlan, plan_write
 
 TYPES: dict[str, pa.DataType] = {
