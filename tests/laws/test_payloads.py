@@ -23,7 +23,7 @@ JSON = JsonDecoder(
     *parse_schema("s", "v BIGINT, w STRUCT<v: BIGINT>, x STRING, y ARRAY<BIGINT>", bare_name="s")
 )
 
-MEMBERS = st.fixed_dictionaries(
+MEMBERS: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
     {},
     optional={
         "v": st.integers(-9, 9) | st.none(),

@@ -19,7 +19,9 @@ def table() -> Table:
     table = Table(MemoryStore())
     columns = pa.schema({"id": pa.int64(), "v": pa.int64()})
     table.ensure(TableSchema.of(columns, keys=["id"]))
-    for rows in ([(1, 1), (2, 2)], [(1, 5), (3, 3)], [(2, 2), (3, None)]):
+    epochs: list[list[tuple[int, int | None]]]
+    epochs = [[(1, 1), (2, 2)], [(1, 5), (3, 3)], [(2, 2), (3, None)]]
+    for rows in epochs:
         append(table, rows)
     return table
 
