@@ -37,6 +37,7 @@ lint: $(STAMP) ## format, style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/pyright
 
 package: $(STAMP) ## wheel, sdist, jar and a local Maven repository, into dist/
 	@$(BIN)/python tools/package.py

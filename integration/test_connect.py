@@ -15,7 +15,6 @@ pytestmark = pytest.mark.spark
 def test_a_table_and_its_copy_are_right_through_a_connect_server(
     spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("grpc", reason="needs pip install 'pyspark[connect]'")
     run = Chaos(tmp_path, seed=3, environ={**spark_environ, **environment()}, connect=True)
     run.batches += chain.add_commands(tmp_path, 3, batches=3)
     run.finish()

@@ -219,7 +219,6 @@ def test_without_a_table_a_compaction_says_so(spark: SparkSession, path: Path) -
 
 
 def test_a_session_of_spark_connect_will_do(spark_environ: dict[str, str], path: Path) -> None:
-    pytest.importorskip("grpc", reason="needs pip install 'pyspark[connect]'")
     table = make_table(path, *EPOCHS, *LATER)
     code = (
         "import sys, pyspark_upsertflow\n"

@@ -28,22 +28,28 @@ class Part(Protocol):
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
         """The key hash of each row, verified."""
+        ...
 
     @property
     def unverified_hashes(self) -> npt.NDArray[np.uint64]:
         """The same for a search, which touches few of them and verifies what it finds."""
+        ...
 
     def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
         """Return the verified hashes of the rows at some positions."""
+        ...
 
     def has(self, name: str) -> bool:
         """Return whether the part stores a column."""
+        ...
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
         """Return columns of the rows at some positions."""
+        ...
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return columns of consecutive rows, without a copy."""
+        ...
 
 
 class RunPart:
@@ -95,9 +101,10 @@ class BatchPart:
     def __len__(self) -> int:
         return int(self.batch.num_rows)
 
-    @cached_property
+    @property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        return self.batch.column(HASH).to_numpy()
+        hashes: npt.NDArray[np.uint64] = self.batch.column(HASH).to_numpy()
+        return hashes
 
     @property
     def unverified_hashes(self) -> npt.NDArray[np.uint64]:

@@ -30,6 +30,7 @@ class ObjectSink(Protocol):
 
     def write(self, data: bytes) -> int:
         """Append bytes; returns their number."""
+        ...
 
     def __enter__(self) -> ObjectSink: ...
 
@@ -40,6 +41,7 @@ class ObjectSink(Protocol):
         trace: TracebackType | None,
     ) -> None:
         """Make the object durable; after an error, remove it as far as possible."""
+        ...
 
 
 class Store(Protocol):
@@ -48,9 +50,11 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """The root, in the form that `open_store` takes."""
+        ...
 
     def read(self, path: str) -> bytes:
         """Return a whole object. Raises `FileNotFoundError`."""
+        ...
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create an object durably, whole or not at all; False if it exists.
@@ -58,6 +62,7 @@ class Store(Protocol):
         This is the commit point of the table. If it raises, the object may or may not
         exist: the caller must read back and compare.
         """
+        ...
 
     def sync(self, path: str) -> None:
         """Make an object durable that exists, but whose writer may not have come to that.
@@ -67,18 +72,24 @@ class Store(Protocol):
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace a small object atomically."""
+        ...
 
     def create(self, path: str) -> ObjectSink:
         """Return a sink for a new object with a unique name."""
+        ...
 
     def map(self, path: str) -> pa.Buffer:
         """Return the bytes of an immutable object, mapped rather than read where possible."""
+        ...
 
     def forget(self, path: str) -> None:
         """Drop what is kept locally of an object, so that the next `map` reads it anew."""
+        ...
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects directly below a folder whose paths sort behind ``after``, sorted."""
+        ...
 
     def delete(self, path: str) -> None:
         """Remove an object; it is no error if it is absent."""
+        ...

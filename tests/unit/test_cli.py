@@ -232,7 +232,6 @@ def test_what_does_not_exist_is_named(arguments: list[str], sentence: str, path:
 
 
 def test_a_storage_option_is_checked_by_name() -> None:
-    pytest.importorskip("obstore")
     result = run("info", "s3://bucket/table", "-o", "regio=here")
     assert result.exit_code == 1
     assert "Did you mean 'storage.region'?" in result.stderr
