@@ -103,7 +103,6 @@ def test_an_old_run_full_of_deletes_is_written_again() -> None:
     assert jobs[0].forget_before == 2
 
 
-@pytest.mark.xfail(raises=ZeroDivisionError, reason="a range of one hash is halved again")
 def test_runs_of_one_large_value_are_merged_although_no_cut_makes_the_job_smaller() -> None:
     """Eight epochs of one key with a value of 20 MB: all bytes are at one hash."""
     slices = []

@@ -9,7 +9,8 @@ range then holds fewer than ``FANOUT`` runs per tier, and a row is written once 
 
 Small runs are merged over all hashes at once. Where that would be more than `JOB_BYTES`, the
 range is halved until it is not, so that one step of work is bounded whatever the size of the
-table, and a merge of large runs goes bucket after bucket.
+table, and a merge of large runs goes bucket after bucket. Only the values of one single hash
+are never parted.
 
 Only neighbours are merged: the epochs of a run are always an interval, and "the later run
 wins" stays true.
@@ -134,12 +135,25 @@ def _visit(slices: list[Slice], lower: int, upper: int, fanout: int, jobs: list[
     sizes = [sum(_bytes_within(s, lower, upper) for s in run) for run in runs]
     scale = HASH_END / (upper - lower)
     found = _neighbours([_tier(size * scale, fanout) for size in sizes], fanout)
-    if found is not None and sum(sizes[found[0] : found[1]]) <= JOB_BYTES:
+    first, last = _occupied(slices, lower, upper)
+    is_one_hash = last - first <= 1
+    if found is not None and (is_one_hash or sum(sizes[found[0] : found[1]]) <= JOB_BYTES):
         jobs.append(_job(runs, found[0], found[1], lower, upper))
-    elif sum(sizes) > JOB_BYTES and (found is not None or not _is_uniform(slices, lower, upper)):
-        middle = (lower + upper) // 2
+    elif (
+        sum(sizes) > JOB_BYTES
+        and not is_one_hash
+        and (found is not None or not _is_uniform(slices, lower, upper))
+    ):
+        middle = (first + last) // 2
         for low, high in ((lower, middle), (middle, upper)):
             _visit([s for s in slices if s.overlaps(low, high)], low, high, fanout, jobs)
+
+
+def _occupied(slices: list[Slice], lower: int, upper: int) -> tuple[int, int]:
+    """Return the part of a range in which hashes can be, the end exclusive."""
+    first = max(lower, min((s.file.hash_min for s in slices), default=upper))
+    last = min(upper, max((s.file.hash_max + 1 for s in slices), default=lower))
+    return first, last
 
 
 def _is_uniform(slices: list[Slice], lower: int, upper: int) -> bool:
