@@ -1,7 +1,8 @@
 """Runs the scenarios beside this file.
 
-A scenario is a sequence of blocks: a directive with its options, lines of input, ``----``,
-lines of output. A block ends at an empty line; lines that begin with ``#`` are comments.
+A scenario begins with the directive ``table`` and is named by the comment above it. It is a
+sequence of blocks: a directive with its options, lines of input, ``----``, lines of output. A
+block ends at an empty line; lines that begin with ``#`` are comments.
 
 A command is written ``key=value #order``; ``∅`` as value deletes the key, and a comma
 separates the columns of a key or of an order. ``k[0..9]=v`` stands for ten keys. Names of
@@ -32,6 +33,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,6 +63,37 @@ class Block:
     options: dict[str, str]
     lines: list[str]
     expected: list[str]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Some blocks upon a table of their own."""
+
+    file: Path
+    title: str
+    blocks: list[Block]
+
+    def __str__(self) -> str:
+        return f"{self.file.stem.replace('_', ' ')}: {self.title}"
+
+
+def scenarios_of(file: Path) -> list[Scenario]:
+    """Return the scenarios of a file: each begins where a table is made."""
+    lines = file.read_text().splitlines()
+    found: list[Scenario] = []
+    for block in blocks_of(file.read_text()):
+        if block.name == "table":
+            found.append(Scenario(file, _title(lines, block.line), []))
+        found[-1].blocks.append(block)
+    return found
+
+
+def _title(lines: list[str], line: int) -> str:
+    """Return the first sentence of the comment that a block begins with, or that stands above it."""
+    own = list(takewhile(lambda text: text.startswith("#"), lines[line - 1 :]))
+    above = dropwhile(lambda text: not text.startswith("#"), reversed(lines[: line - 1]))
+    comment = own or list(takewhile(lambda text: text.startswith("#"), above))[::-1]
+    return " ".join(text.removeprefix("#").strip() for text in comment).split(". ")[0].rstrip(".")
 
 
 def blocks_of(text: str) -> Iterator[Block]:
@@ -255,18 +288,22 @@ class Runner:
         return ",".join(NOTHING if row[k] is None else str(row[k]) for k in self.schema.keys)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem.replace("_", " "))
-def test_scenario(file: Path) -> None:
+SCENARIOS = [scenario for file in FILES for scenario in scenarios_of(file)]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_scenario(scenario: Scenario) -> None:
     runner = Runner()
-    for block in blocks_of(file.read_text()):
-        if block.name == "table":
-            runner = Runner()
+    for block in scenario.blocks:
         printed = runner.run(block)
-        assert printed == block.expected, f"{file.name}:{block.line}: {block.name}"
+        assert printed == block.expected, f"{scenario.file.name}:{block.line}: {block.name}"
 
 
-def test_there_are_scenarios() -> None:
+def test_there_are_scenarios_each_with_a_name_of_its_own() -> None:
     assert len(FILES) >= 8
+    names = [str(scenario) for scenario in SCENARIOS]
+    assert len(set(names)) == len(names)
+    assert all(scenario.title for scenario in SCENARIOS)
 
 
 def test_a_block_is_read_as_written() -> None:
