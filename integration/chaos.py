@@ -156,8 +156,9 @@ class Chaos:
         """Start the chain and wait until its queries start; nothing of it is left behind."""
         started = self.folder / "started"
         started.unlink(missing_ok=True)
-        # A relative path, which an executor must not take as relative to its own folder.
-        folder = os.path.relpath(self.folder, ROOT)
+        # A relative path, which an executor must not take as relative to its own folder. The
+        # server of a Connect client has another one: there a relative path means nothing.
+        folder = str(self.folder) if self.connect else os.path.relpath(self.folder, ROOT)
         arguments = [sys.executable, "-m", "integration.chain", folder]
         if self.connect:
             arguments.append("--connect")
