@@ -46,7 +46,7 @@ QUICK = Size(
     slow_table=100 * K,
     tables=(100 * K, M, 10 * M),
     rounds=3,
-    epochs=300,
+    epochs=2_000,
     consumers=(1, 4),
 )
 FULL = Size(
@@ -159,6 +159,23 @@ def epochs(place: Place, size: Size) -> dict[str, Any]:
     return contest(place, workload, entries, rounds=size.epochs)
 
 
+def aged(place: Place, size: Size) -> dict[str, Any]:
+    """Measure a snapshot of a table of many small epochs, against the same rows written once."""
+    workload = Workload(table_rows=min(M, size.table), batch_rows=K)
+    files = Files.make(place.cache / "rows", workload, place.parts)
+    batches = [files.batch(number, 1) for number in range(1, size.epochs + 1)]
+    tables = {name: str(place.work / "aged" / name) for name in ("table", "fresh")}
+    with _host(place, "upsertflow", workload, folder="aged") as engine:
+        found = engine.call("age", batches, tables["fresh"])
+        with _host(place, "upsertflow on Spark", workload) as host:
+            turns = [
+                {name: host.call("snapshot_of", path) for name, path in tables.items()}
+                for _ in range(size.rounds + 2)
+            ][2:]
+    spreads = {f"{name}_s": spread([turn[name] for turn in turns]) for name in tables}
+    return {"epochs": size.epochs, **found, **spreads}
+
+
 def floors(place: Place, size: Size) -> dict[str, Any]:
     """Measure source and sink on Spark against a source and a sink that do nothing."""
     workload = Workload(table_rows=min(M, size.table), batch_rows=K)
@@ -267,6 +284,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "floors": floors,
     "snapshot": snapshot,
     "epochs": epochs,
+    "aged": aged,
     "consumers": consumers,
     "python_peers": python_peers,
     "variants": variants,
@@ -277,14 +295,16 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
 
 
 @contextmanager
-def _host(place: Place, contender: str, workload: Workload) -> Iterator[Host]:
-    folder = place.work / contender.replace(" ", "-")
-    shutil.rmtree(folder, ignore_errors=True)
+def _host(
+    place: Place, contender: str, workload: Workload, *, folder: str | None = None
+) -> Iterator[Host]:
+    at = place.work / (folder or contender.replace(" ", "-"))
+    shutil.rmtree(at, ignore_errors=True)
     place.work.mkdir(parents=True, exist_ok=True)
     log = place.work / f"{contender.replace(' ', '-')}.log"
-    host = Host(contender, folder, workload, log=log)
+    host = Host(contender, at, workload, log=log)
     try:
         yield host
     finally:
         host.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(at, ignore_errors=True)

@@ -63,10 +63,13 @@ class Table:
         Where it lies; `Table.open` and `Table.create` take a path instead.
     clock : callable, optional
         Returns seconds since 1970; only commit timestamps come from it.
+    threads : int
+        How many threads `append`, `changes` and `iter_changes` may use.
     """
 
-    def __init__(self, store: Store, *, clock: Clock = time.time) -> None:
+    def __init__(self, store: Store, *, clock: Clock = time.time, threads: int = 1) -> None:
         self.store = store
+        self.threads = threads
         self.log = Log(store, clock=clock)
 
     def __repr__(self) -> str:
@@ -74,7 +77,9 @@ class Table:
         return f"Table({self.store.url!r}, {manifest or 'absent'})"
 
     @classmethod
-    def open(cls, path: str, *, storage: Mapping[str, str] | None = None) -> Table:
+    def open(
+        cls, path: str, *, storage: Mapping[str, str] | None = None, threads: int = 1
+    ) -> Table:
         """Return the table at a path.
 
         Raises
@@ -82,7 +87,7 @@ class Table:
         TableNotFoundError
             There is none.
         """
-        table = cls(open_store(path, storage))
+        table = cls(open_store(path, storage), threads=threads)
         table.log.head()
         return table
 
@@ -210,7 +215,7 @@ class Table:
         envelope = envelope or UpsertEnvelope.matching(schema, rows.schema, deletes=deletes)
         commands = (envelope.commands(batch) for batch in rows.to_batches())
         snapshot = Snapshot(self.store, head)
-        staged = stage(snapshot, commands, overwrite=overwrite)
+        staged = stage(snapshot, commands, overwrite=overwrite, threads=self.threads)
         return self.commit(
             Epoch(base=snapshot, staged=(staged,), transaction=transaction, overwrite=overwrite)
         )
@@ -443,5 +448,10 @@ class Table:
         net = options.deduplication is Deduplication.NET_CHANGES
         for stretch in plan(self.log, lower, upper, schema, net=net):
             yield from read_changes(
-                self.store, stretch, options, lower=hash_range[0], upper=hash_range[1]
+                self.store,
+                stretch,
+                options,
+                lower=hash_range[0],
+                upper=hash_range[1],
+                threads=self.threads,
             )

@@ -44,13 +44,12 @@ class SparkUpsertflow(SparkContender):
 
     def snapshot(self, files: list[Path]) -> dict[str, float]:
         """Read the whole table, and the same rows from Parquet."""
-        seconds = {}
         parquet = self.spark.read.parquet(*map(str, files))
-        for name, rows in (("snapshot_s", self.read()), ("parquet_s", parquet)):
-            before = time.perf_counter()
-            rows.write.format("noop").mode("overwrite").save()
-            seconds[name] = time.perf_counter() - before
-        return seconds
+        return {"snapshot_s": _seconds_to_read(self.read()), "parquet_s": _seconds_to_read(parquet)}
+
+    def snapshot_of(self, path: str) -> float:
+        """Read a whole table that lies elsewhere."""
+        return _seconds_to_read(self.spark.read.format("upsertflow").load(path))
 
     def consume(self, count: int) -> dict[str, float]:
         """Let so many streams read all changes since `open`, at once."""
@@ -70,3 +69,9 @@ class SparkUpsertflow(SparkContender):
         from spark_upsert import __version__
 
         return {**super().versions(), "upsertflow": __version__}
+
+
+def _seconds_to_read(rows: DataFrame) -> float:
+    before = time.perf_counter()
+    rows.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - before

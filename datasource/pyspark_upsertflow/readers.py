@@ -25,6 +25,7 @@ from spark_upsert.options import Metadata, ReadOptions
 from spark_upsert.schema import CHANGELOG_FIELDS, TableSchema
 from spark_upsert.state.manifest import Manifest
 from spark_upsert.state.quarantine import quarantine_schema, read_quarantine
+from spark_upsert.state.run import RUNS
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
@@ -189,8 +190,16 @@ def readable_from(table: Table, options: ReadOptions, lower: int) -> int:
     return head.first_changes
 
 
-def to_spark(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield batches in exactly the Arrow types that Spark expects."""
+def to_spark(
+    batches: Iterator[pa.RecordBatch], schema: StructType, *, is_scan: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches in exactly the Arrow types that Spark expects.
+
+    Parameters
+    ----------
+    is_scan : bool
+        Whether the files are read through, so that what was read is not wanted again soon.
+    """
     target = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
         # By name: a batch that was to have no column of the table has one of ours.
@@ -199,6 +208,7 @@ def to_spark(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[
             column if column.type == type_ else column.cast(type_) for column, type_ in found
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=target)
+        RUNS.settle(rows=0 if is_scan else batch.num_rows)
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -226,7 +236,8 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SnapshotSplit)
-        yield from to_spark(read_rows(self._options, partition, self._schema), self._schema)
+        rows = read_rows(self._options, partition, self._schema)
+        yield from to_spark(rows, self._schema, is_scan=True)
 
 
 class QuarantineReader(DataSourceReader):

@@ -258,6 +258,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, SnapshotSplit):
             rows = read_rows(self._options, partition, self._schema)
-            yield from to_spark(as_inserts(rows, partition.manifest), self._schema)
+            inserts = as_inserts(rows, partition.manifest)
+            yield from to_spark(inserts, self._schema, is_scan=True)
         else:
             yield from read_change_split(self._options, partition, self._schema)

@@ -24,6 +24,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.options import WriteOptions
 from spark_upsert.state.compaction import Merged, merge
 from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.run import RUNS
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
@@ -49,9 +50,11 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     commands = (plan.envelope.commands(batch) for batch in batches)
     staged = stage(Snapshot(store, plan.base), commands, overwrite=plan.overwrite)
     jobs = plan.jobs[task_index : task_index + 1]
+    merges = tuple(merge(store, plan.base, job) for job in jobs)
+    RUNS.settle(staged.counters.rows)
     return StagedMessage(
         staged=staged,
-        merges=tuple(merge(store, plan.base, job) for job in jobs),
+        merges=merges,
         task_index=task_index,
         query_id=context.getLocalProperty(_QUERY_ID) if context else None,
     )

@@ -19,10 +19,15 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.schema import DIFF, Scope, TableSchema, is_live
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.rows import Part, Rows, RunPart
-from spark_upsert.state.run import Positions
+from spark_upsert.state.run import PAGE_BYTES, Positions
 from spark_upsert.words import compare, equal_rows
 
 ABSENT = -1
+
+_HASHES_PER_PAGE = PAGE_BYTES // 8
+
+_FEW = 4
+"""A part that is longer by more than this is searched, a shorter one intersected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +131,12 @@ def _search(
     keys: Sequence[pa.Array],
 ) -> tuple[Positions, Positions]:
     """Return which keys a part holds, and where."""
+    candidates, positions = _same_hashes(part, hashes)
     own = part.unverified_hashes
-    if not len(own) or not len(hashes):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    first, last = part.hashes_at(np.array([0, len(own) - 1]))
-    low = int(np.searchsorted(hashes, first, side="left"))
-    high = int(np.searchsorted(hashes, last, side="right"))
-    probes = hashes[low:high]
-    places = np.searchsorted(own, probes).astype(np.int64)
-    if isinstance(part, RunPart):
-        _verify_search(part, probes, places)
-    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
-    candidates, positions = hit + low, places[hit]
     found_keys, found_positions = [], []
     names = rows.schema.identity
     while len(candidates):
-        stored = rows.take(names, positions + rows.starts[index])
+        stored = rows.take_from(index, names, positions)
         wanted = pa.array(candidates)
         equal = equal_rows(stored, [key.take(wanted) for key in keys])
         found_keys.append(candidates[equal])
@@ -155,6 +150,51 @@ def _search(
             candidates, positions = candidates[shared], positions[shared]
     empty = np.empty(0, dtype=np.int64)
     return np.concatenate([empty, *found_keys]), np.concatenate([empty, *found_positions])
+
+
+def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
+    """Return which hashes a part holds, and where the first entry with each of them is."""
+    own = part.unverified_hashes
+    if not len(own) or not len(hashes):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first, last = part.hashes_at(np.array([0, len(own) - 1]))
+    low = int(np.searchsorted(hashes, first, side="left"))
+    high = int(np.searchsorted(hashes, last, side="right"))
+    probes = hashes[low:high]
+    if len(probes) * _HASHES_PER_PAGE < len(own):
+        places = np.searchsorted(own, probes).astype(np.int64)
+        if isinstance(part, RunPart):
+            _verify_search(part, probes, places)
+        hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
+        return hit + low, places[hit]
+    # Nearly every page would be touched: all are verified, once, and nothing is left to prove.
+    own = part.hashes
+    if len(own) > _FEW * len(probes):
+        places = np.searchsorted(own, probes)
+        hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
+        return hit + low, places[hit]
+    hit, places = _intersect(probes, own)
+    return hit + low, places
+
+
+def _intersect(
+    probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]
+) -> tuple[Positions, Positions]:
+    """Return which probes stand in a sequence of about their number, and where first.
+
+    Both are ascending, so that one merge finds what is there twice: a third of the cost of
+    searching one probe after the other, as long as few are found.
+    """
+    both = np.concatenate([own, probes])
+    both.sort(kind="stable")
+    twice = np.unique(both[1:][both[1:] == both[:-1]])
+    places = np.searchsorted(own, twice)
+    inside = own[np.minimum(places, len(own) - 1)] == twice
+    twice, places = twice[inside], places[inside]
+    begins = np.searchsorted(probes, twice, side="left")
+    counts = np.searchsorted(probes, twice, side="right") - begins
+    hit = np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    return hit, np.repeat(places, counts)
 
 
 def _verify_search(part: RunPart, probes: npt.NDArray[np.uint64], places: Positions) -> None:

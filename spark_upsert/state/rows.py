@@ -19,6 +19,8 @@ import pyarrow as pa
 from spark_upsert.schema import HASH, TableSchema
 from spark_upsert.state.run import Positions, Span
 
+_INT16_MAX = 1 << 15
+
 
 class Part(Protocol):
     """Consecutive rows that can be read by position, sorted by hash or not."""
@@ -161,11 +163,15 @@ class Rows:
             return [pa.array([], type=self._type(name)) for name in names]
         owners = self.part_of(rows)
         if bool((owners == owners[0]).all()):
-            return self._take_from(int(owners[0]), names, rows)
-        order = np.argsort(owners, kind="stable")
+            return self.take_from(int(owners[0]), names, rows - self.starts[owners[0]])
+        # Numbers of parts are small: as 16 bits they are sorted by counting.
+        small = owners.astype(np.int16) if len(self.parts) < _INT16_MAX else owners
+        order = np.argsort(small, kind="stable")
         ends = np.searchsorted(owners[order], np.arange(len(self.parts) + 1))
         pieces = [
-            self._take_from(index, names, rows[order[ends[index] : ends[index + 1]]])
+            self.take_from(
+                index, names, rows[order[ends[index] : ends[index + 1]]] - self.starts[index]
+            )
             for index in range(len(self.parts))
             if ends[index] < ends[index + 1]
         ]
@@ -174,11 +180,12 @@ class Rows:
         indices = pa.array(back)
         return [pa.concat_arrays(columns).take(indices) for columns in zip(*pieces, strict=True)]
 
-    def _take_from(self, index: int, names: Sequence[str], rows: Positions) -> list[pa.Array]:
+    def take_from(self, index: int, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        """Return columns of the rows at some positions of one part."""
         part = self.parts[index]
         stored = [name for name in names if part.has(name)]
-        found = dict(zip(stored, part.take(stored, rows - self.starts[index]), strict=True))
-        return [self._adapt(found.get(name), name, len(rows)) for name in names]
+        found = dict(zip(stored, part.take(stored, positions), strict=True))
+        return [self._adapt(found.get(name), name, len(positions)) for name in names]
 
     def slice(self, index: int, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return columns of consecutive rows of one part, without a copy where possible."""

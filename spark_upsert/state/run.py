@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ import pyarrow as pa
 from spark_upsert.errors import CorruptionError
 from spark_upsert.hashing import HASH_END, row_range
 from spark_upsert.schema import DIFF, ERROR, HASH
-from spark_upsert.store import ObjectSink, Store
+from spark_upsert.store import ObjectSink, Store, resident_bytes
 from spark_upsert.words import is_text
 
 PAGE_BYTES = 4096
@@ -179,9 +179,12 @@ class _PageSink:
 class Run:
     """An open run: its columns as views of the mapped file, verified when touched."""
 
-    def __init__(self, file: RunFile, buffer: pa.Buffer) -> None:
+    def __init__(
+        self, file: RunFile, buffer: pa.Buffer, release: Callable[[pa.Buffer], None] | None = None
+    ) -> None:
         self.file = file
         self._buffer = buffer
+        self._release = release
         if buffer.size != file.bytes:
             raise CorruptionError.in_file(file.path, f"{file.bytes} bytes", f"{buffer.size}")
         tail_crc = zlib.crc32(memoryview(buffer)[file.body_bytes :])
@@ -193,6 +196,7 @@ class Run:
         metadata = reader.get_batch_with_custom_metadata(1).custom_metadata
         self._crcs = np.frombuffer(bytes.fromhex(metadata[_PAGES_KEY].decode()), dtype="<u4")
         self._verified = np.zeros(len(self._crcs), dtype=np.bool_)
+        self._is_verified = False
         self._verify_head()
         self._batch = reader.get_batch(0)
         self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
@@ -200,6 +204,11 @@ class Run:
     def __repr__(self) -> str:
         checked = int(self._verified.sum())
         return f"Run({self.file.path}, rows={self.file.rows:_}, pages={checked}/{len(self._crcs)})"
+
+    def release(self) -> None:
+        """Give back the memory that the mapped file takes; it is read anew where it is touched."""
+        if self._release is not None:
+            self._release(self._buffer)
 
     def _verify_head(self) -> None:
         """Verify the schema and the first batch's header before Arrow parses the header.
@@ -223,7 +232,7 @@ class Run:
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return verified views of rows ``start <= i < stop`` of some columns."""
         arrays = [self._batch.column(name) for name in names]
-        for array in arrays:
+        for array in arrays if not self._is_verified else ():
             for low, high in _ranges(array, start, stop):
                 self._verify_pages(np.arange(self._page(low), self._page(high - 1) + 1))
         return [array.slice(start, stop - start) for array in arrays]
@@ -245,7 +254,7 @@ class Run:
 
     def verify_at(self, names: Iterable[str], positions: Positions) -> None:
         """Verify the pages that hold the rows at some positions."""
-        if len(positions) == 0:
+        if len(positions) == 0 or self._is_verified:
             return
         for name in names:
             array = self._batch.column(name)
@@ -296,6 +305,7 @@ class Run:
                     f"{crc:08x}",
                 )
             self._verified[page] = True
+        self._is_verified = bool(self._verified.all())
 
 
 _MAGIC_BYTES = 8
@@ -338,12 +348,19 @@ def _ranges(array: pa.Array, start: int, stop: int) -> Iterable[tuple[int, int]]
         yield rest[0].address + low, rest[0].address + high
 
 
+_RESIDENT_BYTES = 128 << 20
+"""What mapped files may take of a worker at rest, some 60 MiB of libraries among them."""
+
+_RESIDENT_BYTES_PER_ROW = 16 << 10
+
+
 @dataclass
 class RunCache:
     """Open runs of this process, the least recently used closed first.
 
-    Bounded by number: an open run is a mapping and one byte per page, not its contents.
-    Keyed by immutable files, so that an entry is never out of date.
+    Bounded by number: an open run is a mapping and one byte per page, not its contents. What
+    is touched of the contents counts as memory of the process until it is given back, and is
+    bounded by `settle`. Keyed by immutable files, so that an entry is never out of date.
     """
 
     count_max: int = 4096
@@ -371,16 +388,33 @@ class RunCache:
                 f"{store.url}/{file.path}", f"{file.bytes} bytes", "no such file"
             ) from error
         try:
-            run = Run(file, buffer)
+            run = Run(file, buffer, store.release)
         except CorruptionError:
             # It may be the local copy of a remote object that is damaged: fetch it once more.
             store.forget(file.path)
-            run = Run(file, store.map(file.path))
+            run = Run(file, store.map(file.path), store.release)
         with self._lock:
             self._runs[key] = run
             while len(self._runs) > self.count_max:
                 self._runs.popitem(last=False)
         return run
+
+    def settle(self, rows: int) -> None:
+        """Give mapped memory back if it is more than some rows call for; at the end of a task.
+
+        So the memory of a worker follows its batches and not its table. What is given back
+        costs some microseconds per 64 KiB when it is touched again.
+
+        Parameters
+        ----------
+        rows : int
+            How many rows the task had.
+        """
+        if resident_bytes() > _RESIDENT_BYTES + rows * _RESIDENT_BYTES_PER_ROW:
+            with self._lock:
+                runs = list(self._runs.values())
+            for run in runs:
+                run.release()
 
 
 RUNS = RunCache()

@@ -29,6 +29,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_upsert.store.protocol import ObjectInfo
+from spark_upsert.store.residence import release_mapped
 
 _TEMPORARY = ".tmp-"
 
@@ -84,6 +85,9 @@ class LocalStore:
             return pa.py_buffer(b"")
         with pa.memory_map(str(target)) as mapped:
             return mapped.read_buffer()
+
+    def release(self, buffer: pa.Buffer) -> None:
+        release_mapped(buffer)
 
     def forget(self, path: str) -> None:
         """Do nothing: there is no copy, the file itself is mapped."""

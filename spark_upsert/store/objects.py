@@ -33,6 +33,7 @@ from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.store.copies import CopyFile, LocalCopies
 from spark_upsert.store.failures import StorageError, is_conflict, may_pass, translate
 from spark_upsert.store.protocol import ObjectInfo
+from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.settings import Cloud, ObjectSettings
 
 RANGE_BYTES = 8 << 20
@@ -158,6 +159,9 @@ class ObjectStore:
 
     def map(self, path: str) -> pa.Buffer:
         return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))
+
+    def release(self, buffer: pa.Buffer) -> None:
+        release_mapped(buffer)
 
     def forget(self, path: str) -> None:
         """Remove the local copy of an object, so that the next `map` fetches it again."""

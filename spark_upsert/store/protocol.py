@@ -82,6 +82,10 @@ class Store(Protocol):
         """Return the bytes of an immutable object, mapped rather than read where possible."""
         ...
 
+    def release(self, buffer: pa.Buffer) -> None:
+        """Give back what a mapped object takes of this process's memory; it stays readable."""
+        ...
+
     def forget(self, path: str) -> None:
         """Drop what is kept locally of an object, so that the next `map` reads it anew."""
         ...

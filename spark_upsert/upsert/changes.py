@@ -25,7 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.engines import Engine
-from spark_upsert.hashing import HASH_END
+from spark_upsert.hashing import HASH_END, even_cuts
+from spark_upsert.parallel import in_order
 from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, Scope, TableSchema, is_live
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import Log
@@ -147,8 +148,14 @@ def read_changes(
     *,
     lower: int = 0,
     upper: int = HASH_END,
+    threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of the keys with hashes in ``[lower, upper)``.
+
+    Parameters
+    ----------
+    threads : int
+        How many pieces of the range are worked upon at once.
 
     Yields
     ------
@@ -159,14 +166,20 @@ def read_changes(
     added = Snapshot(store, _manifest_of(stretch.before, stretch.after, stretch.schema))
     before = Snapshot(store, _manifest_of(stretch.before, stretch.before.slices, stretch.schema))
     cuts = before if stretch.is_overwrite else added
-    for low, high in _chunks(cuts, added, lower, upper):
+
+    def changes_within(piece: tuple[int, int]) -> pa.RecordBatch:
         if stretch.is_overwrite:
             version = max(stretch.times_ms)
-            changes = _overwrite_changes(before, added, version, low, high)
+            changes = _overwrite_changes(before, added, version, *piece)
         else:
             is_net = options.deduplication is Deduplication.NET_CHANGES
-            changes = _append_changes(before, added, low, high, net=is_net)
-        batch = _render(changes, stretch, options)
+            changes = _append_changes(before, added, *piece, net=is_net)
+        return _render(changes, stretch, options)
+
+    pieces = list(_chunks(cuts, added, lower, upper))
+    if len(pieces) < threads:
+        pieces = list(even_cuts(threads, lower, upper))
+    for batch in in_order(changes_within, pieces, threads):
         if batch.num_rows:
             yield batch
 

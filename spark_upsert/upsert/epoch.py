@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataError
 from spark_upsert.hashing import HASH_END, even_cuts
+from spark_upsert.parallel import in_order
 from spark_upsert.schema import DIFF, PUT, Scope
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import new_token
@@ -49,7 +51,11 @@ class Staged:
 
 
 def stage(
-    snapshot: Snapshot, commands: Iterable[pa.RecordBatch], *, overwrite: bool = False
+    snapshot: Snapshot,
+    commands: Iterable[pa.RecordBatch],
+    *,
+    overwrite: bool = False,
+    threads: int = 1,
 ) -> Staged:
     """Write the commands of one task durably and count their effects.
 
@@ -61,19 +67,25 @@ def stage(
         Columns as `TableSchema.run`, any order.
     overwrite : bool
         Whether the epoch replaces the contents: then order keys of the past do not count.
+    threads : int
+        How many pieces of the keys are looked up at once.
     """
     with Stash(snapshot.manifest.schema) as stash:
         for batch in commands:
             stash.add(batch)
-        return stage_sealed(snapshot, stash, overwrite=overwrite)
+        return stage_sealed(snapshot, stash, overwrite=overwrite, threads=threads)
 
 
-def stage_sealed(snapshot: Snapshot, stash: Stash, *, overwrite: bool = False) -> Staged:
+def stage_sealed(
+    snapshot: Snapshot, stash: Stash, *, overwrite: bool = False, threads: int = 1
+) -> Staged:
     """Seal a stash, write what wins durably and count its effects (`stage`)."""
     files, counters = [], EMPTY
     for batch in stash.seal():
         rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
-        outcomes = _judge(snapshot, rows, np.arange(len(rows)), overwrite=overwrite)
+        judge = partial(_judge, snapshot, rows, overwrite=overwrite)
+        pieces = np.array_split(np.arange(len(rows)), threads)
+        outcomes = np.concatenate(list(in_order(judge, pieces, threads)))
         counters += count(outcomes)
         batch = _accepted(batch, outcomes)
         if batch.num_rows:

@@ -89,7 +89,7 @@ def scenarios_of(file: Path) -> list[Scenario]:
 
 
 def _title(lines: list[str], line: int) -> str:
-    """Return the first sentence of the comment that a block begins with, or that stands above it."""
+    """Return the first sentence of the comment that a block begins with, or that is above it."""
     own = list(takewhile(lambda text: text.startswith("#"), lines[line - 1 :]))
     above = dropwhile(lambda text: not text.startswith("#"), reversed(lines[: line - 1]))
     comment = own or list(takewhile(lambda text: text.startswith("#"), above))[::-1]

@@ -65,6 +65,9 @@ class MemoryStore:
     def map(self, path: str) -> pa.Buffer:
         return pa.py_buffer(self.read(path))
 
+    def release(self, buffer: pa.Buffer) -> None:
+        """Do nothing: no file is mapped."""
+
     def forget(self, path: str) -> None:
         """Do nothing: there is no copy."""
 
@@ -205,6 +208,9 @@ class FaultyStore:
     def map(self, path: str) -> pa.Buffer:
         with self._steps.step(f"map {path}"):
             return self._store.map(path)
+
+    def release(self, buffer: pa.Buffer) -> None:
+        self._store.release(buffer)
 
     def forget(self, path: str) -> None:
         self._store.forget(path)

@@ -1,0 +1,36 @@
+"""Several threads for one call: numpy and Arrow release the interpreter while they work.
+
+A task of Spark has one core and uses none of this; plain Python may ask for more
+(``Table.open(path, threads=4)``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
+    """Yield what a function makes of each item, in the order of the items.
+
+    Parameters
+    ----------
+    threads : int
+        How many items are worked upon at once, and how many outcomes wait at most.
+    """
+    if threads <= 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Out]] = deque()
+        for item in items:
+            if len(waiting) == threads:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(function, item))
+        while waiting:
+            yield waiting.popleft().result()
