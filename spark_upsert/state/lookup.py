@@ -26,8 +26,8 @@ ABSENT = -1
 
 _HASHES_PER_PAGE = PAGE_BYTES // 8
 
-_FEW = 4
-"""A part that is longer by more than this is searched, a shorter one intersected."""
+_LIKE = 4
+"""A part that is at most so many times as long as the probes is of about their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +169,21 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
         return hit + low, places[hit]
     # Nearly every page would be touched: all are verified, once, and nothing is left to prove.
     own = part.hashes
-    if len(own) > _FEW * len(probes):
-        places = np.searchsorted(own, probes)
-        hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
-        return hit + low, places[hit]
-    hit, places = _intersect(probes, own)
-    return hit + low, places
+    if (
+        len(own) <= _LIKE * len(probes)
+        and _share_found(probes[:: 1 + len(probes) // 64], own) < 0.1
+    ):
+        hit, places = _intersect(probes, own)
+        return hit + low, places
+    places = np.searchsorted(own, probes)
+    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
+    return hit + low, places[hit]
+
+
+def _share_found(probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]) -> float:
+    """Return which part of some probes stands in a sequence."""
+    places = np.minimum(np.searchsorted(own, probes), len(own) - 1)
+    return float((own[places] == probes).mean())
 
 
 def _intersect(
@@ -182,12 +191,13 @@ def _intersect(
 ) -> tuple[Positions, Positions]:
     """Return which probes stand in a sequence of about their number, and where first.
 
-    Both are ascending, so that one merge finds what is there twice: a third of the cost of
-    searching one probe after the other, as long as few are found.
+    Both are ascending, so that one merge finds what is there twice: cheaper than a search for
+    one probe after the other, as long as few are found.
     """
     both = np.concatenate([own, probes])
     both.sort(kind="stable")
-    twice = np.unique(both[1:][both[1:] == both[:-1]])
+    twice = both[1:][both[1:] == both[:-1]]
+    twice = twice[np.append(True, twice[1:] != twice[:-1])[: len(twice)]]
     places = np.searchsorted(own, twice)
     inside = own[np.minimum(places, len(own) - 1)] == twice
     twice, places = twice[inside], places[inside]

@@ -21,6 +21,9 @@ from spark_upsert.state.run import Positions, Span
 
 _INT16_MAX = 1 << 15
 
+_FEW_PARTS = 12
+"""So few borders are compared with each row faster than each row is searched among them."""
+
 
 class Part(Protocol):
     """Consecutive rows that can be read by position, sorted by hash or not."""
@@ -153,7 +156,12 @@ class Rows:
 
     def part_of(self, rows: Positions) -> Positions:
         """Return the index of the part that holds each row."""
-        return np.searchsorted(self.starts, rows, side="right") - 1
+        if len(self.parts) > _FEW_PARTS:
+            return np.searchsorted(self.starts, rows, side="right") - 1
+        owners = np.zeros(len(rows), dtype=np.int64)
+        for start in self.starts[1:-1]:
+            owners += rows >= start
+        return owners
 
     def take(self, names: Sequence[str], rows: Positions) -> list[pa.Array]:
         """Return columns of some rows, in the order given."""

@@ -295,7 +295,9 @@ class Run:
             return
         view = memoryview(self._buffer)
         end = self.file.body_bytes
-        for page in np.unique(fresh).tolist():
+        wanted = np.zeros(len(self._crcs), dtype=np.bool_)
+        wanted[fresh] = True
+        for page in np.flatnonzero(wanted).tolist():
             low = page * PAGE_BYTES
             crc = zlib.crc32(view[low : min(low + PAGE_BYTES, end)])
             if crc != self._crcs[page]:
