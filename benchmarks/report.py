@@ -94,13 +94,7 @@ def _limits(sections: Sections, size: str) -> Iterator[tuple[str, str, str, str,
     yield _snapshot_row(sections)
     yield _aged_row(sections)
     yield from _memory_rows(sections)
-    yield (
-        "`latestOffset` over 10 000 inputs",
-        "< 10 ms",
-        "–",
-        "no",
-        "a stream of several inputs is not built yet",
-    )
+    yield _offsets_row(sections)
     yield _written_row(sections)
     imports = sections.get("imports", {})
     yield _judged(
@@ -215,6 +209,20 @@ def _aged_row(sections: Sections) -> tuple[str, str, str, str, str]:
     )
     ratio = aged["table_s"]["median"] / aged["fresh_s"]["median"]
     return _judged(what, "≤ 1.5", ratio, lambda value: value <= 1.5, "{:.2f}", told)
+
+
+def _offsets_row(sections: Sections) -> tuple[str, str, str, str, str]:
+    found = sections.get("offsets", {})
+    what = "`latestOffset` of a stream that is 10 000 epochs behind"
+    if "warm_s" not in found:
+        return what, "< 10 ms", "not measured", "–", ""
+    told = (
+        f"one more epoch since the last call; with a limit of rows {_times(found['limited_s'])}; the "
+        f"first call of a process, which reads the log: {_ms(found['first_s'])}. Streams of several "
+        "inputs, for which the limit is meant, do not exist yet"
+    )
+    value = found["warm_s"]["median"] * 1000
+    return _judged(what, "< 10 ms", value, lambda value: value < 10, "{:.2f} ms", told)
 
 
 def _memory_rows(sections: Sections) -> Iterator[tuple[str, str, str, str, str]]:

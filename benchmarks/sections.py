@@ -39,6 +39,8 @@ class Size:
     rounds: int
     epochs: int
     consumers: tuple[int, ...]
+    behind: int
+    """Epochs that a stream has not read."""
 
 
 QUICK = Size(
@@ -48,6 +50,7 @@ QUICK = Size(
     rounds=3,
     epochs=2_000,
     consumers=(1, 4),
+    behind=10 * K,
 )
 FULL = Size(
     table=10 * M,
@@ -56,6 +59,7 @@ FULL = Size(
     rounds=7,
     epochs=2_000,
     consumers=(1, 4, 16),
+    behind=10 * K,
 )
 TINY = Size(
     table=20 * K,
@@ -64,6 +68,7 @@ TINY = Size(
     rounds=2,
     epochs=20,
     consumers=(1, 2),
+    behind=100,
 )
 
 
@@ -250,6 +255,17 @@ def consumers(place: Place, size: Size) -> dict[str, Any]:
     return found
 
 
+def offsets(place: Place, size: Size) -> dict[str, Any]:
+    """Measure ``latestOffset`` of a stream that is far behind."""
+    from benchmarks.offsets import measure
+
+    folder = place.work / "offsets"
+    try:
+        return measure(folder, size.behind)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def imports(place: Place, size: Size) -> dict[str, Any]:
     """Measure what `pyspark_upsertflow` adds to the import of pyspark."""
     program = (
@@ -277,6 +293,7 @@ def absent(place: Place, size: Size) -> dict[str, Any]:
 
 SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "imports": imports,
+    "offsets": offsets,
     "delta_rs": delta_rs,
     "delta": delta,
     "scale": scale,
