@@ -92,8 +92,8 @@ OURS = Environment()
 OURS_BESIDE_DELTA = Environment(spark=DELTA.spark)
 
 ABSENT = {
-    "Apache Hudi on Spark": "org.apache.hudi:hudi-spark4.1-bundle_2.13:1.2.1",
-    "Apache Paimon on Spark": "org.apache.paimon:paimon-spark-4.0_2.13:1.3.1",
+    "Apache Hudi on Spark": "org.apache.hudi:hudi-spark4.0-bundle_2.13:1.2.0",
+    "Apache Paimon on Spark": "org.apache.paimon:paimon-spark-4.0_2.13:1.4.2",
 }
 """Peers for which no contender is written, and where they would come from."""
 

@@ -177,14 +177,31 @@ class _PageSink:
 
 
 class Run:
-    """An open run: its columns as views of the mapped file, verified when touched."""
+    """An open run: its columns as views of the mapped file, verified when touched.
+
+    Parameters
+    ----------
+    file : RunFile
+    buffer : pyarrow.Buffer
+        The whole file.
+    release : callable, optional
+        Gives back the memory that the buffer takes.
+    on_damage : callable, optional
+        Called before a damaged page is reported.
+    """
 
     def __init__(
-        self, file: RunFile, buffer: pa.Buffer, release: Callable[[pa.Buffer], None] | None = None
+        self,
+        file: RunFile,
+        buffer: pa.Buffer,
+        *,
+        release: Callable[[pa.Buffer], None] | None = None,
+        on_damage: Callable[[], None] | None = None,
     ) -> None:
         self.file = file
         self._buffer = buffer
         self._release = release
+        self._on_damage = on_damage
         if buffer.size != file.bytes:
             raise CorruptionError.in_file(file.path, f"{file.bytes} bytes", f"{buffer.size}")
         tail_crc = zlib.crc32(memoryview(buffer)[file.body_bytes :])
@@ -301,6 +318,8 @@ class Run:
             low = page * PAGE_BYTES
             crc = zlib.crc32(view[low : min(low + PAGE_BYTES, end)])
             if crc != self._crcs[page]:
+                if self._on_damage is not None:
+                    self._on_damage()
                 raise CorruptionError.in_file(
                     self.file.path,
                     f"checksum {int(self._crcs[page]):08x} of bytes {low} to {low + PAGE_BYTES}",
@@ -383,18 +402,26 @@ class RunCache:
             if run is not None:
                 self._runs.move_to_end(key)
                 return run
-        try:
+
+        def on_damage() -> None:
+            # It may be the local copy of a remote object: whoever tries again fetches another.
+            store.forget(file.path)
+            with self._lock:
+                self._runs.pop(key, None)
+
+        def mapped() -> Run:
             buffer = store.map(file.path)
+            return Run(file, buffer, release=store.release, on_damage=on_damage)
+
+        try:
+            run = mapped()
         except FileNotFoundError as error:
             raise CorruptionError.in_file(
                 f"{store.url}/{file.path}", f"{file.bytes} bytes", "no such file"
             ) from error
-        try:
-            run = Run(file, buffer, store.release)
         except CorruptionError:
-            # It may be the local copy of a remote object that is damaged: fetch it once more.
             store.forget(file.path)
-            run = Run(file, store.map(file.path), store.release)
+            run = mapped()
         with self._lock:
             self._runs[key] = run
             while len(self._runs) > self.count_max:

@@ -258,9 +258,9 @@ def test_a_flipped_bit_in_a_long_schema_is_named() -> None:
             assert answer == expected
 
 
-def first_buffer(data: bytes) -> int:
+def first_buffer(data: bytes, name: str = HASH) -> int:
     buffer = pa.py_buffer(data)
-    column = pa.ipc.open_file(buffer).get_batch(0).column(HASH)
+    column = pa.ipc.open_file(buffer).get_batch(0).column(name)
     return int(column.buffers()[1].address - buffer.address)
 
 
@@ -431,3 +431,30 @@ def test_a_scope_is_no_matter_to_a_run() -> None:
 def test_a_snapshot_of_no_runs_has_no_rows() -> None:
     table, store = wide_table(0)
     assert contents(Snapshot(store, table.log.head()).read()) == []
+
+
+class CopyingStore(MemoryStore):
+    """Maps copies of its objects, as a store elsewhere does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: dict[str, bytes] = {}
+
+    def map(self, path: str) -> pa.Buffer:
+        return pa.py_buffer(self.copies.setdefault(path, self.read(path)))
+
+    def forget(self, path: str) -> None:
+        self.copies.pop(path, None)
+
+
+def test_a_damaged_copy_is_named_once_and_then_fetched_again() -> None:
+    store = CopyingStore()
+    table = make_table(store, TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"]))
+    table.append(pa.table({"k": range(5000)}))
+    file = table.log.commit(1).added[0]
+    intact = store.objects[file.path]
+    store.copies[file.path] = flip(intact, first_buffer(intact, "k") + 20_000, 1)
+    RUNS._runs.clear()
+    with pytest.raises(CorruptionError):
+        table.snapshot()
+    assert sorted(table.snapshot().column("k").to_pylist()) == list(range(5000))
