@@ -115,6 +115,14 @@ def hash_keys(columns: Sequence[pa.Array], *, seed: int) -> Words:
     return hashes
 
 
+def is_injective(types: Sequence[pa.DataType]) -> bool:
+    """Return whether different keys of these types, none of them null, never share a hash.
+
+    So it is for one column of one word: each step of the formula is then a bijection.
+    """
+    return len(types) == 1 and not is_text(types[0]) and not pa.types.is_decimal(types[0])
+
+
 def _hash_block(columns: Sequence[pa.Array], seed: int) -> Words:
     total = np.zeros(len(columns[0]), dtype=np.uint64)
     for index, column in enumerate(columns):

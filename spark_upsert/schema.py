@@ -45,7 +45,7 @@ import pyarrow as pa
 
 from spark_upsert.engines import DEDUPLICATE, Engine, MergeEngine, Rule
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.hashing import HASH_VERSION
+from spark_upsert.hashing import HASH_VERSION, is_injective
 from spark_upsert.names import find_column
 from spark_upsert.words import is_hashable
 
@@ -290,6 +290,12 @@ class TableSchema:
         the key columns are null. A null key is one single identity.
         """
         return (*self.keys, RAW_KEY) if self.has_quarantine else self.keys
+
+    @property
+    def hash_is_identity(self) -> bool:
+        """Whether entries of one hash are of one key, so that keys need not be compared."""
+        types = [self.columns.field(key).type for key in self.keys]
+        return not self.has_quarantine and is_injective(types)
 
     @cached_property
     def values(self) -> tuple[str, ...]:

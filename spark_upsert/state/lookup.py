@@ -132,6 +132,8 @@ def _search(
 ) -> tuple[Positions, Positions]:
     """Return which keys a part holds, and where."""
     candidates, positions = _same_hashes(part, hashes)
+    if rows.schema.hash_is_identity:
+        return candidates, positions
     own = part.unverified_hashes
     found_keys, found_positions = [], []
     names = rows.schema.identity

@@ -99,6 +99,9 @@ def _same_key_as_before(
     """Return for each row of a sorted sequence whether the row before it has the same key."""
     same = np.zeros(len(members), dtype=np.bool_)
     near = np.flatnonzero(group[1:] == group[:-1]) + 1
+    if rows.schema.hash_is_identity:
+        same[near] = True
+        return same
     keys = rows.take(rows.schema.identity, members)
     before, after = pa.array(near - 1), pa.array(near)
     same[near] = equal_rows([key.take(before) for key in keys], [key.take(after) for key in keys])

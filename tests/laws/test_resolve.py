@@ -40,10 +40,10 @@ def test_neighbours_may_be_resolved_first(
 ) -> None:
     with hashes_of_few_values(count):
         batches = batches_of(scope, groups)
-    start = data.draw(st.integers(0, len(batches) - 1))
-    stop = data.draw(st.integers(start + 1, len(batches)))
-    first = winners(scope, batches[start:stop])
-    assert winners(scope, [*batches[:start], first, *batches[stop:]]) == winners(scope, batches)
+        start = data.draw(st.integers(0, len(batches) - 1))
+        stop = data.draw(st.integers(start + 1, len(batches)))
+        first = winners(scope, batches[start:stop])
+        assert winners(scope, [*batches[:start], first, *batches[stop:]]) == winners(scope, batches)
 
 
 @SCOPES
@@ -53,7 +53,7 @@ def test_resolving_again_changes_nothing(
 ) -> None:
     with hashes_of_few_values(count):
         once = winners(scope, batches_of(scope, groups))
-    assert winners(scope, [once]) == once
+        assert winners(scope, [once]) == once
 
 
 @SCOPES
@@ -94,17 +94,17 @@ def test_epochs_may_be_resolved_first_among_neighbours(
     schema = schema_of(scope)
     with hashes_of_few_values(count):
         runs = [(winners(scope, [batch]), e) for e, batch in enumerate(batches_of(scope, groups))]
-    start = data.draw(st.integers(0, len(runs) - 1))
-    stop = data.draw(st.integers(start + 1, len(runs)))
+        start = data.draw(st.integers(0, len(runs) - 1))
+        stop = data.draw(st.integers(start + 1, len(runs)))
 
-    def over_epochs(chosen: list[tuple[pa.RecordBatch, int]]) -> pa.RecordBatch:
-        rows = Rows(schema, [BatchPart(batch) for batch, _ in chosen])
-        epochs = epochs_by_part(rows, [epoch for _, epoch in chosen])
-        found = rows.take(schema.run.names, resolve(rows, epochs=epochs).winners)
-        return pa.RecordBatch.from_arrays(found, schema=schema.run)
+        def over_epochs(chosen: list[tuple[pa.RecordBatch, int]]) -> pa.RecordBatch:
+            rows = Rows(schema, [BatchPart(batch) for batch, _ in chosen])
+            epochs = epochs_by_part(rows, [epoch for _, epoch in chosen])
+            found = rows.take(schema.run.names, resolve(rows, epochs=epochs).winners)
+            return pa.RecordBatch.from_arrays(found, schema=schema.run)
 
-    merged = (over_epochs(runs[start:stop]), runs[start][1])
-    assert over_epochs([*runs[:start], merged, *runs[stop:]]) == over_epochs(runs)
+        merged = (over_epochs(runs[start:stop]), runs[start][1])
+        assert over_epochs([*runs[:start], merged, *runs[stop:]]) == over_epochs(runs)
 
 
 @SCOPES
@@ -115,8 +115,8 @@ def test_every_row_is_a_winner_or_beaten_by_the_winner_of_its_key(
     schema = schema_of(scope)
     with hashes_of_few_values(count):
         rows = Rows(schema, [BatchPart(batch) for batch in batches_of(scope, groups)])
-    found = resolve(rows)
-    assert sorted([*found.winners, *found.losers]) == list(range(len(rows)))
-    [keys] = rows.take(["k"], np.arange(len(rows)))
-    assert keys.take(pa.array(found.losers)) == keys.take(pa.array(found.beaten_by))
-    assert set(found.beaten_by) <= set(found.winners)
+        found = resolve(rows)
+        assert sorted([*found.winners, *found.losers]) == list(range(len(rows)))
+        [keys] = rows.take(["k"], np.arange(len(rows)))
+        assert keys.take(pa.array(found.losers)) == keys.take(pa.array(found.beaten_by))
+        assert set(found.beaten_by) <= set(found.winners)

@@ -211,7 +211,10 @@ def hashes_of_few_values(count: int | None) -> Iterator[None]:
     if count is None:
         yield
         return
-    with patch("spark_upsert.upsert.commands.hash_keys", _few_values(count)):
+    with (
+        patch("spark_upsert.upsert.commands.hash_keys", _few_values(count)),
+        patch("spark_upsert.schema.is_injective", lambda types: False),
+    ):
         yield
 
 

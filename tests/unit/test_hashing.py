@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert import hashing
-from spark_upsert.hashing import HASH_END, even_cuts, hash_keys, row_range
+from spark_upsert.hashing import HASH_END, even_cuts, hash_keys, is_injective, row_range
+from tests.support import slow_hash
 from tests.support.slow_hash import hash_key
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
@@ -254,3 +255,43 @@ def test_even_cuts_cover_all_hashes_once(count: int) -> None:
 def test_row_range_is_half_open(lower: int, upper: int, expected: tuple[int, int]) -> None:
     hashes = np.array([0, 5, 5, HASH_END - 1], dtype=np.uint64)
     assert row_range(hashes, lower, upper) == expected
+
+
+def unmix(z: int) -> int:
+    """Undo `slow_hash.mix`: multiplications by odd numbers and xors with shifts have inverses."""
+    mask = (1 << 64) - 1
+    z ^= (z >> 31) ^ (z >> 62)
+    z = z * pow(0x94D049BB133111EB, -1, 1 << 64) & mask
+    z ^= (z >> 27) ^ (z >> 54)
+    z = z * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & mask
+    return z ^ (z >> 30) ^ (z >> 60)
+
+
+@pytest.mark.parametrize("seed", [0, 7, (1 << 64) - 1])
+def test_a_key_of_one_word_can_be_told_from_its_hash(seed: int) -> None:
+    dice = np.random.default_rng(3)
+    keys = dice.integers(-(1 << 63), (1 << 63) - 1, 500)
+    column = slow_hash.mix(seed + slow_hash.G)
+    word = slow_hash.mix(column + slow_hash.G)
+    mask = (1 << 64) - 1
+    for key, hashed in zip(
+        keys.tolist(), hash_keys([pa.array(keys)], seed=seed).tolist(), strict=True
+    ):
+        found = unmix((unmix(hashed) - column - 8 * slow_hash.G) & mask) ^ word
+        assert found == key & mask
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        ([pa.int32()], True),
+        ([pa.timestamp("us", tz="UTC")], True),
+        ([pa.float64()], True),
+        ([pa.int32(), pa.int32()], False),
+        ([pa.string()], False),
+        ([pa.decimal128(10, 2)], False),
+    ],
+    ids=str,
+)
+def test_only_one_column_of_one_word_is_its_hash(types: list[pa.DataType], expected: bool) -> None:
+    assert is_injective(types) is expected
