@@ -32,6 +32,9 @@ from tests.support.model import Command, Model
 
 COMMANDS = columns(k=pa.int64(), v=pa.int64(), seq=pa.int64(), gone=pa.bool_())
 KEYS = 40
+END_SECONDS = 1200
+"""What runs longer than this hangs, however much was left for the last run to do."""
+
 ROWS_MAX = 200
 """Enough to keep several tasks busy, few enough that keys meet in every batch."""
 
@@ -99,7 +102,7 @@ def run(spark: SparkSession, folder: Path) -> None:
     )
     (folder / "started").write_text(type(spark).__module__)
     copying = copied.start()
-    end(written.trigger(availableNow=True).start())
+    end(written.trigger(availableNow=True).start(), seconds=END_SECONDS)
     copying.processAllAvailable()
     copying.stop()
 

@@ -60,10 +60,10 @@ def drain(writer: DataStreamWriter) -> StreamingQuery:
     return end(writer.trigger(availableNow=True).start())
 
 
-def end(query: StreamingQuery) -> StreamingQuery:
+def end(query: StreamingQuery, *, seconds: int = END_SECONDS) -> StreamingQuery:
     """Wait until a query ends by itself; raises what it failed with."""
     try:
-        assert query.awaitTermination(END_SECONDS), f"{query.name} still runs: {query.lastProgress}"
+        assert query.awaitTermination(seconds), f"{query.name} still runs: {query.lastProgress}"
     finally:
         query.stop()
     return query

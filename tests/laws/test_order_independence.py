@@ -50,7 +50,7 @@ def test_batches_tasks_epochs_order_and_repeats_do_not_matter(
 ) -> None:
     with under(conditions):
         played = play(Scope.TABLE, scattered(commands, dice))
-    assert rows_at(played.table) == final_rows(commands)
+        assert rows_at(played.table) == final_rows(commands)
 
 
 @given(commands=COMMANDS, dice=DICE, conditions=CONDITIONS)
@@ -70,7 +70,7 @@ def test_the_number_of_writers_and_who_wins_does_not_matter(
                 commit = played.table.commit(epoch)
                 assert commit is not None
                 assert commit.live_rows == len(rows_at(played.table))
-    assert rows_at(played.table) == final_rows(commands)
+        assert rows_at(played.table) == final_rows(commands)
 
 
 @given(commands=COMMANDS, dice=DICE, conditions=CONDITIONS)
