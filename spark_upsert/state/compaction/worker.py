@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,20 @@ from spark_upsert.state.log import new_token
 from spark_upsert.state.manifest import Manifest, Slice, Taken
 from spark_upsert.state.resolve import epochs_by_part, resolve
 from spark_upsert.state.rows import Rows, RunPart
-from spark_upsert.state.run import RUNS, Positions, Span, write_run
+from spark_upsert.state.run import RUNS, Positions, RunFile, Span, write_run
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import encode_mark, higher_mark
 from spark_upsert.store import Store
 from spark_upsert.words import ordered_words
 
-FILE_BYTES = 128 << 20
-"""A merged run is cut into files of about this size, so that one fits in memory."""
+FILE_BYTES = 32 << 20
+"""A merged run is cut into files of about this size: a merge holds some four times as much."""
+
+FILE_BYTES_MAX = 128 << 20
+"""The same for large tables, where a look-up would otherwise visit too many files."""
+
+_FILES = 32
+"""A table of more files of `FILE_BYTES` than this has larger ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,31 +68,57 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
     below it and no late command can be stale against it (any scope but `Scope.TABLE`); with
     `Scope.TABLE`, if it is past its retention (`state.tombstones`).
     """
-    count = max(1, -(-job.bytes // FILE_BYTES))
-    added: list[Slice] = []
-    forgotten, mark = [np.empty(0, np.uint64)], None
+    count = max(1, -(-job.bytes // _file_bytes(manifest)))
+    pieces = []
     for lower, upper in even_cuts(count, job.hash_lower, job.hash_upper):
-        rows, winners, parts = _winners(store, manifest, job, lower, upper)
-        if job.is_oldest:
-            gone = _forgettable(Snapshot(store, manifest), job, rows, winners, parts)
-            mark = higher_mark(mark, _greatest(rows, winners[gone]), manifest.schema)
-            forgotten.append(rows.hashes[winners[gone]])
-            winners = winners[~gone]
-        if len(winners):
-            columns = rows.take(manifest.schema.run.names, winners)
-            batch = pa.RecordBatch.from_arrays(columns, schema=manifest.schema.run)
-            if manifest.schema.has_quarantine:
-                epochs = np.array([part.epochs.lower for part in parts], dtype=np.uint64)
-                batch = _with_epochs(batch, epochs[rows.part_of(winners)])
-            file = write_run(store, f"data/{new_token()}.arrow", batch)
-            added.append(Slice(file=file, epochs=job.epochs, index=len(added)))
+        # A function of its own, so that one piece at a time is in memory.
+        pieces.append(_merge_piece(store, manifest, job, lower, upper))
+        RUNS.settle(rows=0)
+    files = [piece.file for piece in pieces if piece.file is not None]
+    mark = None
+    for piece in pieces:
+        mark = higher_mark(mark, piece.low_water, manifest.schema)
+    nothing = np.empty(0, np.uint64)
     return Merged(
-        added=tuple(added),
+        added=tuple(Slice(file=f, epochs=job.epochs, index=i) for i, f in enumerate(files)),
         taken=job.taken,
         base_version=manifest.version,
         low_water=mark,
-        forgotten=np.concatenate(forgotten) if mark is not None else forgotten[0],
+        forgotten=np.concatenate([nothing, *(piece.forgotten for piece in pieces)])
+        if mark is not None
+        else nothing,
     )
+
+
+class _Piece(NamedTuple):
+    """What came of the entries in one range of hashes."""
+
+    file: RunFile | None
+    forgotten: npt.NDArray[np.uint64]
+    low_water: str | None
+
+
+def _merge_piece(store: Store, manifest: Manifest, job: Job, lower: int, upper: int) -> _Piece:
+    rows, winners, parts = _winners(store, manifest, job, lower, upper)
+    forgotten, mark = np.empty(0, np.uint64), None
+    if job.is_oldest:
+        gone = _forgettable(Snapshot(store, manifest), job, rows, winners, parts)
+        mark = _greatest(rows, winners[gone])
+        forgotten = rows.hashes[winners[gone]]
+        winners = winners[~gone]
+    if not len(winners):
+        return _Piece(None, forgotten, mark)
+    columns = rows.take(manifest.schema.run.names, winners)
+    batch = pa.RecordBatch.from_arrays(columns, schema=manifest.schema.run)
+    if manifest.schema.has_quarantine:
+        epochs = np.array([part.epochs.lower for part in parts], dtype=np.uint64)
+        batch = _with_epochs(batch, epochs[rows.part_of(winners)])
+    return _Piece(write_run(store, f"data/{new_token()}.arrow", batch), forgotten, mark)
+
+
+def _file_bytes(manifest: Manifest) -> int:
+    """Return how large the files of a merge may be, about."""
+    return min(max(FILE_BYTES, manifest.bytes // _FILES), FILE_BYTES_MAX)
 
 
 def _with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.RecordBatch:
