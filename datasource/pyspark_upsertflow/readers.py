@@ -200,6 +200,7 @@ def to_spark(
     is_scan : bool
         Whether the files are read through, so that what was read is not wanted again soon.
     """
+    RUNS.is_frugal = True
     target = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
         # By name: a batch that was to have no column of the table has one of ours.

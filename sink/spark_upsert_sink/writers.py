@@ -44,6 +44,7 @@ def _plan(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Writ
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     """Stage the rows of this task and do its share of the compaction."""
+    RUNS.is_frugal = True
     context = TaskContext.get()
     task_index = context.partitionId() if context else 0
     store = open_store(plan.path, plan.storage)

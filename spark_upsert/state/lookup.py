@@ -19,7 +19,7 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.schema import DIFF, Scope, TableSchema, is_live
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.rows import Part, Rows, RunPart
-from spark_upsert.state.run import PAGE_BYTES, Positions
+from spark_upsert.state.run import PAGE_BYTES, RUNS, Positions
 from spark_upsert.words import compare, equal_rows
 
 ABSENT = -1
@@ -80,6 +80,7 @@ def find(
     at = np.full(len(hashes), ABSENT, dtype=np.int64)
     for index, (part, epoch) in enumerate(state):
         hits, positions = _search(rows, index, part, hashes, keys)
+        RUNS.settle(len(hashes))
         if not len(hits):
             continue
         candidates = positions + rows.starts[index]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.schema import HASH, TableSchema
-from spark_upsert.state.run import Positions, Span
+from spark_upsert.state.run import RUNS, Positions, Span
 
 _INT16_MAX = 1 << 15
 
@@ -193,6 +193,7 @@ class Rows:
         part = self.parts[index]
         stored = [name for name in names if part.has(name)]
         found = dict(zip(stored, part.take(stored, positions), strict=True))
+        RUNS.settle(len(positions))
         return [self._adapt(found.get(name), name, len(positions)) for name in names]
 
     def slice(self, index: int, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:

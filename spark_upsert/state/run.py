@@ -385,6 +385,8 @@ class RunCache:
     """
 
     count_max: int = 4096
+    is_frugal: bool = False
+    """Whether mapped memory is given back. Workers of Spark do, who share a machine for hours."""
     _runs: OrderedDict[tuple[str, str], Run] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -429,7 +431,7 @@ class RunCache:
         return run
 
     def settle(self, rows: int) -> None:
-        """Give mapped memory back if it is more than some rows call for; at the end of a task.
+        """Give mapped memory back if it is more than some rows call for; between steps of work.
 
         So the memory of a worker follows its batches and not its table. What is given back
         costs some microseconds per 64 KiB when it is touched again.
@@ -437,8 +439,10 @@ class RunCache:
         Parameters
         ----------
         rows : int
-            How many rows the task had.
+            How many rows are worked upon.
         """
+        if not self.is_frugal:
+            return
         if resident_bytes() > _RESIDENT_BYTES + rows * _RESIDENT_BYTES_PER_ROW:
             with self._lock:
                 runs = list(self._runs.values())
