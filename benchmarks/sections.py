@@ -54,7 +54,7 @@ QUICK = Size(
 )
 FULL = Size(
     table=10 * M,
-    slow_table=M,
+    slow_table=100 * K,
     tables=(100 * K, M, 10 * M, 100 * M),
     rounds=7,
     epochs=2_000,
