@@ -31,6 +31,10 @@ CHUNK_BYTES = 64 << 20
 """Bytes that a read holds at once, by the average row of the runs."""
 
 
+_SMALL_BYTES = 1 << 20
+"""Batches below this are combined."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A table at one version."""
@@ -78,10 +82,8 @@ class Snapshot:
             if schema.engine.folds and len(parts) > 1:
                 rows, parts = folded_rows(rows), parts[:1]
             losers = _losers(rows, [epoch for _, epoch in parts])
-            for index in range(len(parts)):
-                batch = _live_rows(rows, index, names, fields, losers)
-                if batch.num_rows:
-                    yield batch
+            found = (_live_rows(rows, i, names, fields, losers) for i in range(len(parts)))
+            yield from _combined([batch for batch in found if batch.num_rows])
 
     def chunks(self, lower: int, upper: int) -> Iterator[tuple[int, int]]:
         """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries."""
@@ -96,6 +98,15 @@ class Snapshot:
         yield from even_cuts(count, lower, upper)
 
 
+def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, the small ones copied into one: each costs whoever takes it about the same."""
+    small = [batch for batch in batches if batch.nbytes < _SMALL_BYTES and batch.num_columns]
+    if len(small) > 1:
+        yield from pa.Table.from_batches(small).combine_chunks().to_batches()
+        batches = [batch for batch in batches if batch.nbytes >= _SMALL_BYTES]
+    yield from batches
+
+
 def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
     """Return the rows that another part's entry of the same key beats, ascending.
 
@@ -106,7 +117,8 @@ def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
         return np.empty(0, dtype=np.int64)
     largest = int(np.argmax(np.diff(rows.starts)))
     start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
-    identity = rows.gathered([HASH, *rows.schema.identity, *rows.schema.order_columns])
+    keys = () if rows.schema.hash_is_identity else rows.schema.identity
+    identity = rows.gathered([HASH, *keys, *rows.schema.order_columns])
     others = np.concatenate([np.arange(start), np.arange(stop, len(rows))])
     own = identity.hashes[start:stop]
     wanted = np.sort(identity.hashes[others])

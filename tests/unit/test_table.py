@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataLossError, SchemaError, TableNotFoundError
-from spark_upsert.schema import Scope
+from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch
@@ -341,3 +341,13 @@ def test_files_staged_for_nothing_are_removed_and_those_in_use_are_not() -> None
     assert {f.path for s in first.staged for f in s.files} <= set(store.objects)
     assert not {f.path for s in second.staged for f in s.files} & set(store.objects)
     assert rows_at(table) == {1: 1}
+
+
+def test_a_snapshot_of_many_small_runs_comes_in_few_batches() -> None:
+    table = make_table(MemoryStore(), TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"]))
+    for epoch in range(20):
+        table.append(pa.table({"k": range(epoch * 50, epoch * 50 + 100)}))
+    batches = list(table.at().read())
+    assert len(batches) == 1
+    assert sorted(batches[0].column("k").to_pylist()) == list(range(1050))
+    assert sum(batch.num_rows for batch in table.at().read([])) == 1050
