@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_upsert.engines import Engine
 from spark_upsert.errors import CorruptionError
-from spark_upsert.schema import DIFF, Scope, TableSchema, is_live
+from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.rows import Part, Rows, RunPart
 from spark_upsert.state.run import PAGE_BYTES, RUNS, Positions
@@ -43,13 +43,6 @@ class Found:
     def present(self) -> npt.NDArray[np.bool_]:
         """Whether the table has an entry, be it a tombstone."""
         return self.at != ABSENT
-
-    def is_live(self) -> npt.NDArray[np.bool_]:
-        """Return whether the table has a row for each key."""
-        live = self.present
-        hit = np.flatnonzero(live)
-        live[hit] = is_live(self.rows.take([DIFF], self.at[hit])[0])
-        return live
 
 
 def find(

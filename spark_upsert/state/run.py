@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.hashing import HASH_END, row_range
+from spark_upsert.hashing import row_range
 from spark_upsert.schema import DIFF, ERROR, HASH
 from spark_upsert.store import ObjectSink, Store, resident_bytes
 from spark_upsert.words import is_text
@@ -468,7 +468,7 @@ class Span:
     @classmethod
     def within(cls, run: Run, lower: int, upper: int) -> Span:
         """Return the rows of a run whose hashes are in ``[lower, upper)``."""
-        if lower <= 0 and upper >= HASH_END:
+        if lower <= run.file.hash_min and run.file.hash_max < upper:
             return cls(run, 0, len(run.hashes))
         start, stop = row_range(run.hashes, lower, upper)
         near = np.array([p for p in (start - 1, start, stop - 1, stop) if 0 <= p < len(run.hashes)])

@@ -27,7 +27,7 @@ import pyarrow as pa
 from spark_upsert.engines import Engine
 from spark_upsert.hashing import HASH_END, even_cuts
 from spark_upsert.parallel import in_order
-from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, Scope, TableSchema, is_live
+from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, HASH, Scope, TableSchema, is_live
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import Log
 from spark_upsert.state.lookup import ABSENT
@@ -247,8 +247,13 @@ def _append_changes(
     firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
     probes = chosen[firsts]
     found = before.find(commands.hashes[probes], commands.take(commands.schema.identity, probes))
-    rows = Rows(commands.schema, [*commands.parts, *found.rows.parts])
-    base = np.where(found.present, found.at + len(commands), ABSENT)
+    # What was found is gathered once, whole: it lies scattered over many files.
+    hit = np.flatnonzero(found.present)
+    names = [name for name in commands.schema.run.names if name != HASH]
+    known = pa.RecordBatch.from_arrays(found.rows.take(names, found.at[hit]), names=names)
+    rows = Rows(commands.schema, [*commands.parts, BatchPart(known)])
+    base = np.full(len(found.at), ABSENT, dtype=np.int64)
+    base[hit] = np.arange(len(hit)) + len(commands)
     effective = _effective(rows, chosen, key_index, base)
     chosen, key_index = chosen[effective], key_index[effective]
     old = np.empty_like(chosen)

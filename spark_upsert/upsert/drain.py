@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_upsert.engines import Engine, MergeEngine
-from spark_upsert.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope
+from spark_upsert.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope, is_live
 from spark_upsert.state.fold import fold
 from spark_upsert.state.lookup import Found
 from spark_upsert.state.rows import Rows
@@ -85,8 +85,14 @@ def classify(
         Whether the commands replace the contents: then they merge with nothing.
     """
     sent = commands.take([DIFF], chosen)[0].to_numpy()
-    live = found.is_live()
+    hit = np.flatnonzero(found.present)
     engine = MergeEngine() if is_overwrite else commands.schema.engine
+    compares = scope is Scope.TABLE and not engine.folds
+    names = commands.schema.order_columns if compares else ()
+    # One look at what was found: it lies scattered over many files.
+    diffs_found, *order_found = found.rows.take([DIFF, *names], found.at[hit])
+    live = found.present
+    live[hit] = is_live(diffs_found)
     diffs = _folded_diffs(commands, chosen, found, sent) if engine.folds else sent
     outcomes = np.where(live, Outcome.UPDATE, Outcome.INSERT).astype(np.int8)
     for diff, with_row, without in (
@@ -96,12 +102,10 @@ def classify(
         outcomes[diffs == diff] = np.where(live[diffs == diff], with_row, without)
     # A late put below a delete: folded in, it leaves no row.
     outcomes[(sent == PUT) & (diffs == TOMBSTONE) & ~live] = Outcome.STALE
-    hit = np.flatnonzero(found.present)
     if engine.kind is Engine.FIRST_ROW and scope is not Scope.TABLE:
         outcomes[hit] = Outcome.STALE
-    elif scope is Scope.TABLE and len(hit) and not engine.folds:
-        names = commands.schema.order_columns
-        order = compare(commands.take(names, chosen[hit]), found.rows.take(names, found.at[hit]))
+    elif compares and len(hit):
+        order = compare(commands.take(names, chosen[hit]), order_found)
         if engine.kind is Engine.FIRST_ROW:
             order = -order
         outcomes[hit[order < 0]] = Outcome.STALE

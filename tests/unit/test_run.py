@@ -166,7 +166,7 @@ def look_up(table: Table, numbers: range) -> Any:
     hashes = hash_keys([keys], seed=3)
     order = np.argsort(hashes)
     found = table.at().find(hashes[order], [keys.take(pa.array(order))])
-    live = np.flatnonzero(found.is_live())
+    live = np.flatnonzero(found.present)
     rows = found.rows.take(["k", "n"], found.at[live])
     return order[live].tolist(), [column.to_pylist() for column in rows]
 
