@@ -119,6 +119,10 @@ def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
     start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
     keys = () if rows.schema.hash_is_identity else rows.schema.identity
     identity = rows.gathered([HASH, *keys, *rows.schema.order_columns])
+    row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
+    if len(rows) > 1.25 * (stop - start):
+        # Most of the largest part is likely to be shared: to look which would cost more.
+        return np.sort(resolve(identity, epochs=lambda at: row_epochs[at]).losers)
     others = np.concatenate([np.arange(start), np.arange(stop, len(rows))])
     own = identity.hashes[start:stop]
     wanted = np.sort(identity.hashes[others])
@@ -132,7 +136,6 @@ def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
     marks[np.searchsorted(own, wanted[hit], side="right")] -= 1
     shared = np.flatnonzero(np.cumsum(marks[:-1]) > 0) + start
     chosen = np.sort(np.concatenate([shared, others]))
-    row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
     return np.sort(resolve(identity, chosen=chosen, epochs=lambda at: row_epochs[at]).losers)
 
 
