@@ -310,22 +310,25 @@ class Run:
         fresh = pages[~self._verified[pages]]
         if not len(fresh):
             return
-        view = memoryview(self._buffer)
-        end = self.file.body_bytes
         wanted = np.zeros(len(self._crcs), dtype=np.bool_)
         wanted[fresh] = True
-        for page in np.flatnonzero(wanted).tolist():
-            low = page * PAGE_BYTES
-            crc = zlib.crc32(view[low : min(low + PAGE_BYTES, end)])
-            if crc != self._crcs[page]:
-                if self._on_damage is not None:
-                    self._on_damage()
-                raise CorruptionError.in_file(
-                    self.file.path,
-                    f"checksum {int(self._crcs[page]):08x} of bytes {low} to {low + PAGE_BYTES}",
-                    f"{crc:08x}",
-                )
-            self._verified[page] = True
+        pages = np.flatnonzero(wanted)
+        lows = pages * PAGE_BYTES
+        highs = np.minimum(lows + PAGE_BYTES, self.file.body_bytes)
+        view, crc32 = memoryview(self._buffer), zlib.crc32
+        crcs = [crc32(view[a:b]) for a, b in zip(lows.tolist(), highs.tolist(), strict=True)]
+        wrong = np.flatnonzero(np.array(crcs, dtype=np.uint32) != self._crcs[pages])
+        if len(wrong):
+            if self._on_damage is not None:
+                self._on_damage()
+            first = wrong[0]
+            raise CorruptionError.in_file(
+                self.file.path,
+                f"checksum {int(self._crcs[pages[first]]):08x} "
+                f"of bytes {lows[first]} to {lows[first] + PAGE_BYTES}",
+                f"{crcs[first]:08x}",
+            )
+        self._verified[pages] = True
         self._is_verified = bool(self._verified.all())
 
 
