@@ -51,11 +51,9 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     commands = (plan.envelope.commands(batch) for batch in batches)
     staged = stage(Snapshot(store, plan.base), commands, overwrite=plan.overwrite)
     jobs = plan.jobs[task_index : task_index + 1]
-    merges = tuple(merge(store, plan.base, job) for job in jobs)
-    RUNS.settle(staged.counters.rows)
     return StagedMessage(
         staged=staged,
-        merges=merges,
+        merges=tuple(merge(store, plan.base, job) for job in jobs),
         task_index=task_index,
         query_id=context.getLocalProperty(_QUERY_ID) if context else None,
     )
