@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import spread
+from benchmarks.sections import SECTIONS
 
 Sections = dict[str, Any]
 MIB = 1 << 20
@@ -429,8 +430,11 @@ def _consumers(sections: Sections) -> Iterator[str]:
 def _missing(sections: Sections) -> Iterator[str]:
     failed = {name: s["failed"] for name, s in sections.items() if "failed" in s}
     answers = {k: v for k, v in sections.get("absent", {}).items() if isinstance(v, str)}
-    if failed or answers:
+    never_run = [name for name in SECTIONS if name not in sections]
+    if failed or answers or never_run:
         yield from ("## Not measured", "")
+    if never_run:
+        yield from (f"Sections that were not run: {', '.join(never_run)}.", "")
     for name, answer in answers.items():
         yield from (f"**{name}**", "", "```", answer.strip(), "```", "")
     for name, trace in failed.items():
