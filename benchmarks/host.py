@@ -59,14 +59,25 @@ class Host:
                     "BENCH_JARS": ",".join(map(str, jars or [])),
                 },
             )
-            listener._listener._socket.settimeout(START_SECONDS)  # type: ignore[attr-defined]
-            self._connection: Connection = listener.accept()
+            self._connection: Connection = self._accept(listener, log)
         self._sampler = Sampler(self._process.pid)
         try:
             self.call("make", name, str(folder), workload.to_json())
         except BaseException:
             self.close()
             raise
+
+    def _accept(self, listener: Listener, log: Path) -> Connection:
+        """Wait until the far end calls, unless it has ended before."""
+        listener._listener._socket.settimeout(1)  # type: ignore[attr-defined]
+        for _ in range(START_SECONDS):
+            try:
+                return listener.accept()
+            except TimeoutError:
+                if self._process.poll() is not None:
+                    raise PeerError(log.read_text()) from None
+        self._process.kill()
+        raise PeerError(f"it did not start within {START_SECONDS} s:\n{log.read_text()}")
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the contender and wait for its answer."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.host import ROOT
-from benchmarks.words import without_places
 
 
 class SetupError(Exception):
@@ -86,28 +85,22 @@ DELTA = Environment(
 ICEBERG = Environment(
     spark="==4.1.*", jars=("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
 )
-PAIMON = Environment(packages=("pypaimon>=2",))
+_ON_SPARK_3 = ("pyarrow<21",)
+"""Spark 3.5 asks for numpy 1, and newer ones do not run with it."""
+HUDI = Environment(
+    spark="==3.5.*",
+    packages=_ON_SPARK_3,
+    jars=("org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0",),
+)
+"""Its bundle for Spark 4 is not in the central repository."""
+PAIMON = Environment(
+    spark="==3.5.*", packages=_ON_SPARK_3, jars=("org.apache.paimon:paimon-spark-3.5:0.9.0",)
+)
+"""The newest of its connectors for Spark that the central repository has."""
+PYPAIMON = Environment(packages=("pypaimon>=2",))
 """Apart from the others: it asks for an old pyarrow."""
 OURS = Environment()
 OURS_BESIDE_DELTA = Environment(spark=DELTA.spark)
-
-ABSENT = {
-    "Apache Hudi on Spark": "org.apache.hudi:hudi-spark4.0-bundle_2.13:1.2.0",
-    "Apache Paimon on Spark": "org.apache.paimon:paimon-spark-4.0_2.13:1.4.2",
-}
-"""Peers for which no contender is written, and where they would come from."""
-
-
-def try_absent(cache: Path) -> dict[str, str]:
-    """Ask Maven for the peers without a contender; returns what it answers."""
-    answers = {}
-    for name, coordinates in ABSENT.items():
-        try:
-            Environment(jars=(coordinates,)).prepare(cache)
-            answers[name] = f"{coordinates} can be fetched, but no contender is written for it"
-        except SetupError as error:
-            answers[name] = without_places(str(error))
-    return answers
 
 
 def _pom(jars: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from benchmarks.contest import Entry, Place, contest
 from benchmarks.host import ROOT, Host
 from benchmarks.measure import spread
-from benchmarks.peers import DELTA, ICEBERG, OURS_BESIDE_DELTA, PAIMON, try_absent
+from benchmarks.peers import DELTA, HUDI, ICEBERG, OURS_BESIDE_DELTA, PAIMON, PYPAIMON, Environment
 from benchmarks.workload import Files, Workload
 
 M = 1_000_000
@@ -83,11 +83,26 @@ def delta(place: Place, size: Size) -> dict[str, Any]:
 
 
 def iceberg(place: Place, size: Size) -> dict[str, Any]:
-    """Measure the upsert alone, against Iceberg's MERGE on the newest Spark that it runs on."""
+    """Measure the upsert alone, against Iceberg's MERGE."""
+    return _apart(place, size, "Iceberg on Spark", ICEBERG)
+
+
+def hudi(place: Place, size: Size) -> dict[str, Any]:
+    """Measure upsert -> changelog, against Hudi's sink and CDC query."""
+    return _apart(place, size, "Hudi on Spark", HUDI)
+
+
+def paimon(place: Place, size: Size) -> dict[str, Any]:
+    """Measure upsert -> changelog, against Paimon's sink and lookup changelog."""
+    return _apart(place, size, "Paimon on Spark", PAIMON)
+
+
+def _apart(place: Place, size: Size, peer: str, environment: Environment) -> dict[str, Any]:
+    """Let a peer run on the newest Spark that it supports, where we do not run: each on its own."""
     workload = Workload(table_rows=size.table, batch_rows=min(100 * K, size.table))
     entries = [
         Entry(contender="upsertflow on Spark"),
-        Entry(contender="Iceberg on Spark", environment=ICEBERG),
+        Entry(contender=peer, environment=environment),
     ]
     return contest(place, workload, entries, rounds=size.rounds)
 
@@ -105,7 +120,7 @@ def python_peers(place: Place, size: Size) -> dict[str, Any]:
     entries = [
         Entry(contender="upsertflow"),
         Entry(contender="pyiceberg"),
-        Entry(contender="pypaimon", environment=PAIMON),
+        Entry(contender="pypaimon", environment=PYPAIMON),
     ]
     return contest(place, workload, entries, rounds=size.rounds)
 
@@ -286,11 +301,6 @@ def imports(place: Place, size: Size) -> dict[str, Any]:
     return {"seconds": spread(took), "median_ms": statistics.median(took) * 1000}
 
 
-def absent(place: Place, size: Size) -> dict[str, Any]:
-    """Ask for the peers that no contender is written for."""
-    return try_absent(place.cache)
-
-
 SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "imports": imports,
     "offsets": offsets,
@@ -306,7 +316,8 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "python_peers": python_peers,
     "variants": variants,
     "iceberg": iceberg,
-    "absent": absent,
+    "hudi": hudi,
+    "paimon": paimon,
 }
 """In the order of their weight: what is stopped early has measured what matters most."""
 

@@ -15,6 +15,15 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
+ROWS_PER_THREAD = 1 << 14
+"""Fewer rows are worked upon faster than they are handed to another thread."""
+
+
+def useful_threads(rows: int, threads: int) -> int:
+    """Return how many of some threads are worth their while for so many rows."""
+    return max(1, min(threads, rows // ROWS_PER_THREAD))
+
+
 def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
     """Yield what a function makes of each item, in the order of the items.
 

@@ -474,20 +474,20 @@ def _() -> Patch:
     return wrapped(Log, "at", at)
 
 
-@bug("pages are not verified", promises.test_p5_a_damaged_run_is_an_error_and_not_a_smaller_table)
+@bug("blocks are not verified", promises.test_p5_a_damaged_run_is_an_error_and_not_a_smaller_table)
 def _() -> Patch:
-    return patch.object(run.Run, "_verify_pages", lambda self, pages: None)
+    return patch.object(run.Run, "_verify", lambda self, blocks: None)
 
 
 @bug(
-    "every page of a run is read for a look-up",
+    "every block of a run is read for a look-up",
     promises.test_p7_a_small_upsert_costs_the_same_in_a_large_table,
 )
 def _() -> Patch:
-    def verify(original: Any, self: Any, pages: Any) -> None:
-        original(self, np.arange(len(self._crcs)))
+    def verify(original: Any, self: Any, blocks: Any) -> None:
+        original(self, np.arange(len(self._blocks)))
 
-    return wrapped(run.Run, "_verify_pages", verify)
+    return wrapped(run.Run, "_verify", verify)
 
 
 # -- accounting ----------------------------------------------------------------------------

@@ -141,9 +141,10 @@ class SparkContender:
         """Add up the micro-batches with rows since the last call."""
         last = self._seen.get(query.id, -1)
         took = {
-            progress.batchId: progress.durationMs["triggerExecution"]
+            # Spark 3 has no attributes here.
+            progress["batchId"]: progress["durationMs"]["triggerExecution"]
             for progress in query.recentProgress
-            if progress.batchId > last and "addBatch" in progress.durationMs
+            if progress["batchId"] > last and "addBatch" in progress["durationMs"]
         }
         if not took:
             raise RuntimeError(f"no micro-batch ran: {query.exception() or query.status}")

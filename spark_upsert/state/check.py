@@ -126,7 +126,7 @@ def _check_file(store: Store, schema: TableSchema, file: RunFile) -> Iterator[Fi
     if isinstance(store, _KeepsCopies):
         store.forget(file.path)
     try:
-        # Opened anew: an open run remembers which of its pages were good once.
+        # Opened anew: an open run remembers which of its blocks were good once.
         run = Run(file, store.map(file.path))
         run.verify()
     except FileNotFoundError:

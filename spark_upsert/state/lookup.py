@@ -17,14 +17,15 @@ import pyarrow as pa
 from spark_upsert.engines import Engine
 from spark_upsert.errors import CorruptionError
 from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.state.blocks import BLOCK_BYTES
 from spark_upsert.state.fold import folded_rows
-from spark_upsert.state.rows import Part, Rows, RunPart
-from spark_upsert.state.run import PAGE_BYTES, RUNS, Positions
+from spark_upsert.state.rows import Part, Rows
+from spark_upsert.state.run import RUNS, Positions
 from spark_upsert.words import compare, equal_rows
 
 ABSENT = -1
 
-_HASHES_PER_PAGE = PAGE_BYTES // 8
+_HASHES_PER_BLOCK = BLOCK_BYTES // 8
 
 _LIKE = 4
 """A part that is at most so many times as long as the probes is of about their number."""
@@ -153,17 +154,14 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
     own = part.unverified_hashes
     if not len(own) or not len(hashes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    first, last = part.hashes_at(np.array([0, len(own) - 1]))
-    low = int(np.searchsorted(hashes, first, side="left"))
-    high = int(np.searchsorted(hashes, last, side="right"))
+    first, last = part.hash_ends
+    low = int(np.searchsorted(hashes, np.uint64(first), side="left"))
+    high = int(np.searchsorted(hashes, np.uint64(last), side="right"))
     probes = hashes[low:high]
-    if len(probes) * _HASHES_PER_PAGE < len(own):
-        places = np.searchsorted(own, probes).astype(np.int64)
-        if isinstance(part, RunPart):
-            _verify_search(part, probes, places)
-        hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
-        return hit + low, places[hit]
-    # Nearly every page would be touched: all are verified, once, and nothing is left to prove.
+    if len(probes) * _HASHES_PER_BLOCK < len(own):
+        hit, places = _search_few(part, probes)
+        return hit + low, places
+    # Nearly every block would be touched: all are verified, once, and nothing is left to prove.
     own = part.hashes
     if (
         len(own) <= _LIKE * len(probes)
@@ -203,11 +201,22 @@ def _intersect(
     return hit, np.repeat(places, counts)
 
 
-def _verify_search(part: RunPart, probes: npt.NDArray[np.uint64], places: Positions) -> None:
-    """Check both neighbours of each found place: they prove that the search went right."""
+def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
+    """Return which probes stand in a part, and where, by entries that prove it.
+
+    Of each probe both neighbours of the found place are verified: the run being sorted, they
+    say whether the search went right, whatever it met on its way.
+    """
+    if not len(probes):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    places = np.searchsorted(part.unverified_hashes, probes).astype(np.int64)
     count = len(part)
-    above = part.hashes_at(np.minimum(places, count - 1))
-    below = part.hashes_at(np.maximum(places - 1, 0))
-    misled = ((places > 0) & (below >= probes)) | ((places < count) & (above < probes))
+    around = np.concatenate([np.maximum(places - 1, 0), np.minimum(places, count - 1)])
+    found = part.hashes_at(around)
+    below, above = found[: len(probes)], found[len(probes) :]
+    inside = places < count
+    misled = ((places > 0) & (below >= probes)) | (inside & (above < probes))
     if bool(misled.any()):
         raise CorruptionError.in_file(part.path, "hashes in ascending order", "others")
+    hit = np.flatnonzero(inside & (above == probes))
+    return hit, places[hit]

@@ -44,6 +44,16 @@ class Part(Protocol):
         """Return the verified hashes of the rows at some positions."""
         ...
 
+    @property
+    def hash_ends(self) -> tuple[int, int]:
+        """The hashes of the first and the last row, verified."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Where the rows are, for an error."""
+        ...
+
     def has(self, name: str) -> bool:
         """Return whether the part stores a column."""
         ...
@@ -92,8 +102,14 @@ class RunPart:
         return self.unverified_hashes[positions]
 
     @property
+    def hash_ends(self) -> tuple[int, int]:
+        if self._count == self._run.file.rows:
+            return self._run.file.hash_min, self._run.file.hash_max
+        first, last = self.hashes_at(np.array([0, self._count - 1])).tolist()
+        return first, last
+
+    @property
     def path(self) -> str:
-        """The file that holds the rows."""
         return self._run.file.path
 
 
@@ -117,6 +133,14 @@ class BatchPart:
 
     def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
         return self.hashes[positions]
+
+    @property
+    def hash_ends(self) -> tuple[int, int]:
+        return int(self.hashes[0]), int(self.hashes[-1])
+
+    @property
+    def path(self) -> str:
+        return "rows in memory"
 
     def has(self, name: str) -> bool:
         return name in self.batch.schema.names

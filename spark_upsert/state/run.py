@@ -1,13 +1,13 @@
-"""Runs: immutable Arrow files, sorted by key hash, checked page by page.
+"""Runs: immutable Arrow files, sorted by key hash, checked block by block.
 
-A run file is a plain Arrow IPC file with two record batches. The first holds the rows,
-sorted by (hash, key), one entry per key. The second is empty; its metadata carries the
-CRC-32 of every 4 KiB page of all bytes before it. The log holds the length of the file and
-the CRC-32 of the *tail*, everything from the second batch on. So
+A run file is a plain Arrow IPC file with one record batch: the rows, sorted by (hash, key),
+one entry per key. Between the end of the stream and the footer stand the checksums of all
+blocks before it (`state.blocks`). The log holds the length of the file and the CRC-32 of the
+*tail*, everything behind the batch. So
 
-    log  ->  tail (page table, footer)  ->  pages  ->  rows
+    log  ->  tail (checksums, footer)  ->  blocks  ->  rows
 
-is a chain of checks in which a reader verifies only the pages that it touches, once per
+is a chain of checks in which a reader verifies only the blocks that it touches, once per
 process. A search needs no check of its probes: its answer is right if the two entries on
 both sides of it are, because a run is sorted.
 
@@ -31,11 +31,16 @@ import pyarrow as pa
 from spark_upsert.errors import CorruptionError
 from spark_upsert.hashing import row_range
 from spark_upsert.schema import DIFF, ERROR, HASH
-from spark_upsert.store import ObjectSink, Store, resident_bytes
-from spark_upsert.words import is_text
-
-PAGE_BYTES = 4096
-_PAGES_KEY = b"upsertflow.pages"
+from spark_upsert.state.blocks import (
+    BLOCK_BYTES,
+    END_OF_STREAM,
+    SUM_BYTES,
+    Blocks,
+    BlockSink,
+    block_count,
+)
+from spark_upsert.state.layout import NO_BLOCKS, Layout
+from spark_upsert.store import Store, resident_bytes
 
 Positions = npt.NDArray[np.int64]
 
@@ -103,11 +108,11 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
     if rows.num_rows == 0:
         raise ValueError("a run is never empty")
     with store.create(path) as sink:
-        pages = _PageSink(sink)
-        with pa.ipc.new_file(pa.PythonFile(pages, mode="w"), rows.schema) as writer:
+        blocks = BlockSink(sink)
+        with pa.ipc.new_file(pa.PythonFile(blocks, mode="w"), rows.schema) as writer:
             writer.write_batch(rows)
-            table = pages.close_body()
-            writer.write_batch(rows.slice(0, 0), {_PAGES_KEY: table.tobytes().hex().encode()})
+            blocks.end_body()
+        blocks.end()
     hashes = rows.column(HASH)
     diffs = rows.column(DIFF).to_numpy()
     return RunFile(
@@ -115,65 +120,12 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
         rows=rows.num_rows,
         tombstones=int((diffs < 0).sum()),
         errors=int((diffs == ERROR).sum()),
-        bytes=pages.bytes,
-        body_bytes=pages.body_bytes,
-        tail_crc=pages.tail_crc,
+        bytes=blocks.bytes,
+        body_bytes=blocks.body_bytes,
+        tail_crc=blocks.tail_crc,
         hash_min=hashes[0].as_py(),
         hash_max=hashes[-1].as_py(),
     )
-
-
-class _PageSink:
-    """Passes bytes on and takes the checksum of each page, then of the tail."""
-
-    def __init__(self, sink: ObjectSink) -> None:
-        self._sink = sink
-        self._crcs: list[int] = []
-        self._crc = 0
-        self._filled = 0
-        self._in_body = True
-        self.bytes = 0
-        self.body_bytes = 0
-        self.tail_crc = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        if self._in_body:
-            self._add_pages(view)
-        else:
-            self.tail_crc = zlib.crc32(view, self.tail_crc)
-        self._sink.write(view)  # type: ignore[arg-type]  # any bytes-like object
-        self.bytes += len(view)
-        return len(view)
-
-    def _add_pages(self, view: memoryview) -> None:
-        position = 0
-        while position < len(view):
-            step = min(PAGE_BYTES - self._filled, len(view) - position)
-            self._crc = zlib.crc32(view[position : position + step], self._crc)
-            self._filled += step
-            position += step
-            if self._filled == PAGE_BYTES:
-                self._end_page()
-
-    def _end_page(self) -> None:
-        self._crcs.append(self._crc)
-        self._crc = self._filled = 0
-
-    def close_body(self) -> npt.NDArray[np.uint32]:
-        """End the last page; everything written from here on belongs to the tail."""
-        if self._filled:
-            self._end_page()
-        self._in_body = False
-        self.body_bytes = self.bytes
-        return np.array(self._crcs, dtype="<u4")
-
-    def flush(self) -> None:
-        """Do nothing: the sink below is unbuffered and made durable when it closes."""
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class Run:
@@ -187,7 +139,7 @@ class Run:
     release : callable, optional
         Gives back the memory that the buffer takes.
     on_damage : callable, optional
-        Called before a damaged page is reported.
+        Called before a damaged block is reported.
     """
 
     def __init__(
@@ -209,18 +161,22 @@ class Run:
             raise CorruptionError.in_file(
                 file.path, f"checksum {file.tail_crc:08x} of its tail", f"{tail_crc:08x}"
             )
-        reader = pa.ipc.open_file(buffer)
-        metadata = reader.get_batch_with_custom_metadata(1).custom_metadata
-        self._crcs = np.frombuffer(bytes.fromhex(metadata[_PAGES_KEY].decode()), dtype="<u4")
-        self._verified = np.zeros(len(self._crcs), dtype=np.bool_)
-        self._is_verified = False
+        view, count = memoryview(buffer), block_count(file.body_bytes)
+        begin = file.body_bytes + len(END_OF_STREAM)
+        if begin + count * SUM_BYTES > file.bytes:
+            raise CorruptionError.in_file(
+                file.path, f"checksums of {count} blocks", f"{file.bytes - begin} bytes"
+            )
+        sums = np.frombuffer(view, dtype="<u4", count=count, offset=begin)
+        self._blocks = Blocks(view[: file.body_bytes], sums)
         self._verify_head()
-        self._batch = reader.get_batch(0)
+        self._batch = pa.ipc.open_file(buffer).get_batch(0)
+        self._layouts: dict[str, Layout] = {}
         self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
 
     def __repr__(self) -> str:
-        checked = int(self._verified.sum())
-        return f"Run({self.file.path}, rows={self.file.rows:_}, pages={checked}/{len(self._crcs)})"
+        checked = f"{self._blocks.verified_count}/{len(self._blocks)}"
+        return f"Run({self.file.path}, rows={self.file.rows:_}, blocks={checked})"
 
     def release(self) -> None:
         """Give back the memory that the mapped file takes; it is read anew where it is touched."""
@@ -231,15 +187,15 @@ class Run:
         """Verify the schema and the first batch's header before Arrow parses the header.
 
         Both are messages: four bytes of mark, four of length, and as many of content. Each
-        is read only after its pages are verified.
+        is read only after its blocks are verified.
         """
         begin = _MAGIC_BYTES
         for _ in range(2):
             content = begin + _PREFIX_BYTES
-            self._verify_pages(_pages(begin, content))
+            self._verify_range(begin, content)
             length = memoryview(self._buffer)[begin + 4 : content]
             begin = content + int.from_bytes(length, "little")
-            self._verify_pages(_pages(content, begin))
+            self._verify_range(content, begin)
 
     @property
     def names(self) -> list[str]:
@@ -248,88 +204,69 @@ class Run:
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return verified views of rows ``start <= i < stop`` of some columns."""
-        arrays = [self._batch.column(name) for name in names]
-        for array in arrays if not self._is_verified else ():
-            for low, high in _ranges(array, start, stop):
-                self._verify_pages(np.arange(self._page(low), self._page(high - 1) + 1))
-        return [array.slice(start, stop - start) for array in arrays]
+        layouts = [self._layout(name) for name in names]
+        if start < stop and not self._blocks.are_verified:
+            for layout in layouts:
+                for low, high in layout.ranges_of(start, stop):
+                    self._verify_range(low, high)
+                for low, high in layout.text_ranges_of(start, stop):
+                    self._verify_range(low, high)
+        return [layout.array.slice(start, stop - start) for layout in layouts]
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
         """Return verified copies of the rows at some positions of some columns."""
-        arrays = [self._batch.column(name) for name in names]
         self.verify_at(names, positions)
         indices = pa.array(positions)
-        return [array.take(indices) for array in arrays]
+        return [self._layout(name).array.take(indices) for name in names]
 
     def type_of(self, name: str) -> pa.DataType:
         """Return the type in which a column is stored here."""
         return self._batch.schema.field(name).type
 
     def verify(self) -> None:
-        """Verify every page."""
-        self._verify_pages(np.arange(len(self._crcs)))
+        """Verify every block."""
+        self._verify(np.arange(len(self._blocks)))
 
     def verify_at(self, names: Iterable[str], positions: Positions) -> None:
-        """Verify the pages that hold the rows at some positions."""
-        if len(positions) == 0 or self._is_verified:
+        """Verify the blocks that hold the rows at some positions."""
+        if len(positions) == 0 or self._blocks.are_verified:
             return
-        for name in names:
-            array = self._batch.column(name)
-            if pa.types.is_nested(array.type):
-                self.slice([name], 0, len(array))
-                continue
-            for pages in self._pages_at(array, positions):
-                self._verify_pages(pages)
+        wanted = [layout for layout in map(self._layout, names) if not layout.is_verified]
+        if not wanted:
+            return
+        parts = [part for layout in wanted for part in layout.blocks_at(positions)]
+        self._verify(np.concatenate([NO_BLOCKS, *parts]))
+        texts = [layout.text_blocks_at(positions) for layout in wanted if layout.is_text]
+        if texts:
+            self._verify(np.concatenate(texts))
+        for layout in wanted:
+            # It is only worth a look where much of the column was wanted.
+            if len(positions) * 8 >= layout.block_count:
+                layout.is_verified = all(self._blocks.has_verified(*at) for at in layout.extents)
 
-    def _pages_at(self, array: pa.Array, positions: Positions) -> Iterable[npt.NDArray[np.int64]]:
-        valid, values, *rest = array.buffers()
-        base = self._buffer.address
-        if valid is not None:
-            yield (valid.address - base + positions // 8) // PAGE_BYTES
-        if not is_text(array.type):
-            bits = array.type.bit_width
-            yield (values.address - base + positions * bits // 8) // PAGE_BYTES
-            return
-        for shift in (0, 1):
-            yield (values.address - base + (positions + shift) * 4) // PAGE_BYTES
-        if rest[0] is None:
-            return
-        offsets = np.frombuffer(values, dtype=np.int32)
-        begins, ends = offsets[positions], offsets[positions + 1]
-        filled = ends > begins
-        low = (rest[0].address - base + begins[filled].astype(np.int64)) // PAGE_BYTES
-        high = (rest[0].address - base + ends[filled].astype(np.int64) - 1) // PAGE_BYTES
-        counts = high - low + 1
-        firsts = np.repeat(np.cumsum(counts) - counts, counts)
-        yield np.repeat(low, counts) + np.arange(int(counts.sum())) - firsts
+    def _layout(self, name: str) -> Layout:
+        if name not in self._layouts:
+            self._layouts[name] = Layout(self._batch.column(name), self._buffer.address)
+        return self._layouts[name]
 
-    def _page(self, address: int) -> int:
-        return (address - self._buffer.address) // PAGE_BYTES
+    def _verify_range(self, low: int, high: int) -> None:
+        """Verify the bytes ``low <= i < high``."""
+        if not self._blocks.has_verified(low, high):
+            self._verify(np.arange(low // BLOCK_BYTES, block_count(high)))
 
-    def _verify_pages(self, pages: npt.NDArray[np.int64]) -> None:
-        fresh = pages[~self._verified[pages]]
-        if not len(fresh):
+    def _verify(self, blocks: Positions) -> None:
+        damage = self._blocks.verify(blocks)
+        if damage is None:
             return
-        wanted = np.zeros(len(self._crcs), dtype=np.bool_)
-        wanted[fresh] = True
-        pages = np.flatnonzero(wanted)
-        lows = pages * PAGE_BYTES
-        highs = np.minimum(lows + PAGE_BYTES, self.file.body_bytes)
-        view, crc32 = memoryview(self._buffer), zlib.crc32
-        crcs = [crc32(view[a:b]) for a, b in zip(lows.tolist(), highs.tolist(), strict=True)]
-        wrong = np.flatnonzero(np.array(crcs, dtype=np.uint32) != self._crcs[pages])
-        if len(wrong):
-            if self._on_damage is not None:
-                self._on_damage()
-            first = wrong[0]
-            raise CorruptionError.in_file(
-                self.file.path,
-                f"checksum {int(self._crcs[pages[first]]):08x} "
-                f"of bytes {lows[first]} to {lows[first] + PAGE_BYTES}",
-                f"{crcs[first]:08x}",
-            )
-        self._verified[pages] = True
-        self._is_verified = bool(self._verified.all())
+        if self._on_damage is not None:
+            self._on_damage()
+        block, expected, found = damage
+        begin = block * BLOCK_BYTES
+        raise CorruptionError.in_file(
+            self.file.path,
+            f"checksum {expected:08x} of bytes {begin} to {begin + BLOCK_BYTES}",
+            f"{found:08x}",
+        )
 
 
 _MAGIC_BYTES = 8
@@ -337,39 +274,6 @@ _MAGIC_BYTES = 8
 
 _PREFIX_BYTES = 8
 """Mark and length, before each message of a file."""
-
-
-def _pages(start: int, stop: int) -> npt.NDArray[np.int64]:
-    """Return the pages that hold the bytes ``start <= i < stop``, at least one."""
-    return np.arange(start // PAGE_BYTES, (stop - 1) // PAGE_BYTES + 1)
-
-
-def _ranges(array: pa.Array, start: int, stop: int) -> Iterable[tuple[int, int]]:
-    """Yield the non-empty address ranges that rows ``start <= i < stop`` of a column occupy."""
-    if stop <= start:
-        return
-    if pa.types.is_nested(array.type):
-        for buffer in array.buffers():
-            if buffer is not None and buffer.size:
-                yield buffer.address, buffer.address + buffer.size
-        return
-    valid, values, *rest = array.buffers()
-    if valid is not None:
-        yield valid.address + start // 8, valid.address + (stop - 1) // 8 + 1
-    if not is_text(array.type):
-        bits = array.type.bit_width
-        yield (
-            values.address + start * bits // 8,
-            values.address
-            + ((stop - 1) * bits + bits) // 8
-            + (1 if bits < 8 and ((stop - 1) * bits + bits) % 8 else 0),
-        )
-        return
-    yield values.address + 4 * start, values.address + 4 * (stop + 1)
-    offsets = np.frombuffer(values, dtype=np.int32, count=stop + 1)
-    low, high = int(offsets[start]), int(offsets[stop])
-    if rest[0] is not None and high > low:
-        yield rest[0].address + low, rest[0].address + high
 
 
 _RESIDENT_BYTES = 128 << 20
@@ -382,7 +286,7 @@ _RESIDENT_BYTES_PER_ROW = 16 << 10
 class RunCache:
     """Open runs of this process, the least recently used closed first.
 
-    Bounded by number: an open run is a mapping and one byte per page, not its contents. What
+    Bounded by number: an open run is a mapping and one byte per block, not its contents. What
     is touched of the contents counts as memory of the process until it is given back, and is
     bounded by `settle`. Keyed by immutable files, so that an entry is never out of date.
     """

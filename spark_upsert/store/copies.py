@@ -11,7 +11,7 @@ All processes of a user on a machine share one flat folder, whatever their table
   that have mapped it.
 
 Rejected: a lock server or an index of the copies, because the file system is one already; and
-a checksum of the whole copy, because it would read all of it where a look-up needs one page.
+a checksum of the whole copy, because it would read all of it where a look-up needs one block.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from spark_upsert.engines import Engine
 from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.parallel import in_order
+from spark_upsert.parallel import in_order, useful_threads
 from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, HASH, Scope, TableSchema, is_live
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import Log
@@ -176,10 +176,11 @@ def read_changes(
             changes = _append_changes(before, added, *piece, net=is_net)
         return _render(changes, stretch, options)
 
+    useful = useful_threads(sum(part.file.rows for part in cuts.manifest.slices), threads)
     pieces = list(_chunks(cuts, added, lower, upper))
-    if len(pieces) < threads:
-        pieces = list(even_cuts(threads, lower, upper))
-    for batch in in_order(changes_within, pieces, threads):
+    if len(pieces) < useful:
+        pieces = list(even_cuts(useful, lower, upper))
+    for batch in in_order(changes_within, pieces, useful):
         if batch.num_rows:
             yield batch
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataError
 from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.parallel import in_order
+from spark_upsert.parallel import in_order, useful_threads
 from spark_upsert.schema import DIFF, PUT, Scope
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import new_token
@@ -84,8 +84,9 @@ def stage_sealed(
     for batch in stash.seal():
         rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
         judge = partial(_judge, snapshot, rows, overwrite=overwrite)
-        pieces = np.array_split(np.arange(len(rows)), threads)
-        outcomes = np.concatenate(list(in_order(judge, pieces, threads)))
+        useful = useful_threads(len(rows), threads)
+        pieces = np.array_split(np.arange(len(rows)), useful)
+        outcomes = np.concatenate(list(in_order(judge, pieces, useful)))
         counters += count(outcomes)
         batch = _accepted(batch, outcomes)
         if batch.num_rows:

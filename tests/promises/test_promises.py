@@ -559,8 +559,8 @@ def test_p7_a_small_upsert_costs_the_same_in_a_large_table() -> None:
         append(Table(FaultyStore(store, steps)), [Command(key, -1, 2) for key in range(10)])
         costs.append((len(steps.names), sum(map(len, store.objects.values())) - before))
         run = RUNS.open(store, table.log.commit(1).added[0])
-        verified = int(run._verified.sum())
+        verified = run._blocks.verified_count
     assert costs[0][0] == costs[1][0]
     assert abs(costs[0][1] - costs[1][1]) < 100
-    # Of some 400 pages: the head, and for each key one of hashes, keys, order and diff.
+    # Of some 1 600 blocks: the head, and for each key one of hashes, keys, order and diff.
     assert verified <= 2 + 5 * 10

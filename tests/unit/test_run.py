@@ -17,9 +17,10 @@ import pytest
 from spark_upsert.errors import CorruptionError
 from spark_upsert.hashing import HASH_END, hash_keys
 from spark_upsert.schema import DIFF, HASH, Scope, TableSchema
+from spark_upsert.state.blocks import BLOCK_BYTES
 from spark_upsert.state.lookup import find
 from spark_upsert.state.rows import Rows, RunPart
-from spark_upsert.state.run import PAGE_BYTES, RUNS, Run, RunCache, RunFile, Span, write_run
+from spark_upsert.state.run import RUNS, Run, RunCache, RunFile, Span, write_run
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.changes import ChangeOptions, plan, read_changes
@@ -197,7 +198,9 @@ def flipped_positions(file: RunFile, count: int) -> list[int]:
     anywhere = generator.integers(0, file.bytes, count).tolist()
     ends = [*range(0, 64, 7), *range(file.bytes - 64, file.bytes, 7)]
     borders = [
-        page + shift for page in range(PAGE_BYTES, file.bytes, 16 * PAGE_BYTES) for shift in (-1, 0)
+        block + shift
+        for block in range(BLOCK_BYTES, file.bytes, 16 * BLOCK_BYTES)
+        for shift in (-1, 0)
     ]
     return sorted({*anywhere, *ends, *borders})
 
@@ -245,7 +248,7 @@ def test_a_flipped_bit_in_a_long_schema_is_named() -> None:
     file = table.log.commit(1).added[0]
     intact = store.objects[file.path]
     body_begins = first_buffer(intact)
-    assert body_begins > 4 * PAGE_BYTES
+    assert body_begins > 4 * BLOCK_BYTES
     expected = read_all(table)
     for position in range(40, body_begins, 997):
         store.objects[file.path] = flip(intact, position, 0x10)
@@ -302,12 +305,12 @@ def test_a_file_swapped_with_another_of_the_table_is_named() -> None:
         read_all(table)
 
 
-def test_pages_that_are_not_touched_are_not_verified() -> None:
+def test_blocks_that_are_not_touched_are_not_verified() -> None:
     table, _ = wide_table(3000)
     RUNS._runs.clear()
     look_up(table, range(1))
     run = RUNS.open(table.store, table.log.commit(1).added[0])
-    assert run._verified.sum() < len(run._verified) / 4
+    assert run._blocks.verified_count < len(run._blocks) / 4
 
 
 @pytest.mark.parametrize("mask", [0x80, 0x01], ids=["its highest bit", "a lower bit"])
@@ -344,8 +347,8 @@ def all_found(run: Run, lower: int, upper: int) -> bool:
     return bool(found.present.all())
 
 
-def test_keys_that_share_a_hash_over_a_damaged_page_are_not_lost() -> None:
-    """The last of many keys of one hash lies pages behind the place that a search finds."""
+def test_keys_that_share_a_hash_over_a_damaged_block_are_not_lost() -> None:
+    """The last of many keys of one hash lies blocks behind the place that a search finds."""
     schema = TableSchema.of(pa.schema({"k": pa.string()}), keys=["k"])
     count = 1500
     columns = [
@@ -402,7 +405,7 @@ def test_open_runs_are_bounded_and_the_oldest_is_closed_first() -> None:
 
 def test_an_open_run_shows_how_much_of_it_was_verified() -> None:
     store, file = one_run(10)
-    assert repr(Run(file, store.map(file.path))) == "Run(data/x.arrow, rows=10, pages=1/1)"
+    assert repr(Run(file, store.map(file.path))) == "Run(data/x.arrow, rows=10, blocks=1/1)"
 
 
 def test_rows_are_gathered_over_parts_in_the_order_asked_for() -> None:

@@ -1,0 +1,95 @@
+"""Which blocks of a run file hold the values of a column.
+
+Arrow stores a column as buffers: validity bits, values or the offsets of texts, and the bytes
+of texts. Texts are found in two steps: offsets say where the bytes are, and are only used once
+the blocks that hold them are verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.state.blocks import BLOCK_BYTES, Numbers, block_count
+from spark_upsert.words import is_text
+
+Range = tuple[int, int]
+"""Bytes ``low <= i < high`` of the file."""
+
+NO_BLOCKS = np.empty(0, dtype=np.int64)
+
+
+class Layout:
+    """Where the buffers of a stored column begin in the file, and how values are found there."""
+
+    def __init__(self, array: pa.Array, base: int) -> None:
+        self.array = array
+        self.is_nested = pa.types.is_nested(array.type)
+        self.is_text = is_text(array.type)
+        buffers = [b for b in array.buffers() if b is not None and b.size]
+        self.extents = [(b.address - base, b.address - base + b.size) for b in buffers]
+        self.block_count = sum(block_count(high - low) for low, high in self.extents)
+        self.is_verified = False
+        """Whether all of the column is known to be verified."""
+        if self.is_nested:
+            return
+        valid, values, *rest = array.buffers()
+        self.valid = None if valid is None else valid.address - base
+        self.values = values.address - base
+        if self.is_text:
+            self.offsets = np.frombuffer(values, dtype=np.int32)
+            self.data = None if rest[0] is None else rest[0].address - base
+        else:
+            self.bits = array.type.bit_width
+
+    def blocks_at(self, positions: Numbers) -> Iterator[Numbers]:
+        """Yield the blocks that hold the rows at some positions, but for the bytes of texts."""
+        if self.is_nested:
+            for low, high in self.extents:
+                yield np.arange(low // BLOCK_BYTES, block_count(high))
+            return
+        if self.valid is not None:
+            yield (self.valid + positions // 8) // BLOCK_BYTES
+        if self.is_text:
+            # A text ends where the next one begins.
+            yield (self.values + 4 * positions) // BLOCK_BYTES
+            yield (self.values + 4 * positions + 4) // BLOCK_BYTES
+            return
+        yield (self.values + positions * self.bits // 8) // BLOCK_BYTES
+        if self.bits > 64:
+            # Buffers begin at multiples of 8: a long value may reach into the next block.
+            yield (self.values + ((positions + 1) * self.bits - 1) // 8) // BLOCK_BYTES
+
+    def text_blocks_at(self, positions: Numbers) -> Numbers:
+        """Return the blocks of the bytes of texts, whose offsets are verified."""
+        if self.is_nested or not self.is_text or self.data is None:
+            return NO_BLOCKS
+        begins, ends = self.offsets[positions], self.offsets[positions + 1]
+        filled = ends > begins
+        low = (self.data + begins[filled].astype(np.int64)) // BLOCK_BYTES
+        high = (self.data + ends[filled].astype(np.int64) - 1) // BLOCK_BYTES
+        if bool((low == high).all()):
+            return low
+        counts = high - low + 1
+        firsts = np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(low, counts) + np.arange(int(counts.sum())) - firsts
+
+    def ranges_of(self, start: int, stop: int) -> Iterator[Range]:
+        """Yield the ranges of rows ``start <= i < stop``, but for the bytes of texts."""
+        if self.is_nested:
+            yield from self.extents
+            return
+        if self.valid is not None:
+            yield self.valid + start // 8, self.valid + (stop - 1) // 8 + 1
+        if self.is_text:
+            yield self.values + 4 * start, self.values + 4 * (stop + 1)
+        else:
+            yield self.values + start * self.bits // 8, self.values + (stop * self.bits + 7) // 8
+
+    def text_ranges_of(self, start: int, stop: int) -> Iterator[Range]:
+        """Yield the range of the bytes of texts, whose offsets are verified."""
+        if not self.is_nested and self.is_text and self.data is not None:
+            low, high = int(self.offsets[start]), int(self.offsets[stop])
+            yield self.data + low, self.data + high
