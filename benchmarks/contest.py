@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +50,6 @@ def contest(
     *,
     rounds: int,
     warm: int = 1,
-    reopen: bool = False,
 ) -> dict[str, Any]:
     """Let all take turns, a batch each, and compare what they end with.
 
@@ -58,8 +57,6 @@ def contest(
     ----------
     warm : int
         First rounds that are run and not counted.
-    reopen : bool
-        Whether a fresh process takes the batches, so that its memory is that of batches only.
     """
     work = place.work / workload.name
     shutil.rmtree(work, ignore_errors=True)
@@ -69,7 +66,7 @@ def contest(
     try:
         for entry in entries:
             try:
-                running[entry.name] = _Running(place, work, entry, workload, reopen=reopen)
+                running[entry.name] = _Running(place, work, entry, workload)
             except (PeerError, SetupError, OSError) as error:
                 errors[entry.name] = telling_lines(error)
         for number in range(1, warm + rounds + 1):
@@ -102,37 +99,47 @@ def contest(
         shutil.rmtree(work, ignore_errors=True)
 
 
+def link_loaded(place: Place, workload: Workload, folder: Path) -> None:
+    """Put a loaded table of ours into a folder.
+
+    It is made once in a run and linked, file by file: its files are never changed. And whoever
+    takes batches afterwards has not loaded, so that its memory is that of batches only.
+    """
+    kept = place.work / "loaded" / workload.table_name
+    if not kept.exists():
+        making = kept.with_suffix(".making")
+        shutil.rmtree(making, ignore_errors=True)
+        host = Host("upsertflow", making, workload, log=place.work / "loading.log")
+        try:
+            host.call("load", Files.make(place.cache / "rows", workload).initial())
+        finally:
+            host.close()
+        making.rename(kept)
+    shutil.copytree(kept / "table", folder / "table", copy_function=os.link)
+
+
 class _Running:
     """A contender at work, and what was seen of it."""
 
-    def __init__(
-        self, place: Place, work: Path, entry: Entry, workload: Workload, *, reopen: bool
-    ) -> None:
+    def __init__(self, place: Place, work: Path, entry: Entry, workload: Workload) -> None:
         python, jars = entry.environment.prepare(place.cache)
         self._workload = entry.workload or workload
-        self._files = Files.make(place.cache / "rows", self._workload, place.parts)
+        self._files = Files.make(place.cache / "rows", self._workload)
         self._parts = place.parts
         folder = work / entry.name.replace(" ", "-")
-
-        def host() -> Host:
-            return Host(
-                entry.contender,
-                folder,
-                self._workload,
-                python=python,
-                jars=jars,
-                log=work.parent / f"{entry.name.replace(' ', '-')}.log",
-            )
-
-        self._host = host()
+        self._host = Host(
+            entry.contender,
+            folder,
+            self._workload,
+            python=python,
+            jars=jars,
+            log=work.parent / f"{entry.name.replace(' ', '-')}.log",
+        )
         try:
-            before = time.perf_counter()
-            self._host.call("load", self._files.initial())
-            self._load_s = time.perf_counter() - before
-            self._load_memory = self._host.memory()
-            if reopen:
-                self._host.close()
-                self._host = host()
+            if entry.contender.startswith("upsertflow"):
+                link_loaded(place, self._workload, folder)
+            else:
+                self._host.call("load", self._files.initial())
             self._host.call("open")
         except BaseException:
             self._host.close()
@@ -162,8 +169,6 @@ class _Running:
         names = [name for name in self._turns[0] if name.endswith("_s")]
         return {
             "versions": self._host.call("versions"),
-            "load_s": self._load_s,
-            "load_memory": self._load_memory,
             "memory": memory,
             "written_bytes": written,
             "ingested_bytes": self._ingested,

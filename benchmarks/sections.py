@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.contest import Entry, Place, contest
+from benchmarks.contest import Entry, Place, contest, link_loaded
 from benchmarks.host import ROOT, Host
 from benchmarks.measure import spread
 from benchmarks.peers import DELTA, HUDI, ICEBERG, OURS_BESIDE_DELTA, PAIMON, PYPAIMON, Environment
@@ -32,6 +32,8 @@ class Size:
 
     table: int
     """Keys where a peer is measured against."""
+    far_table: int
+    """The same for peers on a Spark of their own."""
     slow_table: int
     """The same for peers that take minutes per batch."""
     tables: tuple[int, ...]
@@ -45,6 +47,7 @@ class Size:
 
 QUICK = Size(
     table=10 * M,
+    far_table=M,
     slow_table=100 * K,
     tables=(100 * K, M, 10 * M),
     rounds=3,
@@ -54,6 +57,7 @@ QUICK = Size(
 )
 FULL = Size(
     table=10 * M,
+    far_table=10 * M,
     slow_table=100 * K,
     tables=(100 * K, M, 10 * M, 100 * M),
     rounds=7,
@@ -63,6 +67,7 @@ FULL = Size(
 )
 TINY = Size(
     table=20 * K,
+    far_table=20 * K,
     slow_table=5 * K,
     tables=(10 * K, 20 * K),
     rounds=2,
@@ -99,7 +104,7 @@ def paimon(place: Place, size: Size) -> dict[str, Any]:
 
 def _apart(place: Place, size: Size, peer: str, environment: Environment) -> dict[str, Any]:
     """Let a peer run on the newest Spark that it supports, where we do not run: each on its own."""
-    workload = Workload(table_rows=size.table, batch_rows=min(100 * K, size.table))
+    workload = Workload(table_rows=size.far_table, batch_rows=min(100 * K, size.far_table))
     entries = [
         Entry(contender="upsertflow on Spark"),
         Entry(contender=peer, environment=environment),
@@ -145,31 +150,42 @@ def variants(place: Place, size: Size) -> dict[str, Any]:
 
 def scale(place: Place, size: Size) -> dict[str, Any]:
     """Measure the cost of a batch over the size of the table, the sizes in turn."""
-    found = {}
-    for batch in (K, 100 * K):
-        base = Workload(table_rows=size.tables[0], batch_rows=min(batch, size.tables[0]))
-        entries = [
-            Entry(contender="upsertflow", workload=replace(base, table_rows=rows), label=f"{rows}")
-            for rows in size.tables
-        ]
-        # Many rounds, because merges come every few epochs and belong to the cost.
-        rounds = 24 if batch == K else 16
-        found[str(base.batch_rows)] = contest(place, base, entries, rounds=rounds, reopen=True)
-    return found
+    # Many rounds, because merges come every few epochs and belong to the cost.
+    return _over_sizes(place, size, "upsertflow", rounds={K: 24, 100 * K: 16}, warm=1)
 
 
 def spark_scale(place: Place, size: Size) -> dict[str, Any]:
-    """Measure 1 000-row micro-batches on Spark over the size of the table, and the workers' memory."""
-    base = Workload(table_rows=size.tables[0], batch_rows=K)
-    entries = [
-        Entry(
-            contender="upsertflow on Spark",
-            workload=replace(base, table_rows=rows),
-            label=f"{rows}",
-        )
-        for rows in (size.tables[0], size.table)
-    ]
-    return contest(place, base, entries, rounds=8, warm=2, reopen=True)
+    """Measure micro-batches on Spark over the size of the table, and the workers' memory."""
+    return _over_sizes(place, size, "upsertflow on Spark", rounds={K: 8, 100 * K: 8}, warm=2)
+
+
+def _over_sizes(
+    place: Place, size: Size, contender: str, *, rounds: dict[int, int], warm: int
+) -> dict[str, Any]:
+    found = {}
+    for batch, count in rounds.items():
+        base = Workload(table_rows=size.tables[0], batch_rows=min(batch, size.tables[0]))
+        entries = [
+            Entry(contender=contender, workload=replace(base, table_rows=rows), label=f"{rows}")
+            for rows in size.tables[-3:]
+        ]
+        found[str(base.batch_rows)] = contest(place, base, entries, rounds=count, warm=warm)
+    return found
+
+
+def profile(place: Place, size: Size) -> dict[str, Any]:
+    """Tell where the engine's time goes, in one thread: the functions that take most of it."""
+    found: dict[str, Any] = {}
+    for rows, batch in ((size.table, 100 * K), (size.tables[-1], K)):
+        workload = Workload(table_rows=rows, batch_rows=min(batch, rows))
+        files = Files.make(place.cache / "rows", workload)
+        folder = place.work / "profile"
+        shutil.rmtree(folder, ignore_errors=True)
+        link_loaded(place, workload, folder)
+        batches = [files.batch(number, place.parts) for number in range(1, 10)]
+        with _host(place, "upsertflow", workload, folder="profile", keep=True) as host:
+            found[workload.name] = {**workload.to_json(), **host.call("profile", batches)}
+    return found
 
 
 def epochs(place: Place, size: Size) -> dict[str, Any]:
@@ -182,7 +198,7 @@ def epochs(place: Place, size: Size) -> dict[str, Any]:
 def aged(place: Place, size: Size) -> dict[str, Any]:
     """Measure a snapshot of a table of many small epochs, against the same rows written once."""
     workload = Workload(table_rows=min(M, size.table), batch_rows=K)
-    files = Files.make(place.cache / "rows", workload, place.parts)
+    files = Files.make(place.cache / "rows", workload)
     batches = [files.batch(number, 1) for number in range(1, size.epochs + 1)]
     tables = {name: str(place.work / "aged" / name) for name in ("table", "fresh")}
     with _host(place, "upsertflow", workload, folder="aged") as engine:
@@ -199,7 +215,7 @@ def aged(place: Place, size: Size) -> dict[str, Any]:
 def floors(place: Place, size: Size) -> dict[str, Any]:
     """Measure source and sink on Spark against a source and a sink that do nothing."""
     workload = Workload(table_rows=min(M, size.table), batch_rows=K)
-    files = Files.make(place.cache / "rows", workload, place.parts)
+    files = Files.make(place.cache / "rows", workload)
     found: dict[str, Any] = {"table_rows": workload.table_rows}
     with _host(place, "floors on Spark", workload) as host:
         host.call("load", files.initial())
@@ -223,7 +239,7 @@ def floors(place: Place, size: Size) -> dict[str, Any]:
 def snapshot(place: Place, size: Size) -> dict[str, Any]:
     """Measure a read of the whole table, against Parquet files of the same rows."""
     workload = Workload(table_rows=size.table, batch_rows=100 * K)
-    files = Files.make(place.cache / "rows", workload, place.parts)
+    files = Files.make(place.cache / "rows", workload)
     raw = place.work / "raw.arrow"
     with _host(place, "upsertflow on Spark", workload) as host:
         host.call("load", files.initial())
@@ -258,7 +274,7 @@ def _raw_arrow(files: list[Path], target: Path) -> dict[str, Any]:
 def consumers(place: Place, size: Size) -> dict[str, Any]:
     """Measure several streams that read the same changes at once."""
     workload = Workload(table_rows=min(M, size.table), batch_rows=min(100 * K, size.table))
-    files = Files.make(place.cache / "rows", workload, place.parts)
+    files = Files.make(place.cache / "rows", workload)
     found: dict[str, Any] = {"epochs": 5, "batch_rows": workload.batch_rows}
     with _host(place, "upsertflow on Spark", workload) as host:
         host.call("load", files.initial())
@@ -307,6 +323,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "delta_rs": delta_rs,
     "delta": delta,
     "scale": scale,
+    "profile": profile,
     "spark_scale": spark_scale,
     "floors": floors,
     "snapshot": snapshot,
@@ -324,10 +341,17 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
 
 @contextmanager
 def _host(
-    place: Place, contender: str, workload: Workload, *, folder: str | None = None
+    place: Place,
+    contender: str,
+    workload: Workload,
+    *,
+    folder: str | None = None,
+    keep: bool = False,
 ) -> Iterator[Host]:
+    """Run a contender in an empty folder, or in the one that is there."""
     at = place.work / (folder or contender.replace(" ", "-"))
-    shutil.rmtree(at, ignore_errors=True)
+    if not keep:
+        shutil.rmtree(at, ignore_errors=True)
     place.work.mkdir(parents=True, exist_ok=True)
     log = place.work / f"{contender.replace(' ', '-')}.log"
     host = Host(contender, at, workload, log=log)

@@ -1,4 +1,4 @@
-"""Make a trace fit for a report: what it says, without where on this machine it happened."""
+"""How a report says things: figures, and traces without where on this machine they happened."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 _URL = re.compile(r"\(?\b(?:https?|file):/+\S+?\)?(?=[\s,;\]]|$)")
 _PATH = re.compile(r"\(?(?:file:)?/(?:[\w.+@-]+/)+[\w.+@-]*\)?")
+MIB = 1 << 20
 TOLD_MAX = 1_000
 """Characters of an error that a reader of the report reads."""
 
@@ -25,3 +26,25 @@ def telling_lines(error: Exception) -> str:
     ]
     first = telling[-1] if telling else max(0, len(lines) - 3)
     return without_places("\n".join(lines[first : first + 3]))[:TOLD_MAX] or repr(error)
+
+
+def count(number: int) -> str:
+    """Return a number as a reader takes it in: 1 M, 10 000."""
+    if number >= 1_000_000 and number % 100_000 == 0:
+        return f"{number / 1_000_000:g} M"
+    return f"{number:,}".replace(",", " ")
+
+
+def ms(seconds: float) -> str:
+    """Return a time in milliseconds, long ones in seconds."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"
+
+
+def times(seconds: dict[str, float]) -> str:
+    """Return median, least and greatest of a `measure.spread`."""
+    return f"{ms(seconds['median'])} ({ms(seconds['min'])} to {ms(seconds['max'])})"
+
+
+def yes(value: bool | None) -> str:
+    """Return whether two agree."""
+    return {True: "yes", False: "**no**", None: "not comparable"}[value]

@@ -49,11 +49,16 @@ class Workload:
     @property
     def name(self) -> str:
         """Return what tells it apart, fit for a file name."""
-        parts = [f"{self.table_rows}x{self.batch_rows}", self.keys, self.draw]
-        parts += [f"wide{self.wide}"] if self.wide else []
+        parts = [self.table_name, f"by{self.batch_rows}", self.draw]
         parts += [f"deletes{self.deletes:g}"] if self.deletes else []
         parts += [f"late{self.late:g}"] if self.late else []
         return "-".join(parts)
+
+    @property
+    def table_name(self) -> str:
+        """Return what tells the initial table apart."""
+        wide = f"-wide{self.wide}" if self.wide else ""
+        return f"{self.table_rows}-{self.keys}{wide}-seed{self.seed}"
 
     @property
     def key_names(self) -> list[str]:
@@ -142,28 +147,29 @@ def latest(rows: pa.Table, keys: list[str]) -> pa.Table:
 class Files:
     """The rows of a workload as Parquet, made once and given to all."""
 
-    folder: Path
+    cache: Path
     workload: Workload
 
     @classmethod
-    def make(cls, cache: Path, workload: Workload, parts: int) -> Files:
+    def make(cls, cache: Path, workload: Workload) -> Files:
         """Write the initial rows, unless they are there."""
-        files = cls(folder=cache / workload.name, workload=workload)
-        if not (files.folder / "complete").exists():
-            initial = files.folder / "initial"
-            initial.mkdir(parents=True, exist_ok=True)
+        files = cls(cache=cache, workload=workload)
+        table = files.cache / workload.table_name
+        if not table.exists():
+            making = table.with_suffix(".making")
+            making.mkdir(parents=True, exist_ok=True)
             for index, rows in enumerate(workload.initial()):
-                pq.write_table(rows, initial / f"{index:04d}.parquet")
-            (files.folder / "complete").write_text(str(parts))
+                pq.write_table(rows, making / f"{index:04d}.parquet")
+            making.rename(table)
         return files
 
     def initial(self) -> list[Path]:
         """Return the files of the initial rows."""
-        return sorted((self.folder / "initial").iterdir())
+        return sorted((self.cache / self.workload.table_name).iterdir())
 
     def batch(self, number: int, parts: int) -> Path:
         """Return the folder of a batch, written in this many files."""
-        folder = self.folder / f"batch-{number:05d}-{parts}"
+        folder = self.cache / self.workload.name / f"batch-{number:05d}-{parts}"
         if not folder.exists():
             rows = self.workload.batch(number)
             step = -(-len(rows) // parts)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import cProfile
 import os
+import pstats
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.canonical import digest_of_changes, digest_of_table
 from benchmarks.workload import Workload
+from spark_upsert.hashing import HASH_END
 from spark_upsert.state.compaction import merge
 from spark_upsert.table import Table
 
@@ -62,7 +66,14 @@ class Engine:
             "change_rows": len(changes),
             "ingested_bytes": rows.nbytes,
             "runs": len(table.log.head().slices),
+            "depth": self._depth(),
         }
+
+    def _depth(self) -> float:
+        """Return how many runs a key may stand in, on average over the hashes."""
+        assert self._table is not None
+        slices = self._table.log.head().slices
+        return sum(part.file.hash_max - part.file.hash_min for part in slices) / HASH_END
 
     def contents(self) -> dict[str, Any]:
         assert self._table is not None
@@ -78,6 +89,29 @@ class Engine:
         before = time.perf_counter()
         rows = sum(len(batch) for batch in self._table.at().read())
         return {"snapshot_s": time.perf_counter() - before, "rows": rows}
+
+    def profile(self, batches: list[Path]) -> dict[str, Any]:
+        """Apply batches in one thread and tell which functions their time is spent in.
+
+        Returns
+        -------
+        dict
+            ``total_s``, and ``functions``: name and share of the time, the greatest first. What
+            a first batch does once is not in it.
+        """
+        self._table = Table.open(self._path)
+        self.apply(batches[0])
+        profiler = cProfile.Profile()
+        for batch in batches[1:]:
+            profiler.runcall(self.apply, batch)
+        stats = pstats.Stats(profiler)
+        own: Counter[str] = Counter()
+        for (file, _, name), (_, _, seconds, _, _) in stats.stats.items():  # type: ignore[attr-defined]
+            module = "" if file == "~" else f"{Path(file).parent.name}/{Path(file).stem}."
+            own[f"{module}{name}"] += seconds
+        total = sum(own.values())
+        shares = [(name, seconds / total) for name, seconds in own.most_common(12)]
+        return {"total_s": total, "batches": len(batches) - 1, "functions": shares}
 
     def age(self, batches: list[Path], fresh: str) -> dict[str, int]:
         """Apply batches as an epoch each, then write the rows there are to another table at once."""
