@@ -142,6 +142,8 @@ def _snapshot_row(sections: Sections) -> Row:
         return what, "0.5", "not measured", "–", ""
     ratio = spark["parquet_s"]["median"] / spark["snapshot_s"]["median"]
     told = f"{times(spark['snapshot_s'])} against {times(spark['parquet_s'])}"
+    if "no_op_s" in spark:
+        told += f"; a Python source that only hands out Arrow batches: {times(spark['no_op_s'])}"
     return _judged(what, "0.5", ratio, lambda value: value >= 0.5, "{:.2f}", told)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders.protocol import ALL
+from benchmarks.host import ROOT
 from benchmarks.limits import Sections, limits
 from benchmarks.measure import spread
 from benchmarks.sections import SECTIONS
@@ -41,6 +44,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_snapshot(sections),
         *_epochs(sections),
         *_consumers(sections),
+        *_set_ups(),
         *_missing(sections),
         *(line for name, title in plots for line in (f"![{title}]({name})", "")),
     ]
@@ -80,7 +84,8 @@ def _machine(found: dict[str, Any]) -> list[str]:
 def _contests(sections: Sections) -> Iterator[str]:
     single = [
         ("delta", "Through Spark, against Delta Lake"),
-        ("iceberg", "Through Spark, against Iceberg (each on its own Spark)"),
+        ("iceberg", "Through Spark, against Iceberg, the upsert alone (each on its own Spark)"),
+        ("iceberg_changelog", "Through Spark, against Iceberg's changelog (each on its own Spark)"),
         ("hudi", "Through Spark, against Hudi (each on its own Spark)"),
         ("paimon", "Through Spark, against Paimon (each on its own Spark)"),
         ("delta_rs", "Engine only, against delta-rs"),
@@ -223,6 +228,13 @@ def _snapshot(sections: Sections) -> Iterator[str]:
     )
     yield _row(["upsertflow on Spark", times(section["spark"]["snapshot_s"])])
     yield _row(["`spark.read.parquet`", times(section["spark"]["parquet_s"])])
+    if "no_op_s" in section["spark"]:
+        yield _row(
+            [
+                "a Python source that only hands out Arrow batches",
+                times(section["spark"]["no_op_s"]),
+            ]
+        )
     yield _row(["upsertflow, engine only, one core", times(section["engine_s"])])
     yield _row(["raw Arrow file, written", ms(section["arrow_write_s"])])
     yield _row(["raw Arrow file, read", ms(section["arrow_read_s"])])
@@ -233,17 +245,17 @@ def _epochs(sections: Sections) -> Iterator[str]:
     ours = sections.get("epochs", {}).get("contenders", {}).get("upsertflow")
     if not ours:
         return
-    turns = [turn["total_s"] for turn in ours["turns"]]
-    tenth = max(1, len(turns) // 10)
-    yield from (f"## {len(turns)} epochs of 1 000 rows, engine only", "", "| epochs | both |")
-    yield "|---|---|"
-    yield _row([f"first {tenth}", times(spread(turns[:tenth]))])
-    yield _row([f"last {tenth}", times(spread(turns[-tenth:]))])
-    yield from (
-        "",
-        f"At most {max(turn['runs'] for turn in ours['turns']):.0f} runs at any time.",
-        "",
-    )
+    turns = ours["turns"]
+    step = max(1, len(turns) // 10)
+    yield from (f"## {len(turns)} epochs of 1 000 rows, engine only", "")
+    yield "The cost follows the number of runs, which grows and falls as merges come due."
+    yield from ("", "| epochs | both | runs, on average |", "|---|---|---|")
+    for first in range(0, len(turns), step):
+        some = turns[first : first + step]
+        runs = sum(turn["runs"] for turn in some) / len(some)
+        took = times(spread([turn["total_s"] for turn in some]))
+        yield _row([f"{first + 1} to {first + len(some)}", took, f"{runs:.1f}"])
+    yield from ("", f"At most {max(turn['runs'] for turn in turns):.0f} runs at any time.", "")
 
 
 def _consumers(sections: Sections) -> Iterator[str]:
@@ -256,6 +268,18 @@ def _consumers(sections: Sections) -> Iterator[str]:
     yield from ("", "| streams | until all are done |", "|---|---|")
     for streams in sorted(counts, key=int):
         yield _row([streams, f"{section[streams]:.1f} s"])
+    yield ""
+
+
+def _set_ups() -> Iterator[str]:
+    """Say how each system does the job, in the words of the module that makes it."""
+    yield from ("## How each system does the job", "")
+    for name, place in ALL.items():
+        module, cls = place.split(":")
+        tree = ast.parse((ROOT / module.replace(".", "/")).with_suffix(".py").read_text())
+        described = [tree, *(node for node in tree.body if getattr(node, "name", "") == cls)]
+        told = [ast.get_docstring(node) or "" for node in described]  # type: ignore[arg-type]
+        yield f"- **{name}.** " + " ".join(" ".join(told).replace("``", "`").split())
     yield ""
 
 

@@ -88,8 +88,13 @@ def delta(place: Place, size: Size) -> dict[str, Any]:
 
 
 def iceberg(place: Place, size: Size) -> dict[str, Any]:
-    """Measure the upsert alone, against Iceberg's MERGE."""
+    """Measure the upsert alone, against Iceberg's MERGE on read."""
     return _apart(place, size, "Iceberg on Spark", ICEBERG)
+
+
+def iceberg_changelog(place: Place, size: Size) -> dict[str, Any]:
+    """Measure upsert -> changelog, against Iceberg's MERGE on write and changelog view."""
+    return _apart(place, size, "Iceberg changelog on Spark", ICEBERG)
 
 
 def hudi(place: Place, size: Size) -> dict[str, Any]:
@@ -142,6 +147,7 @@ def variants(place: Place, size: Size) -> dict[str, Any]:
         "10 % deletes": replace(plain, deletes=0.1),
         "5 % out of order": replace(plain, late=0.05),
         "1 000-row batches": replace(plain, batch_rows=K),
+        "1 M-row batches": replace(plain, table_rows=size.table, batch_rows=min(M, size.table)),
     }.items():
         entries = [Entry(contender="upsertflow"), Entry(contender="delta-rs")]
         found[label] = contest(place, workload, entries, rounds=size.rounds)
@@ -333,6 +339,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "python_peers": python_peers,
     "variants": variants,
     "iceberg": iceberg,
+    "iceberg_changelog": iceberg_changelog,
     "hudi": hudi,
     "paimon": paimon,
 }

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
@@ -27,7 +28,7 @@ _BATCH_ROWS = 65_536
 class Rows(DataSource):
     """``batches`` micro-batches of ``rows`` commands over ``space`` keys, in ``splits`` splits.
 
-    ``shift`` is the first ``seq``.
+    ``shift`` is the first ``seq``. A batch read yields one micro-batch.
     """
 
     @classmethod
@@ -39,6 +40,9 @@ class Rows(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _RowsReader({name: int(value) for name, value in self.options.items()})
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _OneBatch(_RowsReader({name: int(value) for name, value in self.options.items()}))
 
 
 class _Range(InputPartition):
@@ -78,6 +82,17 @@ class _RowsReader(DataSourceStreamReader):
     def commit(self, end: dict[str, int]) -> None: ...
 
     def stop(self) -> None: ...
+
+
+class _OneBatch(DataSourceReader):
+    def __init__(self, rows: _RowsReader) -> None:
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        return self._rows.partitions({"batch": 0}, {"batch": 1})
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition)
 
 
 class Nowhere(DataSource):

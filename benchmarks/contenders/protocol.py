@@ -49,6 +49,7 @@ ALL = {
     "upsertflow on Spark": "benchmarks.contenders.spark_ours:SparkUpsertflow",
     "Delta on Spark": "benchmarks.contenders.spark_delta:SparkDelta",
     "Iceberg on Spark": "benchmarks.contenders.spark_iceberg:SparkIceberg",
+    "Iceberg changelog on Spark": "benchmarks.contenders.spark_iceberg:SparkIcebergChangelog",
     "Hudi on Spark": "benchmarks.contenders.spark_hudi:SparkHudi",
     "Paimon on Spark": "benchmarks.contenders.spark_paimon:SparkPaimon",
     "floors on Spark": "benchmarks.contenders.floors:SparkFloors",

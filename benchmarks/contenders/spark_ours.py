@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks import transport
 from benchmarks.contenders.spark import SparkContender
 from spark_upsert.table import Table
 
@@ -43,9 +45,16 @@ class SparkUpsertflow(SparkContender):
         return reader.option("startingVersion", self._first).load(self.path)
 
     def snapshot(self, files: list[Path]) -> dict[str, float]:
-        """Read the whole table, and the same rows from Parquet."""
+        """Read the whole table, the same rows from Parquet, and as many from a no-op source."""
+        self.spark.dataSource.register(transport.Rows)
+        rows, splits = self.workload.table_rows, os.cpu_count() or 1
+        no_op = self.spark.read.format("bench_rows").options(rows=rows, splits=splits)
         parquet = self.spark.read.parquet(*map(str, files))
-        return {"snapshot_s": _seconds_to_read(self.read()), "parquet_s": _seconds_to_read(parquet)}
+        return {
+            "snapshot_s": _seconds_to_read(self.read()),
+            "parquet_s": _seconds_to_read(parquet),
+            "no_op_s": _seconds_to_read(no_op.options(space=rows, shift=0).load()),
+        }
 
     def snapshot_of(self, path: str) -> float:
         """Read a whole table that lies elsewhere."""

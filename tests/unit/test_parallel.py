@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.parallel import in_order
+from spark_upsert import parallel
+from spark_upsert.parallel import ROWS_PER_THREAD, in_order, useful_threads
 from spark_upsert.table import Table
 
 
@@ -44,8 +45,20 @@ def test_an_error_comes_out_and_nothing_is_left_behind() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize(
+    ("rows", "useful"),
+    [(0, 1), (1, 1), (2 * ROWS_PER_THREAD - 1, 1), (2 * ROWS_PER_THREAD, 2), (1 << 40, 4)],
+)
+def test_few_rows_are_not_cut(rows: int, useful: int) -> None:
+    assert useful_threads(rows, 4) == useful
+    assert useful_threads(rows, 1) == 1
+
+
 @pytest.mark.parametrize("threads", [2, 3])
-def test_a_table_is_the_same_with_any_number_of_threads(tmp_path: Path, threads: int) -> None:
+def test_a_table_is_the_same_with_any_number_of_threads(
+    tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 10)
     dice = np.random.default_rng(1)
     columns = pa.schema({"k": pa.int64(), "v": pa.int64()})
     seq = pa.field("seq", pa.int64())
