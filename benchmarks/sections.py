@@ -57,7 +57,7 @@ QUICK = Size(
 )
 FULL = Size(
     table=10 * M,
-    far_table=10 * M,
+    far_table=M,
     slow_table=100 * K,
     tables=(100 * K, M, 10 * M, 100 * M),
     rounds=7,

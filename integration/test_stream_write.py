@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -289,6 +290,24 @@ def test_a_batch_that_spark_forgot_to_note_is_applied_once(
     assert (checkpoint / "commits" / "1").exists(), "Spark did not repeat the batch"
     assert orphans(path) == set(), "the repeated batch left its files behind"
     assert_sound(path)
+
+
+def test_a_kill_while_the_first_offset_is_noted_asks_for_no_manual_step(
+    spark: SparkSession, feed: Feed, path: Path, checkpoint: Path
+) -> None:
+    feed.add([row(1, 10, 0)])
+    write(spark, feed, path, checkpoint)
+    shutil.rmtree(path)
+    # What is left: the query has its name, and Spark's file of the first offset no end.
+    for folder in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / folder)
+    half_written = checkpoint / "offsets" / ".0.4f7c0b52.tmp"
+    half_written.parent.mkdir()
+    half_written.write_text("v1\n{")
+
+    write(spark, feed, path, checkpoint)
+    assert rows_of(path) == {(1,): (10,)}
+    assert len(epochs_of(path)) == 1
 
 
 def test_a_commit_that_raises_after_it_took_effect_counts_once(
