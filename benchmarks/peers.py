@@ -92,11 +92,11 @@ HUDI = Environment(
     packages=_ON_SPARK_3,
     jars=("org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0",),
 )
-"""Its bundle for Spark 4 is not in the central repository."""
+"""Maven did not find its bundles for Spark 4 when this was written."""
 PAIMON = Environment(
     spark="==3.5.*", packages=_ON_SPARK_3, jars=("org.apache.paimon:paimon-spark-3.5:0.9.0",)
 )
-"""The newest of its connectors for Spark that the central repository has."""
+"""The newest of its connectors for Spark that Maven found when this was written."""
 PYPAIMON = Environment(packages=("pypaimon>=2",))
 """Apart from the others: it asks for an old pyarrow."""
 OURS = Environment()

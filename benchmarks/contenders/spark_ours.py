@@ -70,6 +70,10 @@ class SparkUpsertflow(SparkContender):
             writer = changes.writeStream.format("noop").trigger(availableNow=True)
             place = f"{self._folder}/checkpoints/consumer-{count}-{index}-{time.time_ns()}"
             queries.append(writer.option("checkpointLocation", place).start())
+            # Spark gives a Python process ten seconds to report; sixteen that start at once on
+            # two cores may need more.
+            while queries[-1].status["message"].startswith("Initializing"):
+                time.sleep(0.02)
         for query in queries:
             query.awaitTermination()
         return {"seconds": time.perf_counter() - before}
