@@ -37,6 +37,8 @@ class SparkIceberg(SparkContender):
         "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.ice.type": "hadoop",
         "spark.sql.catalog.ice.warehouse": "{folder}/table",
+        # Otherwise a session does not see what the query's own session has committed.
+        "spark.sql.catalog.ice.cache-enabled": "false",
     }
 
     def create(self, rows: DataFrame) -> None:
