@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import os
 import pstats
+import statistics
 import time
 from collections import Counter
 from pathlib import Path
@@ -113,7 +114,7 @@ class Engine:
         shares = [(name, seconds / total) for name, seconds in own.most_common(12)]
         return {"total_s": total, "batches": len(batches) - 1, "functions": shares}
 
-    def age(self, batches: list[Path], fresh: str) -> dict[str, int]:
+    def age(self, batches: list[Path], fresh: str) -> dict[str, float]:
         """Apply batches as an epoch each, then write the rows there are to another table at once."""
         table = Table.create(
             self._path, self._workload.columns, keys=self._workload.key_names, sequence_by=["seq"]
@@ -129,7 +130,12 @@ class Engine:
             fresh, self._workload.columns, keys=self._workload.key_names, sequence_by=["seq"]
         )
         once.append(rows)
-        return {"rows": len(rows), "runs": table.log.head().run_count}
+        return {
+            "rows": len(rows),
+            "runs": table.log.head().run_count,
+            "engine_table_s": _seconds_to_read(table),
+            "engine_fresh_s": _seconds_to_read(once),
+        }
 
     def versions(self) -> dict[str, str]:
         from spark_upsert import __version__
@@ -138,3 +144,14 @@ class Engine:
 
     def close(self) -> None:
         self._table = None
+
+
+def _seconds_to_read(table: Table) -> float:
+    """Read a whole table several times, and return the median."""
+    took = []
+    for _ in range(5):
+        before = time.perf_counter()
+        for _ in table.at().read():
+            pass
+        took.append(time.perf_counter() - before)
+    return statistics.median(took)
