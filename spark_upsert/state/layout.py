@@ -64,7 +64,7 @@ class Layout:
 
     def text_blocks_at(self, positions: Numbers) -> Numbers:
         """Return the blocks of the bytes of texts, whose offsets are verified."""
-        if self.is_nested or not self.is_text or self.data is None:
+        if not self.is_text or self.data is None:
             return NO_BLOCKS
         begins, ends = self.offsets[positions], self.offsets[positions + 1]
         filled = ends > begins
@@ -90,6 +90,6 @@ class Layout:
 
     def text_ranges_of(self, start: int, stop: int) -> Iterator[Range]:
         """Yield the range of the bytes of texts, whose offsets are verified."""
-        if not self.is_nested and self.is_text and self.data is not None:
+        if self.is_text and self.data is not None:
             low, high = int(self.offsets[start]), int(self.offsets[stop])
             yield self.data + low, self.data + high

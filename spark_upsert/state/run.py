@@ -219,10 +219,6 @@ class Run:
         indices = pa.array(positions)
         return [self._layout(name).array.take(indices) for name in names]
 
-    def type_of(self, name: str) -> pa.DataType:
-        """Return the type in which a column is stored here."""
-        return self._batch.schema.field(name).type
-
     def verify(self) -> None:
         """Verify every block."""
         self._verify(np.arange(len(self._blocks)))
