@@ -1,4 +1,4 @@
-"""``python -m benchmarks --quick``: measure, and write ``docs/benchmarks/report.md``."""
+"""``python -m benchmarks --full``: measure, and write ``docs/benchmarks/report.md``."""
 
 from __future__ import annotations
 
@@ -40,14 +40,23 @@ def arguments(given: list[str]) -> argparse.Namespace:
         "--only", help=f"some of: {','.join(SECTIONS)}; the others stay as they are"
     )
     parser.add_argument("--report", action="store_true", help="only write the report anew")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="default: docs/benchmarks, and a folder of its own in there for a form that is not full",
+    )
     parser.add_argument(
         "--cache",
         type=Path,
         default=ROOT / ".bench",
         help="keeps environments, jars and generated rows (default: .bench)",
     )
-    return parser.parse_args(given)
+    options = parser.parse_args(given)
+    if options.output is None:
+        # What stands in the repository is a full form; a quick look must not replace it.
+        report = ROOT / "docs" / "benchmarks"
+        options.output = report if options.size == "full" else report / options.size
+    return options
 
 
 def main(given: list[str]) -> int:
@@ -83,6 +92,7 @@ def main(given: list[str]) -> int:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     write_report(found, options.output)
+    print(options.output / "report.md")
     return 0
 
 

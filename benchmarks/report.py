@@ -70,9 +70,9 @@ def _machine(found: dict[str, Any]) -> list[str]:
         lines += [
             "",
             (
-                f"**The machine was busy with other work: its load was up to {busiest:.0f} when a "
-                "section began.** Ratios of what ran in turn still tell something, absolute figures "
-                "and spreads little. Measure again on an idle machine."
+                f"**The load of the machine was up to {busiest:.0f} when a section began**, the end "
+                "of the section before it included. If there was other work, too, ratios of what ran "
+                "in turn still tell something, absolute figures and spreads little."
             ),
         ]
     return lines

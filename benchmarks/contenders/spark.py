@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ POLLING_MS = 200
 """How often an idle query looks for work: rarely, because its rival is being timed."""
 
 
-class SparkContender:
+class SparkContender(ABC):
     """A table on Spark. Who inherits says how to load, upsert and read it."""
 
     conf: ClassVar[Mapping[str, str]] = {}
@@ -72,28 +73,29 @@ class SparkContender:
 
     # -- what differs --------------------------------------------------------------------
 
+    @abstractmethod
     def create(self, rows: DataFrame) -> None:
         """Make the table of the initial rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start_upserts(self, rows: DataFrame, checkpoint: str) -> StreamingQuery:
         """Start the query that applies each micro-batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def note_start(self) -> None:
         """Note the version of the loaded table."""
 
+    @abstractmethod
     def stream_changes(self) -> DataFrame | None:
         """Return the changes since `note_start` as a stream, None if there is no such thing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self) -> DataFrame:
         """Return the table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_changes(self) -> DataFrame | None:
         """Return the changes since `open`, with ``_change_type`` and ``_commit_version``."""
-        raise NotImplementedError
 
     # -- what does not -------------------------------------------------------------------
 

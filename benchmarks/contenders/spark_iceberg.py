@@ -56,6 +56,9 @@ class SparkIceberg(SparkContender):
         writer = rows.writeStream.foreachBatch(merge)
         return writer.option("checkpointLocation", checkpoint).start()
 
+    def note_start(self) -> None:
+        pass
+
     def stream_changes(self) -> None:
         return None
 
