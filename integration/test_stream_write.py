@@ -188,7 +188,7 @@ FULL: Row = {
     "text": "full",
 }
 EMPTY_ONES: Row = {"list": [], "map": [], "struct": {"at": None, "tags": []}, "text": ""}
-NULLS: Row = {"list": None, "map": None, "struct": None, "text": "not a tombstone"}
+NULLS: Row = {"list": None, "map": None, "struct": None, "text": None}
 
 
 def test_nested_and_null_values_come_back_as_they_went_and_only_changes_show(
@@ -219,15 +219,16 @@ def test_nested_and_null_values_come_back_as_they_went_and_only_changes_show(
     assert sorted((c["k"], c["_diff"]) for c in changed) == [(0, -1), (0, 1), (2, -1), (2, 1)]
 
 
-def test_a_row_of_nulls_is_a_tombstone_unless_a_column_says_otherwise(
+def test_a_row_of_nulls_is_a_row_unless_an_option_makes_it_a_delete(
     spark: SparkSession, feed: Feed, path: Path, tmp_path: Path
 ) -> None:
     feed.add([row(1, 5, 1), row(2, 6, 2)], [{"k": 1, "v": None, "seq": 3, "gone": False}])
-    write(spark, feed, path, tmp_path / "c1", keys="k", sequenceBy="seq", columnList="k,v")
-    write(spark, feed, tmp_path / "kept", tmp_path / "c2")
+    plain: Row = {"keys": "k", "sequenceBy": "seq", "columnList": "k,v"}
+    write(spark, feed, path, tmp_path / "c1", **plain)
+    write(spark, feed, tmp_path / "shorter", tmp_path / "c2", **plain, nullsAsDeletes=True)
 
-    assert rows_of(path) == {(2,): (6,)}
-    assert rows_of(tmp_path / "kept") == {(1,): (None,), (2,): (6,)}
+    assert rows_of(path) == {(1,): (None,), (2,): (6,)}
+    assert rows_of(tmp_path / "shorter") == {(2,): (6,)}
 
 
 def test_complete_mode_replaces_the_table_and_retracts_what_is_gone(

@@ -58,6 +58,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "until a later row of its key clears it. Fixed by the first write. Default `fail`.",
     "errorColumn": "With `onError=inline`: the name of the column of errors. Default `error`.",
     "applyAsDeletes": "Boolean column that marks deletes. Not stored unless `columnList` names it.",
+    "nullsAsDeletes": "Whether a row whose values are all null, keys and order apart, is a delete "
+    "and not a row of nulls. Default `false`.",
     "columnList": "Comma-separated columns to store. Default: all but `applyAsDeletes`.",
     "exceptColumnList": "Comma-separated columns not to store.",
     "mergeSchema": "Whether the table may gain columns and widen types. Default `false`.",
@@ -264,6 +266,7 @@ class EnvelopeOptions:
     """``keyFormat``, ``keySchema``, ``valueFormat`` and ``valueSchema``."""
     schema_ids: Mapping[str, int | None]
     """By ``key`` and ``value``."""
+    nulls_as_deletes: bool
 
     @classmethod
     def parse(cls, options: Options) -> EnvelopeOptions:
@@ -279,15 +282,17 @@ class EnvelopeOptions:
                     hint="add .option('envelope', 'kafka') for records of Kafka, or drop it.",
                 )
         if kind is not EnvelopeKind.UPSERT:
-            options.refuse(
-                "applyAsDeletes",
-                f"has no meaning with the envelope '{kind.value}', which marks deletes itself",
-                hint="drop it.",
-            )
+            for name in ("applyAsDeletes", "nullsAsDeletes"):
+                options.refuse(
+                    name,
+                    f"has no meaning with the envelope '{kind.value}', which marks deletes itself",
+                    hint="drop it.",
+                )
         return cls(
             kind=kind,
             payloads={name: options.text(name) for name in names if not name.endswith("Id")},
             schema_ids={side: options.number(f"{side}SchemaId") for side in sides},
+            nulls_as_deletes=options.flag("nullsAsDeletes"),
         )
 
 

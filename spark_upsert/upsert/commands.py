@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.engines import Engine, Rule
-from spark_upsert.errors import DataError, SchemaError
+from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.hashing import RAW_KEY_SEED, hash_keys
 from spark_upsert.names import find_column
 from spark_upsert.schema import (
@@ -313,8 +313,8 @@ def _quarantine_columns(raw_keys: pa.Array, decoded: Decoded, faults: _Faults) -
     return [raw_keys, values, faults.reasons, pa.nulls(count, pa.uint64())]
 
 
-def _all_null(keys: Sequence[pa.Array]) -> Mask:
-    return ~np.logical_or.reduce([_valid(key, len(key)) for key in keys])
+def _all_null(columns: Sequence[pa.Array]) -> Mask:
+    return ~np.logical_or.reduce([_valid(column, len(column)) for column in columns])
 
 
 def _valid(column: pa.Array | None, count: int) -> Mask:
@@ -384,8 +384,9 @@ def _as_text(value: Any) -> str:
 class UpsertEnvelope:
     """The envelope of plain columns.
 
-    A row is a tombstone if the ``applyAsDeletes`` column says so or, without that option, if
-    all of its value columns are null (the order columns apart).
+    A row is a tombstone if the column ``deletes`` says so. A row of nulls is a row, unless
+    ``nulls_as_deletes``: then it is a tombstone if all of its values are null, the order columns
+    apart.
 
     Parameters
     ----------
@@ -396,24 +397,61 @@ class UpsertEnvelope:
         Names of the order columns in the rows.
     deletes : str or None
         Name of the boolean column that marks tombstones.
+    nulls_as_deletes : bool
+        Whether a row without values is a tombstone. Goes without ``deletes``.
+
+    Raises
+    ------
+    OptionError
+        There would be two ways to say a delete, or none.
     """
 
     schema: TableSchema
     sources: Mapping[str, str]
     order: tuple[str, ...]
     deletes: str | None
+    nulls_as_deletes: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.nulls_as_deletes:
+            return
+        if self.deletes is not None:
+            raise OptionError(
+                f"options 'nullsAsDeletes' and 'applyAsDeletes={self.deletes}' contradict each "
+                "other: one says that a row of nulls is a delete, the other that it is a row.",
+                hint="give one of them.",
+                option="nullsAsDeletes",
+            )
+        if not self._judged:
+            raise OptionError(
+                "option 'nullsAsDeletes' needs a column whose null can say a delete, found none "
+                "beside the keys and the order.",
+                hint="mark the deletes in a boolean column, and name it by 'applyAsDeletes'.",
+                option="nullsAsDeletes",
+            )
+
+    @property
+    def _judged(self) -> list[str]:
+        """The columns of the rows that are all null in a row without values."""
+        given = (name for name in self.schema.values if name in self.sources)
+        return [name for name in given if self.sources[name] not in self.order]
 
     @classmethod
     def matching(
-        cls, schema: TableSchema, incoming: pa.Schema, *, deletes: str | None
+        cls,
+        schema: TableSchema,
+        incoming: pa.Schema,
+        *,
+        deletes: str | None,
+        nulls_as_deletes: bool = False,
     ) -> UpsertEnvelope:
         """Find the columns of a table among those of rows, by name.
 
         Raises
         ------
         SchemaError
-            A column is missing: its values would be null, and without other values the rows
-            would be deletes. Or there is one that the table does not have.
+            A column is missing: its values would be null. Or there is one that the table does
+            not have.
         """
         names = incoming.names
         order = [find_column(f.name, names, role="sequenceBy column") for f in schema.order]
@@ -444,6 +482,7 @@ class UpsertEnvelope:
             sources=sources,
             order=tuple(order),
             deletes=marks[0] if marks else None,
+            nulls_as_deletes=nulls_as_deletes,
         )
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -466,11 +505,6 @@ class UpsertEnvelope:
         if self.deletes is not None:
             flags = batch.column(self.deletes).fill_null(False)
             return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
-        all_null = np.ones(batch.num_rows, dtype=np.bool_)
-        judged = [n for n in self.schema.values if self.sources.get(n) not in self.order]
-        present = [columns[name] for name in judged if name in columns]
-        if not judged or any(column.null_count == 0 for column in present):
+        if not self.nulls_as_deletes:
             return np.zeros(batch.num_rows, dtype=np.bool_)
-        for column in present:
-            all_null &= column.is_null().to_numpy(zero_copy_only=False)
-        return all_null
+        return _all_null([columns[name] for name in self._judged])

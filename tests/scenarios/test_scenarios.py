@@ -12,7 +12,8 @@ files and checksums are printed as ``*``.
 directive                  input and output
 =========================  ==================================================================
 ``table``                  makes a table; ``scope``, ``keys`` and ``order`` (numbers of
-                           columns), ``deletes=null`` (rows without values delete)
+                           columns), ``deletes`` (``gone``: rows without values are marked as
+                           deletes; ``none``: nothing is; ``null``: ``nullsAsDeletes``)
 ``epoch``                  commands, with ``batch`` and ``task`` as separators; prints the
                            version and the counters that are not zero. ``transaction=w/7``,
                            ``overwrite=yes``, ``unordered=yes``
@@ -180,11 +181,11 @@ class Runner:
 
     def do_rows(self, lines: Sequence[str], version: str = "") -> list[str]:
         rows = self.table.snapshot(int(version) if version else None).to_pylist()
-        return sorted(f"{self._key(row)}={row['v']}" for row in rows)
+        return sorted(f"{self._key(row)}={_shown(row['v'])}" for row in rows)
 
     def do_changes(self, lines: Sequence[str], show: str = "none", **span: str) -> list[str]:
         return [
-            f"({self._key(row)},{row['v']},{row['_commit_version']},{row['_diff']:+d})"
+            f"({self._key(row)},{_shown(row['v'])},{row['_commit_version']},{row['_diff']:+d})"
             for row in self._changes(show, span)
         ]
 
@@ -262,6 +263,7 @@ class Runner:
             sources={name: name for name in self.schema.columns.names},
             order=tuple(field.name for field in self.schema.order),
             deletes="gone" if self.deletes == "gone" else None,
+            nulls_as_deletes=self.deletes == "null",
         )
         return envelope.commands(batch)
 
@@ -285,7 +287,11 @@ class Runner:
         return sorted(rows, key=lambda r: (r["_commit_version"], self._key(r), r["_diff"]))
 
     def _key(self, row: dict[str, object]) -> str:
-        return ",".join(NOTHING if row[k] is None else str(row[k]) for k in self.schema.keys)
+        return ",".join(_shown(row[key]) for key in self.schema.keys)
+
+
+def _shown(value: object) -> str:
+    return NOTHING if value is None else str(value)
 
 
 SCENARIOS = [scenario for file in FILES for scenario in scenarios_of(file)]

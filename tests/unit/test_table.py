@@ -14,6 +14,7 @@ from spark_upsert.errors import DataLossError, SchemaError, TableNotFoundError
 from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.table import Table
+from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert.upsert.epoch import Epoch
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
@@ -112,6 +113,19 @@ def test_a_column_that_cannot_mark_deletes_is_refused(
             pa.table({"id": [1], "name": ["x"], "price": [1], "gone": [True]}), deletes=deletes
         )
     assert text in str(caught.value)
+
+
+def test_a_row_of_nulls_is_a_row_unless_it_is_said_to_delete(tmp_path: Path) -> None:
+    table = orders(tmp_path)
+    rows = pa.table({"id": [1], "name": pa.nulls(1, pa.string()), "price": pa.nulls(1, pa.int64())})
+    table.append(rows)
+    assert table.snapshot().to_pylist() == [{"id": 1, "name": None, "price": None}]
+    schema = table.log.head().schema
+    table.append(
+        rows,
+        envelope=UpsertEnvelope.matching(schema, rows.schema, deletes=None, nulls_as_deletes=True),
+    )
+    assert table.snapshot().num_rows == 0
 
 
 def test_columns_may_stand_in_any_order_and_case(tmp_path: Path) -> None:

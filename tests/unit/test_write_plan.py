@@ -18,6 +18,7 @@ TYPES: dict[str, pa.DataType] = {
     "long": pa.int64(),
     "double": pa.float64(),
     "text": pa.string(),
+    "flag": pa.bool_(),
     "none": pa.null(),
     "list": pa.list_(pa.int32()),
     "struct": pa.struct([pa.field("a", pa.int32())]),
@@ -108,6 +109,22 @@ def test_a_first_write_that_cannot_be_right_makes_no_table(
     with pytest.raises((OptionError, SchemaError), match=message):
         plan(tmp_path / "table", given, columns)
     assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "message"),
+    [
+        ({"applyAsDeletes": "gone"}, "k int, v int, gone flag", "contradict each other"),
+        ({"sequenceBy": "v"}, "k int, v int", "needs a column whose null can say a delete"),
+        ({"envelope": "debezium"}, "k int", "'nullsAsDeletes' has no meaning"),
+    ],
+    ids=["two ways to say a delete", "no way to say a delete", "events that say it themselves"],
+)
+def test_nulls_as_deletes_that_cannot_be_meant_are_refused(
+    tmp_path: Path, given: Given, columns: str, message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        plan(tmp_path / "table", {"keys": "k", "nullsAsDeletes": "true", **given}, columns)
 
 
 OWN = "k long, v int, seq long"

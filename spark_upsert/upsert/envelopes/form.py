@@ -76,6 +76,8 @@ class UpsertForm:
     """The columns of the rows."""
     deletes: str | None
     """The boolean column that marks deletes."""
+    nulls_as_deletes: bool = False
+    """Whether a row whose values are all null is a delete."""
     keys: tuple[str, ...] = ()
     sequence_by: tuple[str, ...] = ()
     scope: Scope = Scope.TABLE
@@ -101,6 +103,7 @@ class UpsertForm:
             sources={find_column(name, own, role="column"): name for name in columns.names},
             order=order_names(schema, self.orders),
             deletes=self.deletes,
+            nulls_as_deletes=self.nulls_as_deletes,
         )
 
 

@@ -30,7 +30,9 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
     """
     match options.kind:
         case EnvelopeKind.UPSERT:
-            return UpsertForm(others=rows, deletes=deletes)
+            return UpsertForm(
+                others=rows, deletes=deletes, nulls_as_deletes=options.nulls_as_deletes
+            )
         case EnvelopeKind.DEBEZIUM:
             return DebeziumForm(rows)
         case EnvelopeKind.KAFKA:
