@@ -17,6 +17,7 @@ from typing import TypeVar
 from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.handed_down import missing_path, users_own
 from spark_upsert.schema import ErrorPolicy, Scope
 from spark_upsert.state.retention.leases import require_name
 from spark_upsert.state.retention.policy import LEASE_MS
@@ -130,7 +131,7 @@ class Options:
         self.storage: dict[str, str] = {}
         self._columns: dict[str, dict[str, str]] = {name: {} for name in families.values()}
         self._values: dict[str, str] = {}
-        for name, value in given.items():
+        for name, value in users_own(given).items():
             if name.lower().startswith(STORAGE_PREFIX):
                 self.storage[name[len(STORAGE_PREFIX) :].lower()] = value
                 continue
@@ -141,7 +142,7 @@ class Options:
                 continue
             own = by_fold.get(fold(name))
             if own is None:
-                raise OptionError.unknown(name, known)
+                raise _unknown(name, known)
             if self._values.get(own, value) != value:
                 raise OptionError(
                     f"option '{own}' is given twice, as {self._values[own]!r} and {value!r}.",
@@ -228,9 +229,20 @@ class Options:
         """Return the table's path."""
         path = self.text("path")
         if path is None:
-            raise OptionError.missing("path", "where the table lies")
+            raise missing_path()
         # A task may run in another folder than the driver: a relative path is the driver's.
         return path if ":/" in path else os.path.abspath(path)
+
+
+def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
+    """Return the error of a name that is not ``known``; perhaps the other side knows it."""
+    for side, others in (("writes", WRITE_OPTIONS), ("reads", READ_OPTIONS)):
+        own = next((other for other in others if fold(other) == fold(name)), None)
+        if own is not None:
+            return OptionError(
+                f"option '{own}' belongs to {side} only.", hint="drop it here.", option=name
+            )
+    return OptionError.unknown(name, known)
 
 
 def _split_names(option: str, text: str) -> tuple[str, ...]:

@@ -37,9 +37,26 @@ refuses output mode `update` for Python sinks: write the aggregation in `complet
 """
 
 
+_SQL = """
+## In SQL
+
+Spark hands none of a catalog table's options over: `SELECT`, `INSERT`, `saveAsTable` and `toTable` on it do not know its
+path, and say so. What works:
+
+```sql
+CREATE TEMPORARY VIEW orders USING upsertflow OPTIONS (path '/lake/orders');   -- to read, and to INSERT INTO
+SELECT * FROM a_catalog_table WITH (path='/lake/orders');
+INSERT INTO a_catalog_table WITH (path='/lake/orders') VALUES (1, 'a');
+```
+
+and `spark.read.option("path", "/lake/orders").table("a_catalog_table")`. What Spark itself adds (the name of a query, provider,
+location, owner and comment of a table) is passed over.
+"""
+
+
 def reference() -> str:
     """Return the whole page."""
-    return _HEAD + _WRITES + _table(WRITE_OPTIONS) + _READS + _table(READ_OPTIONS)
+    return _HEAD + _WRITES + _table(WRITE_OPTIONS) + _READS + _table(READ_OPTIONS) + _SQL
 
 
 def _table(options: Mapping[str, str]) -> str:

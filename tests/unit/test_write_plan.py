@@ -80,7 +80,11 @@ FIRST_WRITES: dict[str, tuple[Given, str, str]] = {
     ),
     "columns that only case tells apart": ({"keys": "k"}, "k int, K int", "may stand once"),
     "an unknown option": ({"key": "k"}, "k int", "(?s)unknown option 'key'.*Did you mean 'keys'"),
-    "an option of reads": ({"keys": "k", "splits": "2"}, "k int", "unknown option 'splits'"),
+    "an option of reads": (
+        {"keys": "k", "splits": "2"},
+        "k int",
+        "option 'splits' belongs to reads only",
+    ),
     "an option twice": (
         {"keys": "k", "sequenceBy": "k", "sequence_by": "v"},
         "k int, v int",

@@ -1,0 +1,71 @@
+"""What Spark hands down beside the options that its user gave, and where it keeps them back.
+
+=====================================  =====================================================
+name                                   where it comes from
+=====================================  =====================================================
+``queryname``                          ``writeStream.queryName``
+``location``, ``provider``, ``owner``  ``CREATE TABLE`` without columns, with
+``comment``, ``option.X``              every given ``X`` a second time
+``paths``                              ``load`` with several paths; no table has several
+=====================================  =====================================================
+
+A catalog table keeps its options to itself: ``SELECT``, ``INSERT``, ``saveAsTable`` and
+``toTable`` hand none of them over, the path included.
+
+Only these names, in these forms, are passed over, so that a typo stays an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from spark_upsert.errors import OptionError
+
+_NAMES = frozenset({"queryname", "location", "provider", "owner", "comment"})
+_REPEATED = "option."
+
+
+def users_own(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that a user gave.
+
+    Raises
+    ------
+    OptionError
+        Several paths are given.
+    """
+    by_lower = {name.lower(): value for name, value in given.items()}
+    if "paths" in by_lower:
+        raise _several_paths(by_lower["paths"])
+    return {name: value for name, value in given.items() if not _is_sparks(name.lower(), by_lower)}
+
+
+def _is_sparks(name: str, given: Mapping[str, str]) -> bool:
+    if name.startswith(_REPEATED):
+        return given.get(name.removeprefix(_REPEATED)) == given[name]
+    return name in _NAMES
+
+
+def _several_paths(text: str) -> OptionError:
+    try:
+        paths = json.loads(text)
+    except ValueError:  # An option of that name, given by hand.
+        paths = [text]
+    return OptionError(
+        f"expected the path of one table, and found {len(paths)} paths: {', '.join(paths)}.",
+        hint="load each path by itself, and join the results with union.",
+        option="paths",
+    )
+
+
+def missing_path() -> OptionError:
+    """Return the error of a read or write without a path, which names what works."""
+    return OptionError(
+        "the option 'path' is required (where the table lies), but was not given. Spark hands none "
+        "of a catalog table's options over, its location included.",
+        hint='add .option("path", ...). In SQL: CREATE TEMPORARY VIEW v USING upsertflow OPTIONS '
+        "(path '...'), or name the path where a catalog table is used: FROM t WITH (path='...'), "
+        'INSERT INTO t WITH (path=\'...\'), spark.read.option("path", ...).table("t"). Write with '
+        ".save(path) and .start(path) instead of saveAsTable and toTable.",
+        option="path",
+    )
