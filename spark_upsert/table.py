@@ -233,7 +233,7 @@ class Table:
             if epoch.transaction is not None and head.has(epoch.transaction):
                 return None
             self._require_unfenced(epoch, head)
-            return epoch.seal(head)
+            return epoch.seal(head, self.log.commits(epoch.base.manifest.upper, head.upper))
 
         committed = self.log.append(propose)
         if committed is None:
@@ -329,7 +329,9 @@ class Table:
                     return None
                 if not is_applicable(head, merged.taken) or not merged.is_safe(self.store, head):
                     return None
-                mark = higher_mark(merged.low_water, head.low_water, head.schema)
+                mark = merged.low_water and higher_mark(
+                    merged.low_water, head.low_water, head.schema
+                )
                 return Commit(
                     version=0,
                     kind=Kind.COMPACT,

@@ -385,6 +385,39 @@ def _() -> Patch:
     return wrapped(epoch, "classify", classify)
 
 
+@bug(
+    "late commands are judged again only if the mark moved",
+    promises.test_p4_a_delete_forgotten_below_the_mark_brings_no_key_back,
+)
+def _() -> Patch:
+    def applied(original: Any, before: Any, commit: Any) -> Manifest:
+        after: Manifest = original(before, commit)
+        moved = before is not None and after.low_water != before.low_water
+        return after if before is None or moved else replace(after, forgot=before.forgot)
+
+    return wrapped(log_module, "apply", applied)
+
+
+@bug(
+    "late commands are not judged again at the commit",
+    promises.test_p4_a_delete_that_is_forgotten_meanwhile_brings_no_key_back,
+)
+def _() -> Patch:
+    return patch.object(epoch, "_reject_late", lambda base, newest, staged: staged)
+
+
+@bug(
+    "a file of deletes that newer runs hold is written again and again",
+    promises.test_p7_a_delete_that_cannot_be_forgotten_is_not_written_again_for_ever,
+)
+def _() -> Patch:
+    def merged(original: Any, *args: Any, **how: Any) -> Any:
+        made = original(*args, **how)
+        return replace(made, added=tuple(replace(part, is_held=False) for part in made.added))
+
+    return wrapped(promises, "merge", merged)
+
+
 # -- what readers see ----------------------------------------------------------------------
 
 
@@ -509,7 +542,28 @@ def _() -> Patch:
     promises.test_p5_every_row_is_counted_under_its_reason,
 )
 def _() -> Patch:
-    return patch.object(epoch.Epoch, "_changed_since", lambda self, head: (False, None))
+    def seal(original: Any, self: Any, head: Any, between: Any) -> Commit:
+        commit: Commit = original(self, head, ())
+        return commit
+
+    return wrapped(epoch.Epoch, "seal", seal)
+
+
+@bug(
+    "what another writer did is sought in what a compaction has left of it",
+    promises.test_p5_every_row_is_counted_under_its_reason,
+)
+def _() -> Patch:
+    def seal(original: Any, self: Any, head: Any, between: Any) -> Commit:
+        left = {part.file.path for part in head.slices}
+        kept = [
+            replace(commit, added=tuple(file for file in commit.added if file.path in left))
+            for commit in between
+        ]
+        commit: Commit = original(self, head, kept)
+        return commit
+
+    return wrapped(epoch.Epoch, "seal", seal)
 
 
 @bug("a key in two tasks is counted twice", promises.test_p5_every_row_is_counted_under_its_reason)

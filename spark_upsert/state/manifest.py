@@ -48,6 +48,9 @@ class Slice:
     epochs: Interval
     index: int = 0
     """Position among the files of the same epochs."""
+    is_held: bool = False
+    """Whether newer runs hold the keys of all deletes that are left in it: none can be forgotten
+    before it is merged with those."""
 
     def overlaps(self, lower: int, upper: int) -> bool:
         """Return whether some entry may have its hash in ``[lower, upper)``."""
@@ -56,12 +59,13 @@ class Slice:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that stands in a checkpoint."""
-        return {
+        record = {
             **self.file.to_json(),
             "live": [f"{self.hash_lower:016x}", f"{self.hash_upper:016x}"],
             "epochs": [self.epochs.lower, self.epochs.upper],
             "index": self.index,
         }
+        return {**record, "held": True} if self.is_held else record
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Slice:
@@ -73,6 +77,7 @@ class Slice:
             hash_upper=int(record["live"][1], 16),
             epochs=Interval(lower=Epoch(lower), upper=Epoch(upper)),
             index=record["index"],
+            is_held=record.get("held", False),
         )
 
 
@@ -115,7 +120,7 @@ class Commit:
     properties: Mapping[str, str] | None = None
     """The table's properties, where a version sets them."""
     low_water: str | None = None
-    """The low-water mark that a compaction raises (`tombstones`)."""
+    """The low-water mark behind a compaction that forgot deletes (`tombstones`)."""
     since: int = 0
     """The frontier that an expiry advances (`Manifest.since`)."""
     fence: int = 0
@@ -212,6 +217,8 @@ class Manifest:
     properties: Mapping[str, str] = field(default_factory=dict)
     low_water: str | None = None
     """Order key up to which deletes are forgotten (`tombstones`)."""
+    forgot: int = 0
+    """The last version that forgot deletes, be it without raising the mark."""
     token: str = ""
     """That of the version's commit: tells whether the log still holds this very version."""
     since: int = 0
@@ -270,6 +277,7 @@ class Manifest:
             "live_rows": self.live_rows,
             "properties": dict(self.properties),
             "low_water": self.low_water,
+            "forgot": self.forgot,
             "token": self.token,
             "since": self.since,
             "fence": self.fence,
@@ -287,6 +295,7 @@ class Manifest:
             live_rows=record["live_rows"],
             properties=record.get("properties", {}),
             low_water=record.get("low_water"),
+            forgot=record.get("forgot", 0),
             token=record.get("token", ""),
             since=record.get("since", 0),
             fence=record.get("fence", 0),
@@ -339,6 +348,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         live_rows=commit.live_rows,
         properties=manifest.properties if commit.properties is None else commit.properties,
         low_water=None if commit.kind is Kind.OVERWRITE else commit.low_water or manifest.low_water,
+        forgot=manifest.forgot if commit.low_water is None else commit.version,
         token=commit.token,
         since=max(manifest.since, commit.since),
         fence=max(manifest.fence, commit.fence),

@@ -8,6 +8,9 @@ The driver seals. The tasks' counts add up exactly, except for keys that stand i
 one task, or that another writer changed since. Those keys, and only those, are judged again
 against the newest version. So a commit costs a look at the hashes of its own runs, and a
 lost race costs the rows that both writers touched.
+
+What others changed is what their commits added, not what the newest version still holds: of a
+delete that a compaction has forgotten since, nothing is left there.
 """
 
 from __future__ import annotations
@@ -131,8 +134,14 @@ class Epoch:
     overwrite: bool = False
     allow_unordered: bool = False
 
-    def seal(self, head: Manifest) -> Commit:
+    def seal(self, head: Manifest, between: Iterable[Commit]) -> Commit:
         """Return the commit that makes the epoch visible right behind ``head``.
+
+        Parameters
+        ----------
+        head : Manifest
+        between : iterable of Commit
+            The versions behind the base up to ``head``. Read only if something was staged.
 
         Raises
         ------
@@ -140,14 +149,15 @@ class Epoch:
             Without order keys, two tasks hold different values of one key.
         """
         newest = Snapshot(self.base.store, head)
-        if head.low_water not in (None, self.base.manifest.low_water) and not self.overwrite:
+        if head.forgot > self.base.manifest.version and not self.overwrite:
             staged = tuple(_reject_late(self.base, newest, part) for part in self.staged)
-            return replace(self, staged=staged)._seal(head, newest)
-        return self._seal(head, newest)
+            return replace(self, staged=staged)._seal(newest, between)
+        return self._seal(newest, between)
 
-    def _seal(self, head: Manifest, newest: Snapshot) -> Commit:
+    def _seal(self, newest: Snapshot, between: Iterable[Commit]) -> Commit:
+        head = newest.manifest
         counters = sum((part.counters for part in self.staged), EMPTY)
-        for rows, chosen in self._contested(head):
+        for rows, chosen in self._contested(head, between):
             counters += self._recount(newest, rows, chosen)
         if self.overwrite:
             counters += Counters(retracted=head.live_rows - counters.result_count)
@@ -163,34 +173,29 @@ class Epoch:
             live_rows=head.live_rows + counters.live_delta,
         )
 
-    def _contested(self, head: Manifest) -> Iterator[tuple[Rows, npt.NDArray[np.int64]]]:
+    def _contested(
+        self, head: Manifest, between: Iterable[Commit]
+    ) -> Iterator[tuple[Rows, npt.NDArray[np.int64]]]:
         """Yield the commands whose counts do not simply add up, range by range of the hash."""
         writing = [part for part in self.staged if part.files]
-        is_rewritten, newer = self._changed_since(head)
-        if not writing or (len(writing) == 1 and not newer and not is_rewritten):
+        if not writing:
             return
+        epochs = [commit for commit in between if commit.is_epoch]
+        is_rewritten = any(commit.kind is Kind.OVERWRITE for commit in epochs)
+        slices = tuple(part for commit in epochs for part in commit.slices())
+        if len(writing) == 1 and not slices and not is_rewritten:
+            return
+        newer = Snapshot(self.base.store, replace(head, slices=slices))
         total = sum(file.rows for part in writing for file in part.files)
         for lower, upper in even_cuts(1 + total // SEAL_ROWS):
             rows = self._rows(head, writing, lower, upper)
             if is_rewritten:
                 chosen = np.arange(len(rows))
             else:
-                others = [part.hashes for part, _ in newer.parts(lower, upper)] if newer else []
+                others = [part.hashes for part, _ in newer.parts(lower, upper)]
                 chosen = np.flatnonzero(_shared(rows.hashes, others))
             if len(chosen):
                 yield rows, chosen
-
-    def _changed_since(self, head: Manifest) -> tuple[bool, Snapshot | None]:
-        """Return whether the past was replaced, and the entries that are newer than the base."""
-        base = self.base.manifest
-        if head.version == base.version:
-            return False, None
-        if base.slices and not any(s.epochs.lower <= base.version for s in head.slices):
-            return True, None
-        newer = tuple(s for s in head.slices if s.epochs.upper > base.upper)
-        if not newer:
-            return False, None
-        return False, Snapshot(self.base.store, replace(head, slices=newer))
 
     def _rows(self, head: Manifest, staged: Sequence[Staged], lower: int, upper: int) -> Rows:
         """Return the staged commands with hashes in a range, in the order of the tasks."""
@@ -222,10 +227,10 @@ class Epoch:
 
 
 def _reject_late(base: Snapshot, newest: Snapshot, staged: Staged) -> Staged:
-    """Take out commands that a low-water mark, raised since they were staged, rejects.
+    """Take out commands that are late since a compaction forgot deletes.
 
-    Rare: a compaction forgot deletes while the epoch was under way. The runs that hold such
-    commands are written again without them.
+    Rare: it did so while the epoch was under way. The runs that hold such commands are written
+    again without them.
     """
     schema = newest.manifest.schema
     files, counters = [], staged.counters

@@ -21,7 +21,7 @@ from spark_upsert.errors import CorruptionError, DataError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import Scope
 from spark_upsert.state import log as log_module
-from spark_upsert.state.compaction import choose, merge
+from spark_upsert.state.compaction import Merged, choose, merge
 from spark_upsert.state.log import Log
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.state.run import RUNS
@@ -91,6 +91,11 @@ def merge_neighbours(table: Table) -> None:
     head = table.log.head()
     for job in choose(head, fanout=2)[:1]:
         table.commit_merges([merge(table.store, head, job)])
+
+
+def merge_due(table: Table) -> list[Merged]:
+    head = table.log.head()
+    return [merge(table.store, head, job) for job in table.compaction_jobs()]
 
 
 # -- P1: every reported command is in the table and in the changelog exactly once ---------
@@ -375,6 +380,59 @@ def test_p4_a_forgotten_delete_brings_no_key_back(seed: int) -> None:
     assert fold(changes_of(table)) == rows_at(table)
 
 
+@SEEDS
+def test_p4_a_delete_that_is_forgotten_meanwhile_brings_no_key_back(seed: int) -> None:
+    """Epochs lie staged while others delete, and compactions forget."""
+    dice = random.Random(seed)
+    table = make_table(
+        MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "1 epoch"}
+    )
+    deleted: dict[int, int] = {}
+    # Late by up to some twenty, so that most keys are above the mark.
+    orders = iter(sorted(range(400), key=lambda order: order + dice.random() * 24))
+
+    def drawn() -> list[Command]:
+        commands = [Command(dice.randrange(4), o, o) for o in itertools.islice(orders, 3)]
+        return [c if dice.random() < 0.5 else Command(c.key, None, c.order) for c in commands]
+
+    for _ in range(24):
+        waiting = drawn()
+        epoch = plan_epoch(table, [[waiting[:2]], [waiting[2:]]])
+        others = [drawn() for _ in range(dice.randrange(3))]
+        for commands in others:
+            apply_epoch(table, [[commands]])
+            table.compact(full=dice.random() < 0.7)
+        commit = table.commit(epoch)
+        assert commit is not None
+        tally_of(commit)
+        for command in itertools.chain(waiting, *others):
+            if command.value is None:
+                deleted[command.key] = max(deleted.get(command.key, -1), command.order)
+        rows = rows_at(table)
+        assert all(order > deleted.get(key, -1) for key, order in rows.items())
+        assert table.log.head().live_rows == len(rows)
+        assert fold(changes_of(table)) == rows
+    assert table.check().is_sound
+
+
+def test_p4_a_delete_forgotten_below_the_mark_brings_no_key_back() -> None:
+    table = make_table(
+        MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "1 epoch"}
+    )
+    append(table, [Command(9, None, 5)])
+    append(table, [Command(2, 2, 1), Command(1, None, 3)])
+    table.compact(full=True)
+    mark = table.log.head().low_water
+    late = plan_epoch(table, [[[Command(1, 1, 2)]]])
+    append(table, [Command(3, 3, 9)])
+    table.compact(full=True)
+    assert table.log.head().low_water == mark
+    commit = table.commit(late)
+    assert commit is not None
+    assert commit.counters["rejected"] == 1
+    assert rows_at(table) == {2: 2, 3: 3}
+
+
 # -- P5: nothing is dropped silently --------------------------------------------------------
 
 
@@ -391,6 +449,9 @@ def test_p5_every_row_is_counted_under_its_reason(seed: int) -> None:
             if number % 3 == 0:  # Another writer is faster, so that the counts must be redone.
                 model.append(others)
                 apply_epoch(table, [[others]])
+                if scope is not Scope.TABLE:
+                    table.compact(full=True)
+                    model.version = table.log.head().version
             commit = table.commit(epoch)
             assert commit is not None
             written = Written(tasks, overwrite=overwrite)
@@ -564,3 +625,13 @@ def test_p7_a_small_upsert_costs_the_same_in_a_large_table() -> None:
     assert abs(costs[0][1] - costs[1][1]) < 100
     # Of some 1 600 blocks: the head, and for each key one of hashes, keys, order and diff.
     assert verified <= 2 + 5 * 10
+
+
+def test_p7_a_delete_that_cannot_be_forgotten_is_not_written_again_for_ever() -> None:
+    table = make_table(
+        MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "0 epochs"}
+    )
+    append(table, [Command(1, None, 5)])
+    append(table, [Command(1, 1, 3)])  # Late, so that it holds the delete.
+    merges = sum(table.commit_merges(merge_due(table)) for _ in range(10))
+    assert merges <= 1

@@ -13,7 +13,8 @@ directive                  input and output
 =========================  ==================================================================
 ``table``                  makes a table; ``scope``, ``keys`` and ``order`` (numbers of
                            columns), ``deletes`` (``gone``: rows without values are marked as
-                           deletes; ``none``: nothing is; ``null``: ``nullsAsDeletes``)
+                           deletes; ``none``: nothing is; ``null``: ``nullsAsDeletes``),
+                           ``retention`` (epochs for which deletes are remembered)
 ``epoch``                  commands, with ``batch`` and ``task`` as separators; prints the
                            version and the counters that are not zero. ``transaction=w/7``,
                            ``overwrite=yes``, ``unordered=yes``
@@ -22,7 +23,8 @@ directive                  input and output
 ``changes``                prints ``(key, value, version, diff)``; ``from``, ``to`` (exclusive),
                            ``show`` (none, dropCarryovers, netChanges)
 ``tally``                  prints how many changes of each kind there are
-``compact``                merges all runs; prints the version
+``compact``                merges all runs, or with ``only=due`` what is due; prints the version
+``check``                  prints what a verification of the table finds
 ``restart``                opens the table again, as another process would
 ``damage version=n``       overwrites the middle of that version's run
 =========================  ==================================================================
@@ -42,7 +44,9 @@ import pytest
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.state.compaction import merge
 from spark_upsert.state.manifest import Commit, Transaction
+from spark_upsert.state.tombstones import PROPERTY
 from spark_upsert.table import Table
 from spark_upsert.upsert.changes import ChangeOptions, Deduplication
 from spark_upsert.upsert.commands import UpsertEnvelope
@@ -52,6 +56,9 @@ from tests.support.stores import MemoryStore, forget_open_runs
 from tests.support.tables import make_table
 
 NOTHING = "∅"
+MERGES_MAX = 20
+"""More rounds of merges on a table of a few rows are a loop."""
+
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
@@ -144,6 +151,7 @@ class Runner:
         keys: str = "1",
         order: str = "1",
         deletes: str = "gone",
+        retention: str = "",
     ) -> list[str]:
         names = [f"k{index}" for index in range(int(keys))]
         columns = pa.schema([pa.field(name, pa.string()) for name in [*names, "v"]])
@@ -151,7 +159,8 @@ class Runner:
             [] if scope == "arrival" else [pa.field(f"o{i}", pa.int64()) for i in range(int(order))]
         )
         schema = TableSchema.of(columns, keys=names, order=fields, scope=Scope(scope), hash_seed=1)
-        self.table = make_table(self.store, schema)
+        properties = {PROPERTY: f"{retention} epochs"} if retention else None
+        self.table = make_table(self.store, schema, properties=properties)
         self.schema = schema
         self.deletes = deletes
         return ["version 0"]
@@ -193,10 +202,17 @@ class Runner:
         kinds = Counter(row["_change_type"] for row in self._changes(show, span))
         return [f"{kind}: {count}" for kind, count in sorted(kinds.items())]
 
-    def do_compact(self, lines: Sequence[str]) -> list[str]:
-        self.table.compact(full=True)
-        head = self.table.log.head()
-        return [f"version {head.version}, runs {len(head.slices)}"]
+    def do_compact(self, lines: Sequence[str], only: str = "") -> list[str]:
+        for _ in range(MERGES_MAX):
+            jobs = self.table.compaction_jobs(full=not only)
+            merges = [merge(self.store, self.table.log.head(), job) for job in jobs]
+            if not self.table.commit_merges(merges) or not only:
+                head = self.table.log.head()
+                return [f"version {head.version}, runs {len(head.slices)}"]
+        return ["never ends"]
+
+    def do_check(self, lines: Sequence[str]) -> list[str]:
+        return [re.sub(r"[0-9a-f]{8,32}", "*", str(each)) for each in self.table.check().findings]
 
     def do_restart(self, lines: Sequence[str]) -> list[str]:
         forget_open_runs()

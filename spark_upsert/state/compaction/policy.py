@@ -104,7 +104,10 @@ def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) 
 
 
 def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
-    """Return jobs that write the oldest files again where many of their tombstones may go."""
+    """Return jobs that write the oldest files again where many of their tombstones may go.
+
+    A file is written again once at most: what is left then is held (`Slice.is_held`).
+    """
     busy = {part.file.path for job in jobs for part in job.slices}
     first = min((part.epochs.lower for part in manifest.slices), default=0)
     return [
@@ -118,6 +121,7 @@ def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list
         if part.epochs.lower == first
         and part.epochs.upper <= forget_before
         and part.index == 0
+        and not part.is_held
         and part.file.path not in busy
         and part.file.tombstones * _TOMBSTONE_SHARE > part.file.rows
         and not any(
@@ -168,7 +172,9 @@ def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
     for lower, upper in even_cuts(max(1, -(-live // JOB_BYTES))):
         runs = _runs(s for s in manifest.slices if s.overlaps(lower, upper))
         forgettable = any(
-            s.epochs.upper <= forget_before and s.file.tombstones for run in runs for s in run
+            s.epochs.upper <= forget_before and s.file.tombstones and not s.is_held
+            for run in runs
+            for s in run
         )
         if len(runs) > 1 or any(len(run) > 1 for run in runs) or forgettable:
             job = _job(runs, 0, len(runs), lower, upper)

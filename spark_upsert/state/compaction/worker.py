@@ -75,12 +75,17 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
         pieces.append(_merge_piece(store, manifest, job, lower, upper))
         RUNS.settle(rows=0)
     files = [piece.file for piece in pieces if piece.file is not None]
+    # Of deletes past their retention only those stay whose key a newer run holds.
+    is_held = job.is_oldest and all(s.epochs.upper <= job.forget_before for s in job.slices)
     mark = None
     for piece in pieces:
         mark = higher_mark(mark, piece.low_water, manifest.schema)
     nothing = np.empty(0, np.uint64)
     return Merged(
-        added=tuple(Slice(file=f, epochs=job.epochs, index=i) for i, f in enumerate(files)),
+        added=tuple(
+            Slice(file=f, epochs=job.epochs, index=i, is_held=is_held and f.tombstones > 0)
+            for i, f in enumerate(files)
+        ),
         taken=job.taken,
         base_version=manifest.version,
         low_water=mark,
