@@ -17,12 +17,12 @@ import pytest
 from spark_upsert.errors import (
     CorruptionError,
     OptionError,
+    StorageError,
     TableNotFoundError,
     UpsertFlowError,
 )
 from spark_upsert.state.run import RUNS
 from spark_upsert.store import Store, open_store
-from spark_upsert.store.failures import StorageError
 from spark_upsert.store.objects import RANGE_BYTES
 from spark_upsert.table import Table
 from tests.support.proxy import Fault, Proxy, proxy_before

@@ -8,19 +8,39 @@
     ├── CorruptionError      restore the file that is named
     ├── DataLossError        what was asked for has been expired; choose another start
     ├── ContentionError      retry later: other writers won every race
-    └── StorageError         retry later: object storage failed (`store.failures`)
+    └── StorageError         the storage failed or refused: the hint says if a retry helps
 
 A class exists only where the caller would *act* differently. The ``code`` is stable, the
 text is not. Every error says what was expected, what was found and where, then a blank
 line and ``Hint:`` with the remedy. All of them survive ``pickle`` with their fields,
-because Spark carries them from a worker to the driver.
+because Spark carries them from a worker to the driver. None of them shows what a URL must
+not show (`masked`): credentials before its host, signatures in its query.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
+
+_USER_INFO = re.compile(
+    r"""(://)(?:[^\s/@'"]*:[^\s@'"]*|(?<!abfs://)(?<!abfss://)[^\s/@'"]+)@""", re.IGNORECASE
+)
+"""What stands before a host; ``abfss://container@account`` is no secret unless it has a colon."""
+
+_SIGNATURE = re.compile(
+    r"""([?&;](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token)|"""
+    r"""(?:access_?)?token|password|secret)=)[^&;\s'"]+""",
+    re.IGNORECASE,
+)
+
+
+def masked(text: str) -> str:
+    """Return a text without the secrets of the URLs in it."""
+    if "://" not in text and "=" not in text:
+        return text
+    return _SIGNATURE.sub(r"\1***", _USER_INFO.sub(r"\1***@", text))
 
 
 class UpsertFlowError(Exception):
@@ -29,11 +49,11 @@ class UpsertFlowError(Exception):
     code: ClassVar[str] = "UPSERTFLOW"
 
     def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
-        self.message = message
-        self.hint = hint
+        self.message = masked(message)
+        self.hint = masked(hint)
         self.fields = fields
-        text = f"[{self.code}] {message}"
-        super().__init__(f"{text}\n\nHint: {hint}" if hint else text)
+        text = f"[{self.code}] {self.message}"
+        super().__init__(f"{text}\n\nHint: {self.hint}" if hint else text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.hint, self.fields)
@@ -173,3 +193,9 @@ class ContentionError(UpsertFlowError, TimeoutError):
     """Other writers won every race for the next version."""
 
     code = "CONTENTION"
+
+
+class StorageError(UpsertFlowError, OSError):
+    """The storage did not do what was asked: no answer, no room, no permission, a broken disk."""
+
+    code = "STORAGE"

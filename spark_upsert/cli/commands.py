@@ -22,6 +22,9 @@ from spark_upsert.upsert.changes import ChangeOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_EXAMPLES = 5
+"""Files that are shown by name where there may be thousands."""
+
 
 class _Group(click.Group):
     """Shows our errors as sentences; a traceback is for bugs."""
@@ -270,9 +273,12 @@ def vacuum(path: str, storage: Mapping[str, str], dry_run: bool, grace: int, as_
             "is_dry_run": done.is_dry_run,
             "expired_files": len(done.expired),
             "orphans": len(done.orphans),
+            "leftovers": len(done.leftovers),
             "bytes": done.bytes,
             "log_objects": len(done.log),
             "too_young": done.waiting_count,
+            "foreign": len(done.foreign),
+            "foreign_examples": list(done.foreign[:_EXAMPLES]),
         },
         as_json=as_json,
     )

@@ -112,6 +112,8 @@ class LogEntry:
     is_checkpoint: bool
     modified_s: float
     """By the storage's own clock, in seconds since 1970."""
+    is_link: bool = False
+    """Whether it lies elsewhere, where nothing is removed."""
 
 
 class Log:
@@ -336,6 +338,7 @@ class Log:
                     path=info.path,
                     is_checkpoint=match[2] is not None,
                     modified_s=info.modified_s,
+                    is_link=info.is_link,
                 )
                 found.append(entry)
         return sorted(found, key=lambda e: (e.version, e.is_checkpoint))
@@ -515,8 +518,8 @@ class Log:
             limit_s = now_s - max(seconds_min, LOG_SECONDS_MIN)
             gone = []
             for entry in self.entries():
-                if entry.version == 0:
-                    continue  # Never removed, and young since it was marked.
+                if entry.version == 0 or entry.is_link:
+                    continue  # Version 0 is never removed, and young since it was marked.
                 if entry.version >= lower or entry.modified_s > limit_s:
                     break
                 gone.append(entry.path)

@@ -17,6 +17,7 @@ checksums beside it (two objects to write, lose and clean up).
 
 from __future__ import annotations
 
+import re
 import threading
 import zlib
 from collections import OrderedDict
@@ -43,6 +44,14 @@ from spark_upsert.state.layout import NO_BLOCKS, Layout
 from spark_upsert.store import Store, resident_bytes
 
 Positions = npt.NDArray[np.int64]
+
+_OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
+_LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
+
+
+def is_run_path(path: str) -> bool:
+    """Return whether our writers give runs such names, so that a vacuum may remove the file."""
+    return _OWN_PATH.fullmatch(path) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +89,18 @@ class RunFile:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> RunFile:
-        """Rebuild a run file from its form in the log."""
+        """Rebuild a run file from its form in the log.
+
+        Raises
+        ------
+        CorruptionError
+            The path may lead out of the table.
+        """
+        path = record["path"]
+        if _LOGGED_PATH.fullmatch(path) is None:
+            raise CorruptionError.in_file("_log", "the path of a run in the table", repr(path))
         return cls(
-            path=record["path"],
+            path=path,
             rows=record["rows"],
             tombstones=record["tombstones"],
             bytes=record["bytes"],

@@ -20,7 +20,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from spark_upsert.errors import OptionError, UpsertFlowError
+from spark_upsert.errors import OptionError, StorageError
 
 _TEXT_LENGTH_MAX = 400
 
@@ -37,12 +37,6 @@ _OTHER_REGION = re.compile(
     r"incorrectly configured region|AuthorizationHeaderMalformed|PermanentRedirect"
 )
 _CONFLICT = "ConditionalRequestConflict"
-
-
-class StorageError(UpsertFlowError, OSError):
-    """Object storage did not answer, or failed; the same request may succeed later."""
-
-    code = "STORAGE"
 
 
 def translate(error: Exception, *, verb: str, url: str) -> Exception:

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from spark_upsert.store.protocol import ObjectInfo
 from spark_upsert.store.residence import release_mapped
+from spark_upsert.store.system_errors import links_required, translated
 
 _TEMPORARY = ".tmp-"
 
@@ -49,42 +50,52 @@ class LocalStore:
         return f"LocalStore({self.url!r})"
 
     def read(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
+        target = self._root / path
+        with translated("read", target):
+            return target.read_bytes()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = self._root / path
-        if target.exists():
-            return False
-        temporary = self._write_temporary(target, data)
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            return False
-        finally:
-            os.unlink(temporary)
-        sync_folder(target.parent)
+        with translated("create", target):
+            if target.exists():
+                return False
+            temporary = self._write_temporary(target, data)
+            try:
+                with links_required(target):
+                    os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                with suppress(FileNotFoundError):  # A vacuum took it for left behind.
+                    os.unlink(temporary)
+            sync_folder(target.parent)
         return True
 
     def sync(self, path: str) -> None:
-        with suppress(PermissionError):  # Who may only read cannot do more.
-            sync_folder((self._root / path).parent)
+        target = self._root / path
+        # Who may only read cannot do more.
+        with translated("sync", target), suppress(PermissionError):
+            sync_folder(target.parent)
 
     def put(self, path: str, data: bytes) -> None:
         target = self._root / path
-        os.replace(self._write_temporary(target, data), target)
-        sync_folder(target.parent)
+        with translated("write", target):
+            os.replace(self._write_temporary(target, data), target)
+            sync_folder(target.parent)
 
     def create(self, path: str) -> LocalSink:
         target = self._root / path
-        self._make_folder(target.parent)
-        return LocalSink(target)
+        with translated("create", target):
+            self._make_folder(target.parent)
+            return LocalSink(target)
 
     def map(self, path: str) -> pa.Buffer:
         target = self._root / path
-        if target.stat().st_size == 0:
-            return pa.py_buffer(b"")
-        with pa.memory_map(str(target)) as mapped:
-            return mapped.read_buffer()
+        with translated("read", target):
+            if target.stat().st_size == 0:
+                return pa.py_buffer(b"")
+            with pa.memory_map(str(target)) as mapped:
+                return mapped.read_buffer()
 
     def release(self, buffer: pa.Buffer) -> None:
         release_mapped(buffer)
@@ -93,25 +104,44 @@ class LocalStore:
         """Do nothing: there is no copy, the file itself is mapped."""
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        folder = self._root / prefix
-        try:
-            names = os.listdir(folder)
-        except FileNotFoundError:
-            return
-        for name in sorted(names):
-            path = f"{prefix}/{name}" if prefix else name
-            if path <= after or name.startswith(_TEMPORARY):
-                continue
-            try:
-                status = os.stat(folder / name)
-            except FileNotFoundError:
-                continue  # Removed since the folder was read.
-            if stat.S_ISDIR(status.st_mode):
-                continue
-            yield ObjectInfo(path=path, bytes=status.st_size, modified_s=status.st_mtime)
+        for info in self._entries(prefix, after=after):
+            if not _is_temporary(info):
+                yield info
+
+    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        yield from filter(_is_temporary, self._entries(prefix))
 
     def delete(self, path: str) -> None:
-        (self._root / path).unlink(missing_ok=True)
+        target = self._root / path
+        with translated("delete", target):
+            target.unlink(missing_ok=True)
+
+    def _entries(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the files directly below a folder, those in the making too, sorted."""
+        folder = self._root / prefix
+        with translated("list", folder):
+            try:
+                names = os.listdir(folder)
+            except FileNotFoundError:
+                return
+            is_linked = bool(prefix) and folder.is_symlink()
+        for name in sorted(names):
+            path = f"{prefix}/{name}" if prefix else name
+            if path <= after:
+                continue
+            with translated("list", folder / name):
+                try:
+                    status = os.lstat(folder / name)
+                except FileNotFoundError:
+                    continue  # Removed since the folder was read.
+            is_link = is_linked or stat.S_ISLNK(status.st_mode)
+            if is_link or stat.S_ISREG(status.st_mode):
+                yield ObjectInfo(
+                    path=path,
+                    bytes=status.st_size,
+                    modified_s=status.st_mtime,
+                    is_link=is_link,
+                )
 
     def _write_temporary(self, target: Path, data: bytes) -> Path:
         self._make_folder(target.parent)
@@ -137,19 +167,25 @@ class LocalStore:
         self._durable.add(folder)
 
 
+def _is_temporary(info: ObjectInfo) -> bool:
+    return info.path.rpartition("/")[2].startswith(_TEMPORARY)
+
+
 class LocalSink:
     """A file that is durable when closed, and gone if an error interrupts it."""
 
     def __init__(self, target: Path, *, sync_parent: bool = True) -> None:
         self._target = target
         self._sync_parent = sync_parent
-        self._file = open(target, "xb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        with translated("create", target):
+            self._file = open(target, "xb", buffering=0)  # noqa: SIM115 - closed by __exit__
 
     def write(self, data: bytes) -> int:
         view = memoryview(data)
         written = 0
-        while written < len(view):  # A raw write may be short, for example on a full disk.
-            written += self._file.write(view[written:])
+        with translated("write", self._target):
+            while written < len(view):  # A raw write may be short, for example on a full disk.
+                written += self._file.write(view[written:])
         return written
 
     def __enter__(self) -> LocalSink:
@@ -161,15 +197,16 @@ class LocalSink:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            if error is None:
-                os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
-            if error is not None:
-                self._target.unlink(missing_ok=True)
-        if error is None and self._sync_parent:
-            sync_folder(self._target.parent)
+        with translated("write", self._target):
+            try:
+                if error is None:
+                    os.fsync(self._file.fileno())
+            finally:
+                self._file.close()
+                if error is not None:
+                    self._target.unlink(missing_ok=True)
+            if error is None and self._sync_parent:
+                sync_folder(self._target.parent)
 
 
 def sync_folder(folder: Path) -> None:

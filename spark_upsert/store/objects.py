@@ -29,9 +29,9 @@ import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from spark_upsert.errors import OptionError, UpsertFlowError
+from spark_upsert.errors import OptionError, StorageError, UpsertFlowError, masked
 from spark_upsert.store.copies import CopyFile, LocalCopies
-from spark_upsert.store.failures import StorageError, is_conflict, may_pass, translate
+from spark_upsert.store.failures import is_conflict, may_pass, translate
 from spark_upsert.store.protocol import ObjectInfo
 from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.settings import Cloud, ObjectSettings
@@ -80,7 +80,7 @@ class ObjectStore:
         return self._url
 
     def __repr__(self) -> str:
-        return f"ObjectStore({self.url!r})"
+        return f"ObjectStore({masked(self.url)!r})"
 
     def read(self, path: str) -> bytes:
         with self._translated("read", path):
@@ -227,6 +227,10 @@ class ObjectStore:
                     bytes=entry["size"],
                     modified_s=entry["last_modified"].timestamp(),
                 )
+
+    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield nothing: objects appear whole, and parts of an upload are not listed."""
+        return iter(())
 
     def delete(self, path: str) -> None:
         # Some servers answer "not found" to a delete; the object is absent either way.

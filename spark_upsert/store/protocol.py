@@ -1,4 +1,4 @@
-"""What a table asks of its storage: eight verbs, and the promise behind each.
+"""What a table asks of its storage: a few verbs, and the promise behind each.
 
 The promises are those of an object store with conditional put. A local file system keeps
 them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match``
@@ -23,6 +23,8 @@ class ObjectInfo:
     bytes: int
     modified_s: float
     """When it was last written, in seconds since 1970 by the storage's own clock."""
+    is_link: bool = False
+    """Whether it, or its folder, is a link to another place, whose files are not the table's."""
 
 
 class ObjectSink(Protocol):
@@ -92,6 +94,13 @@ class Store(Protocol):
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects directly below a folder whose paths sort behind ``after``, sorted."""
+        ...
+
+    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield what is kept under temporary names directly below a folder.
+
+        They are no objects: either a writer is about to name them, or it was killed before.
+        """
         ...
 
     def delete(self, path: str) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from spark_upsert.errors import OptionError
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import Store
+from spark_upsert.store.settings import cloud_of, refuse_query
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How URLs begin, Hadoop's with one slash among them: none of them is a folder's name."""
 
 
 def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
@@ -24,15 +29,18 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
     Raises
     ------
     OptionError
-        The path is empty, or object storage is asked for and obstore is not installed.
+        The path is empty or of a kind that is not supported, or object storage is asked for
+        and obstore is not installed.
     """
     if not path:
         raise OptionError.missing("path", "where the table lies")
-    parts = urlsplit(path)
-    if parts.scheme == "file":
-        return LocalStore(unquote(parts.path))
-    if "://" not in path:
+    if "\0" in path:
+        raise OptionError.invalid("path", path, "a path without null characters")
+    if _URL.match(path) is None:
         return LocalStore(path)
+    if urlsplit(path).scheme == "file":
+        return LocalStore(_path_of(path))
+    cloud_of(path)
     try:
         from spark_upsert.store.objects import ObjectStore
     except ModuleNotFoundError as error:
@@ -41,3 +49,18 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
             hint="pip install 'upsertflow[objectstore]' on the driver and on every executor.",
         ) from error
     return ObjectStore(path, options or {})
+
+
+def _path_of(url: str) -> str:
+    """Return the path of a ``file:`` URL."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise OptionError(
+            f"the path '{url}' names the host '{parts.netloc}', and files of another host "
+            "cannot be reached.",
+            hint=f"write file:///{parts.netloc}{parts.path} for the folder "
+            f"/{parts.netloc}{parts.path}, or mount what that host shares.",
+            option="path",
+        )
+    refuse_query(url)
+    return unquote(parts.path)

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.errors import OptionError
 
 RETRIES_MAX = 10
 """Default number of times that a request is repeated: about a minute of doubling pauses."""
@@ -132,8 +132,8 @@ class ObjectSettings:
     cloud: Cloud
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What only this cloud knows; credentials among it."""
-    client: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the HTTP client."""
+    client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Options of the HTTP client; the address of a proxy may hold a password."""
     retries_max: int = RETRIES_MAX
     retry_seconds_max: float = RETRY_SECONDS_MAX
     cache_bytes: int | None = None
@@ -185,10 +185,12 @@ def cloud_of(url: str) -> Cloud:
     parts = urlsplit(url)
     cloud = SCHEMES.get(parts.scheme)
     if cloud is None:
+        scheme = url[: url.index(":") + 1] + ("//" if "://" in url else "/")
         raise OptionError(
-            f"the path '{url}' begins with '{parts.scheme}://', which names no object storage.",
-            hint=did_you_mean(f"{parts.scheme}://", [f"{scheme}://" for scheme in SCHEMES])
-            + " The address of a server goes into 'storage.endpoint'.",
+            f"the path '{url}' begins with '{scheme}', which is not supported.",
+            hint="give a folder of a local or mounted file system (/lake/orders or "
+            f"file:///lake/orders), or a bucket: {', '.join(f'{s}://' for s in SCHEMES)}. "
+            "The address of a server goes into 'storage.endpoint'.",
             option="path",
         )
     if not parts.netloc:
@@ -197,7 +199,29 @@ def cloud_of(url: str) -> Cloud:
             hint=f"give it as {parts.scheme}://bucket/folder.",
             option="path",
         )
+    named = parts.netloc.rpartition("@")[2] if cloud is Cloud.AZURE else parts.netloc
+    if ":" in parts.netloc or "@" in named:
+        raise OptionError(
+            f"the path '{url}' has credentials or a port where the bucket is named.",
+            hint="credentials and the address of a server go into 'storage' options "
+            "(docs/object-stores.md); what Spark shows of a query includes the path.",
+            option="path",
+        )
+    refuse_query(url)
     return cloud
+
+
+def refuse_query(url: str) -> None:
+    """Raise if a path ends with a query or a fragment, which no storage would be asked for."""
+    parts = urlsplit(url)
+    for mark, text in (("?", parts.query), ("#", parts.fragment)):
+        if text:
+            raise OptionError(
+                f"the path '{url}' has a query or fragment, '{mark}{text}'.",
+                hint="leave it away. A signature (SAS) goes into 'storage.sas_key'; where the "
+                "mark is a part of a name, write %3F for '?' and %23 for '#' after file://.",
+                option="path",
+            )
 
 
 def _canonical(cloud: Cloud, name: str) -> str:

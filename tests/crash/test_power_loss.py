@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_upsert.errors import StorageError
 from spark_upsert.store.local import LocalStore
 from tests.support.disk import Disk, Loss
 from tests.support.stores import BrokenError, Fault, KilledError, MemoryStore, Moment, Steps
@@ -63,7 +64,7 @@ class Machine:
                 for operation in WORK[done:]:
                     operation.act(store)
                     done += 1
-            except (KilledError, BrokenError):
+            except (KilledError, StorageError):
                 return done
         return done
 

@@ -76,6 +76,9 @@ class MemoryStore:
             if path.rpartition("/")[0] == prefix and path > after:
                 yield ObjectInfo(path=path, bytes=len(self.objects[path]), modified_s=0.0)
 
+    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        return iter(())
+
     def delete(self, path: str) -> None:
         self.objects.pop(path, None)
 
@@ -218,6 +221,11 @@ class FaultyStore:
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         with self._steps.step(f"list {prefix}"):
             found = list(self._store.list(prefix, after=after))
+        yield from found
+
+    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        with self._steps.step(f"list temporaries of {prefix}"):
+            found = list(self._store.temporaries(prefix))
         yield from found
 
     def delete(self, path: str) -> None:

@@ -172,7 +172,16 @@ def test_expire_is_refused(arguments: list[str], sentence: str, path: str) -> No
 
 
 def test_vacuum_says_what_it_removed(path: str) -> None:
-    nothing = {"expired_files": 0, "orphans": 0, "bytes": 0, "log_objects": 0, "too_young": 0}
+    nothing = {
+        "expired_files": 0,
+        "orphans": 0,
+        "leftovers": 0,
+        "bytes": 0,
+        "log_objects": 0,
+        "too_young": 0,
+        "foreign": 0,
+        "foreign_examples": [],
+    }
     assert lines("vacuum", path) == [{"is_dry_run": False, **nothing}]
     assert lines("vacuum", path, "--dry-run", "--grace", "1h") == [{"is_dry_run": True, **nothing}]
 

@@ -113,3 +113,26 @@ def test_a_damaged_file_is_named() -> None:
 
 def test_data_loss_is_no_corruption() -> None:
     assert not issubclass(DataLossError, CorruptionError)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("'s3://AKIA:hush@bucket/x'", "'s3://***@bucket/x'"),
+        ("s3://AKIA:hu/sh+hush@bucket/x", "s3://***@bucket/x"),
+        ("https://hush@host/x", "https://***@host/x"),
+        ("http://user:hush@proxy:8080", "http://***@proxy:8080"),
+        ("az://c/x?sv=2024&sig=hush%2B&se=9", "az://c/x?sv=2024&sig=***&se=9"),
+        ("https://b/x?X-Amz-Signature=hush", "https://b/x?X-Amz-Signature=***"),
+        ("https://b/x?a=1&x-amz-security-token=hush'", "https://b/x?a=1&x-amz-security-token=***'"),
+        ("https://b/x?token=hush", "https://b/x?token=***"),
+        # Nothing to hide.
+        ("abfss://container@account.net/x", "abfss://container@account.net/x"),
+        ("s3://bucket/user@example.com", "s3://bucket/user@example.com"),
+        ("id=7, sig=8 is no column", "id=7, sig=8 is no column"),
+    ],
+)
+def test_secrets_of_urls_are_masked(text: str, shown: str) -> None:
+    error = UpsertFlowError(f"could not read {text}", hint=f"look at {text}")
+    assert str(error) == f"[UPSERTFLOW] could not read {shown}\n\nHint: look at {shown}"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -13,8 +13,8 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from spark_upsert.errors import OptionError
-from spark_upsert.store.failures import StorageError, is_conflict, may_pass, translate
+from spark_upsert.errors import OptionError, StorageError
+from spark_upsert.store.failures import is_conflict, may_pass, translate
 
 URL = "s3://bucket/table/_log/0.json"
 

@@ -314,6 +314,11 @@ def test_a_store_does_not_show_its_secrets() -> None:
     assert "hush" not in repr(vars(store))
 
 
+def test_a_store_does_not_show_the_password_of_a_proxy() -> None:
+    store = open_store("s3://bucket/table", {"proxy_url": "http://me:hush@proxy:3128"})
+    assert "hush" not in repr(vars(store))
+
+
 def test_options_that_make_no_connection_are_an_option_error() -> None:
     with pytest.raises(OptionError, match="service account file"):
         open_store("gs://bucket/table", {"service_account": "/nowhere/key.json"})

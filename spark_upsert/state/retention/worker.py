@@ -7,12 +7,14 @@
 
 ``vacuum`` removes what no readable version needs:
 
-1. ask the storage for its time, and list ``data/``,
+1. ask the storage for its time, and list ``data/``; what has another name than our writers
+   give, or is a link, or lies behind one, is foreign: it is reported and never removed,
 2. if there are orphans, commit the *fence*: from here on, a writer that planned on an older
    version is refused, so that what it staged can go,
 3. read which files the versions from ``since`` to the newest name; this comes after the
    listing and the fence, so that a file of any commit that was not refused is among them,
-4. remove the expired files and the orphans that are older than the fence,
+4. remove the expired files, the orphans that are older than the fence, and what killed
+   writers kept under temporary names, which no version can name,
 5. cut the log (`Log.cut`). It names the expired files, so it goes last.
 
 After a crash between any two steps the table is whole: frontiers are committed before
@@ -22,12 +24,14 @@ Expiries, vacuums, writers, compactions and readers may all run at once.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from spark_upsert.errors import ContentionError, DataLossError, OptionError
 from spark_upsert.schema import Scope
 from spark_upsert.state.log import COMMIT_TRIES_MAX, Log, LogEntry, new_token
 from spark_upsert.state.manifest import Commit, Kind, Manifest
+from spark_upsert.state.retention.leases import FOLDER as _LEASES
 from spark_upsert.state.retention.leases import leases
 from spark_upsert.state.retention.policy import (
     GRACE_MS,
@@ -37,10 +41,15 @@ from spark_upsert.state.retention.policy import (
     choose_fence,
     choose_since,
 )
+from spark_upsert.state.run import is_run_path
 from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention
 from spark_upsert.store import ObjectInfo, Store
 
 _DATA = "data"
+_LOG = "_log"
+
+_PASSING = re.compile(r"(?:[^/]+/)?(?:\.tmp-[0-9a-f]{32}|[0-9a-f]{32}\.now)")
+"""Names that a writer, or a vacuum, gives to what it removes or renames itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +154,10 @@ class Vacuumed:
     """Run files of expired versions."""
     orphans: tuple[ObjectInfo, ...]
     """Run files that a crash left behind."""
+    leftovers: tuple[ObjectInfo, ...]
+    """Temporary files of writers that were killed."""
+    foreign: tuple[str, ...]
+    """What lies in the table's folders and is not ours, by name or because of a link; it stays."""
     log: tuple[str, ...]
     """Objects of the log."""
     waiting_count: int
@@ -153,8 +166,8 @@ class Vacuumed:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the run files."""
-        return sum(file.bytes for file in (*self.expired, *self.orphans))
+        """Bytes of the files that are no part of the log."""
+        return sum(file.bytes for file in (*self.expired, *self.orphans, *self.leftovers))
 
 
 def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
@@ -169,23 +182,26 @@ def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = 
         Whether only to look. It still writes, and removes, one empty object: that is how to
         ask a storage for its time.
     """
-    now_s, files = _look(store)
-    limit_s = now_s - grace_ms / 1000
+    look = _look(store)
+    limit_s = look.now_s - grace_ms / 1000
     past, entries = log.files_before(log.head().since), log.entries()
-    unnamed = Unnamed.of(files, named=_named(log), past=past, limit_s=limit_s)
+    unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
     fence = choose_fence(entries, limit_s)
     if unnamed.orphans and not dry_run:
         _raise_fence(log, entries, fence, unnamed)
         # A writer may have committed since; behind the fence nobody can who is not named now.
-        unnamed = Unnamed.of(files, named=_named(log), past=past, limit_s=limit_s)
+        unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
     orphans = unnamed.before(fence)
+    leftovers = tuple(file for file in look.passing if file.modified_s < limit_s)
     if not dry_run:
-        for file in (*unnamed.expired, *orphans):
+        for file in (*unnamed.expired, *orphans, *leftovers):
             store.delete(file.path)
     return Vacuumed(
         expired=unnamed.expired,
         orphans=orphans,
-        log=tuple(log.cut(now_s=now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)),
+        leftovers=leftovers,
+        foreign=look.foreign,
+        log=tuple(log.cut(now_s=look.now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)),
         waiting_count=unnamed.young_count + len(unnamed.orphans) - len(orphans),
         is_dry_run=dry_run,
     )
@@ -200,17 +216,44 @@ def _times_needed_s(log: Log) -> float:
     return retention.milliseconds / 1000
 
 
-def _look(store: Store) -> tuple[float, list[ObjectInfo]]:
-    """Return the storage's time, in seconds since 1970, and the objects below ``data/``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What a vacuum has found, by whose it is."""
+
+    now_s: float
+    """The storage's time, in seconds since 1970."""
+    runs: tuple[ObjectInfo, ...]
+    passing: tuple[ObjectInfo, ...]
+    """What should be renamed or removed by whoever made it, if it lives."""
+    foreign: tuple[str, ...]
+
+
+def _look(store: Store) -> _Look:
+    """List the table's files, and ask the storage for its time."""
     probe = f"{_DATA}/{new_token()}.now"
     store.put(probe, b"")
     try:
-        files = list(store.list(_DATA))
+        files = {info.path: info for info in store.list(_DATA)}
     finally:
         store.delete(probe)
+    clock = files.pop(probe, None)
+    own = [info for info in files.values() if not info.is_link]
+    runs = [info for info in own if is_run_path(info.path)]
     # If the listing should miss the probe, an older file makes everything look younger.
-    now_s = max((file.modified_s for file in files), default=0.0)
-    return now_s, [file for file in files if file.path != probe]
+    now_s = (
+        max((info.modified_s for info in runs), default=0.0) if clock is None else clock.modified_s
+    )
+    others = [*files.values()]
+    for folder in (_DATA, _LOG, _LEASES):
+        others += store.temporaries(folder)
+    passing = [info for info in others if _PASSING.fullmatch(info.path) and not info.is_link]
+    known = {info.path for info in (*runs, *passing)}
+    return _Look(
+        now_s=now_s,
+        runs=tuple(runs),
+        passing=tuple(passing),
+        foreign=tuple(sorted(info.path for info in others if info.path not in known)),
+    )
 
 
 def _named(log: Log) -> set[str]:
