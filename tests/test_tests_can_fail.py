@@ -29,7 +29,7 @@ from spark_upsert.state.log import Log
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice
 from spark_upsert.store import local
 from spark_upsert.table import Table
-from spark_upsert.upsert import changes, commands, drain, epoch, stash
+from spark_upsert.upsert import changes, commands, drain, epoch, operator, stash
 from spark_upsert.upsert.counters import EMPTY, Counters
 from tests.promises import test_promises as promises
 from tests.support.disk import Loss
@@ -127,6 +127,22 @@ def _() -> Patch:
             local.sync_folder(folder.parent)
 
     return wrapped(local.LocalStore, "_make_folder", make)
+
+
+@bug(
+    "the rows of a timestamp are given up before its commit",
+    promises.test_p1_a_source_that_retries_after_an_error_loses_nothing,
+)
+def _() -> Patch:
+    def emit(original: Any, self: Any, ts: int) -> Any:
+        try:
+            return original(self, ts)
+        except Exception:
+            self._close_stash(ts)
+            self._emitting = None
+            raise
+
+    return wrapped(operator.FeedbackUpsert, "_emit", emit)
 
 
 # -- the commit point ---------------------------------------------------------------------

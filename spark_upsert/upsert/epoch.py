@@ -16,6 +16,7 @@ delete that a compaction has forgotten since, nothing is left there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -82,18 +83,28 @@ def stage(
 def stage_sealed(
     snapshot: Snapshot, stash: Stash, *, overwrite: bool = False, threads: int = 1
 ) -> Staged:
-    """Seal a stash, write what wins durably and count its effects (`stage`)."""
-    files, counters = [], EMPTY
-    for batch in stash.seal():
-        rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
-        judge = partial(_judge, snapshot, rows, overwrite=overwrite)
-        useful = useful_threads(len(rows), threads)
-        pieces = np.array_split(np.arange(len(rows)), useful)
-        outcomes = np.concatenate(list(in_order(judge, pieces, useful)))
-        counters += count(outcomes)
-        batch = _accepted(batch, outcomes)
-        if batch.num_rows:
-            files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
+    """Seal a stash, write what wins durably and count its effects (`stage`).
+
+    After an error it may be repeated, on any snapshot.
+    """
+    files: list[RunFile] = []
+    counters = EMPTY
+    try:
+        for batch in stash.seal():
+            rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
+            judge = partial(_judge, snapshot, rows, overwrite=overwrite)
+            useful = useful_threads(len(rows), threads)
+            pieces = np.array_split(np.arange(len(rows)), useful)
+            outcomes = np.concatenate(list(in_order(judge, pieces, useful)))
+            counters += count(outcomes)
+            batch = _accepted(batch, outcomes)
+            if batch.num_rows:
+                files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
+    except Exception:
+        for file in files:  # Nobody knows of them yet. What cannot be removed, a vacuum will.
+            with suppress(Exception):
+                snapshot.store.delete(file.path)
+        raise
     return Staged(
         base_version=snapshot.manifest.version,
         files=tuple(files),

@@ -18,6 +18,10 @@ of several incarnations one wins each timestamp, and the others see ``p`` move a
 Inside Spark the micro-batch is the timestamp and Spark's checkpoint keeps the input
 frontier; there every batch is eligible at once, and the same `stage` and `seal` apply it.
 
+Any method that raised may be called again. Rows stay in the stash until the *log* shows their
+timestamp as durable, and what was staged for it stays as well: a commit whose outcome is
+unknown may still take effect, and the repeated one must name the same files.
+
 Source: Materialize, ``upsert_continual_feedback_v2.rs``. We differ in one point: the state is
 not an arrangement in memory that must be hydrated, but the table itself.
 """
@@ -52,7 +56,8 @@ class Frontiers:
     buffered: tuple[int, ...]
     """Timestamps in the stash, ascending."""
     dropped_rows: int
-    """Commands that were durable already when they came or were judged."""
+    """Commands that turned out to be durable already. All rows that came in are here, in the
+    stash, or in a commit that `step` returned."""
 
 
 class FeedbackUpsert:
@@ -79,6 +84,7 @@ class FeedbackUpsert:
         self._writer = f"operator:{writer}"
         self._commands = commands
         self._stashes: dict[int, Stash] = {}
+        self._emitting: Epoch | None = None
         self._resume_upper = self.persist_upper
         self._input_upper = Timestamp(0)
         self._dropped_rows = 0
@@ -100,7 +106,7 @@ class FeedbackUpsert:
         )
 
     def ingest(self, rows: pa.RecordBatch, ts: int, *, diff: int = 1) -> None:
-        """Take rows in that belong to a timestamp.
+        """Take rows in that belong to a timestamp: all of them or, with an error, none.
 
         Raises
         ------
@@ -115,9 +121,10 @@ class FeedbackUpsert:
             return
         if ts < self._input_upper:
             raise ValueError(f"timestamp {ts} is before the input upper {self._input_upper}")
+        commands = self._commands(rows)
         if ts not in self._stashes:
             self._stashes[ts] = Stash(self._table.log.head().schema)
-        self._stashes[ts].add(self._commands(rows))
+        self._stashes[ts].add(commands)
 
     def advance(self, input_upper: int) -> None:
         """Learn that no more rows come before a timestamp; going back is ignored."""
@@ -145,7 +152,7 @@ class FeedbackUpsert:
         for ts in sorted(self._stashes):
             verdict = judge(Timestamp(ts), state_upper=persist_upper, input_upper=self._input_upper)
             if verdict is Verdict.DROP:
-                self._dropped_rows += self._stashes.pop(ts).counters.rows
+                self._drop(ts)
             elif verdict is Verdict.EMIT:
                 return self._emit(ts)
         return self._skip_to_next(persist_upper)
@@ -162,22 +169,46 @@ class FeedbackUpsert:
                 return commits
 
     def _emit(self, ts: int) -> Commit | None:
-        snapshot = self._table.at()
-        with self._stashes.pop(ts) as stash:
-            staged = stage_sealed(snapshot, stash)
-        return self._commit(snapshot, ts, (staged,))
+        if self._emitting is not None and not self._is_accepted(self._emitting):
+            self._discard_staged()
+        if self._emitting is None:
+            snapshot = self._table.at()
+            staged = stage_sealed(snapshot, self._stashes[ts])
+            self._emitting = self._epoch(snapshot, ts, (staged,))
+        commit = self._table.commit(self._emitting)
+        self._emitting = None
+        if commit is None:  # Another incarnation was faster.
+            self._drop(ts)
+        else:
+            self._close_stash(ts)
+        return commit
+
+    def _is_accepted(self, epoch: Epoch) -> bool:
+        """Return whether no fence has passed an epoch. Behind one, no commit of it can be."""
+        return self._table.log.head().accepts(epoch.base.manifest.version)
+
+    def _drop(self, ts: int) -> None:
+        """Give up what is durable already."""
+        self._discard_staged()
+        self._dropped_rows += self._stashes[ts].counters.rows
+        self._close_stash(ts)
+
+    def _discard_staged(self) -> None:
+        """Remove what was staged, unless the log has come to use it."""
+        if self._emitting is not None:
+            self._table.discard(self._emitting.staged)
+            self._emitting = None
+
+    def _close_stash(self, ts: int) -> None:
+        with self._stashes.pop(ts):
+            pass
 
     def _skip_to_next(self, persist_upper: int) -> Commit | None:
         target = min([*self._stashes, self._input_upper])
         if self._input_upper == CLOSED or target <= persist_upper:
             return None
-        return self._commit(self._table.at(), target - 1, ())
+        return self._table.commit(self._epoch(self._table.at(), target - 1, ()))
 
-    def _commit(self, snapshot: Snapshot, ts: int, staged: tuple[Staged, ...]) -> Commit | None:
-        return self._table.commit(
-            Epoch(
-                base=snapshot,
-                staged=staged,
-                transaction=Transaction(writer=self._writer, number=ts),
-            )
-        )
+    def _epoch(self, snapshot: Snapshot, ts: int, staged: tuple[Staged, ...]) -> Epoch:
+        transaction = Transaction(writer=self._writer, number=ts)
+        return Epoch(base=snapshot, staged=staged, transaction=transaction)

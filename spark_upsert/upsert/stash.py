@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_upsert.hashing import HASH_END, even_cuts
 from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.state.fold import fold
+from spark_upsert.state.log import new_token
 from spark_upsert.state.resolve import Resolution, resolve
 from spark_upsert.state.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.run import Run, Span, write_run
@@ -53,14 +54,19 @@ class Stash:
         self._settled: BatchPart | None = None
         self._spilled: list[Run] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self.counters = EMPTY
-        """Rows taken in, and those that are already beaten."""
+        self._counted = EMPTY
+        self._counted_by_seal = EMPTY
 
     def __repr__(self) -> str:
         return (
             f"Stash(rows={self.counters.rows:_}, superseded={self.counters.superseded:_}, "
             f"spilled={len(self._spilled)})"
         )
+
+    @property
+    def counters(self) -> Counters:
+        """Rows taken in, and those that are already beaten: all that are, behind a seal."""
+        return self._counted + self._counted_by_seal
 
     def __enter__(self) -> Stash:
         return self
@@ -77,22 +83,27 @@ class Stash:
             self._folder = None
 
     def add(self, commands: pa.RecordBatch) -> None:
-        """Take commands in; columns as `TableSchema.run`, in any order."""
+        """Take commands in; columns as `TableSchema.run`, in any order.
+
+        If an error is raised, for want of disk space perhaps, none of them was taken.
+        """
         if commands.num_rows == 0:
             return
-        self.counters += Counters(rows=commands.num_rows)
-        self._pending.append(BatchPart(commands))
-        self._pending_bytes += commands.nbytes
         settled = 0 if self._settled is None else self._settled.batch.nbytes
         if self._pending_bytes >= max(self._settle_bytes, settled):
             self._settle()
+        self._counted += Counters(rows=commands.num_rows)
+        self._pending.append(BatchPart(commands))
+        self._pending_bytes += commands.nbytes
 
     def seal(self) -> Iterator[pa.RecordBatch]:
         """Yield the winning command of each key, sorted by (hash, key), in bounded batches.
 
-        The batches have disjoint, ascending ranges of hashes. Nothing may be added after.
+        The batches have disjoint, ascending ranges of hashes. Nothing may be added after. A
+        seal may be repeated: it yields the same again, and nothing is counted twice.
         """
         self._settle()
+        self._counted_by_seal = EMPTY
         if self._settled is None and not self._spilled:
             return
         if not self._spilled:
@@ -104,7 +115,8 @@ class Stash:
             parts: list[Part] = [RunPart(Span.within(run, lower, upper)) for run in self._spilled]
             if self._settled is not None:
                 parts.append(_range_of(self._settled, lower, upper))
-            batch = self._resolve(Rows(self._schema, parts))
+            batch, lost = self._resolve(Rows(self._schema, parts))
+            self._counted_by_seal += lost
             if batch.num_rows:
                 yield batch
 
@@ -112,29 +124,30 @@ class Stash:
         if not self._pending:
             return
         parts = [*([self._settled] if self._settled else []), *self._pending]
-        batch = self._resolve(Rows(self._schema, parts))
+        batch, lost = self._resolve(Rows(self._schema, parts))
+        self._counted += lost
         self._pending, self._pending_bytes = [], 0
         self._settled = BatchPart(batch)
         if batch.nbytes > self._spill_bytes:
             self._spill(batch)
 
-    def _resolve(self, rows: Rows) -> pa.RecordBatch:
+    def _resolve(self, rows: Rows) -> tuple[pa.RecordBatch, Counters]:
+        """Return what wins, and count what loses."""
         if self._schema.engine.folds:
             batch = fold(rows)
-            self.counters += Counters(superseded=len(rows) - batch.num_rows)
-            return batch
+            return batch, Counters(superseded=len(rows) - batch.num_rows)
         resolution = resolve(rows)
-        self.counters += count_losers(rows, resolution)
         names = self._schema.run.names
-        return pa.RecordBatch.from_arrays(
+        batch = pa.RecordBatch.from_arrays(
             rows.take(names, resolution.winners), schema=self._schema.run
         )
+        return batch, count_losers(rows, resolution)
 
     def _spill(self, batch: pa.RecordBatch) -> None:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="upsertflow-stash-")
         store = LocalStore(self._folder.name)
-        file = write_run(store, f"{len(self._spilled)}.arrow", batch)
+        file = write_run(store, f"{new_token()}.arrow", batch)
         self._spilled.append(Run(file, store.map(file.path)))
         self._settled = None
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ from spark_upsert.store.local import LocalStore
 from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
 from spark_upsert.upsert.changes import Deduplication
+from spark_upsert.upsert.operator import FeedbackUpsert
 from spark_upsert.upsert.stash import Stash
 from tests.support.disk import Disk, Loss
 from tests.support.histories import Written
@@ -46,6 +49,7 @@ from tests.support.stores import (
 from tests.support.tables import (
     append,
     apply_epoch,
+    batch_of,
     by_epoch,
     changes_of,
     hashes_of_few_values,
@@ -57,6 +61,7 @@ from tests.support.tables import (
 )
 from tests.support.workload import ABSENT, OPERATIONS, observe
 
+T = TypeVar("T")
 SEEDS = pytest.mark.parametrize("seed", range(8), ids=lambda seed: f"seed {seed}")
 SCOPES = (Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL)
 
@@ -200,6 +205,45 @@ def test_p1_what_does_not_fit_in_memory_is_not_lost(seed: int) -> None:
             apply_epoch(table, [batches])
             model.append([command for batch in batches for command in batch])
             assert rows_at(table) == model.rows()
+
+
+@SEEDS
+def test_p1_a_source_that_retries_after_an_error_loses_nothing(seed: int) -> None:
+    """Any call of an operator may fail once, at any step; what failed is called again."""
+    dice = random.Random(seed)
+    sent = [commands_of(dice, 2) for _ in range(2)]
+    model = Model(Scope.EPOCH)
+    for commands in sent:
+        model.append(commands)
+    for moment in Moment:
+        for step in itertools.count():
+            steps = Steps(Fault(step, moment, BrokenError))
+            table = operate(sent, steps)
+            assert rows_at(table) == model.rows(), f"{steps.names[-1]} failed {moment.value}"
+            if not steps.struck:
+                break
+
+
+def operate(sent: Sequence[Sequence[Command]], steps: Steps) -> Table:
+    """Send commands, one timestamp after the other, through an operator on a failing store."""
+    schema = schema_of(Scope.EPOCH)
+    table = make_table(MemoryStore(), schema)
+    failing = Table(FaultyStore(table.store, steps))
+    loop = twice(lambda: FeedbackUpsert(failing, "source", lambda batch: batch))
+    for ts, commands in enumerate(sent):
+        twice(partial(loop.ingest, batch_of(schema, commands), ts))
+    loop.advance(len(sent))
+    for _ in range(2 * len(sent)):
+        twice(loop.step)
+    return table
+
+
+def twice(act: Callable[[], T]) -> T:
+    """Repeat what fails."""
+    try:
+        return act()
+    except BrokenError:
+        return act()
 
 
 # -- P2: folding the changelog gives the snapshot, row for row, for every epoch ------------

@@ -7,18 +7,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
 
-from spark_upsert.schema import Scope
+from spark_upsert.errors import ContentionError
+from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.state.manifest import Commit, Kind
 from spark_upsert.table import Table
+from spark_upsert.upsert import stash as stash_module
 from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.operator import FeedbackUpsert
+from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 
+T = TypeVar("T")
 COLUMNS = pa.schema({"key": pa.string(), "value": pa.string(), "seq": pa.int64()})
 
 
@@ -227,3 +235,141 @@ def test_two_incarnations_step_by_step_apply_each_timestamp_once(table: Table) -
     for old, new in zip("abcde", "bcdef", strict=True):
         expected += [("k", old, -1), ("k", new, 1)]
     assert output(table) == expected
+
+
+# -- errors that pass ------------------------------------------------------------------------
+
+
+def test_a_failed_commit_keeps_the_rows_for_the_next_step(table: Table) -> None:
+    loop = start(table)
+    send(loop, "k=a@0")
+    loop.advance(1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Table, "commit", _no_space)
+        with pytest.raises(OSError, match="no space"):
+            loop.step()
+    assert loop.frontiers.buffered == (0,)
+    commit = loop.step()
+    assert commit is not None
+    assert commit.counters["rows"] == 1
+    assert contents(table) == {"k": "a"}
+
+
+def _no_space(self: Table, epoch: object) -> Commit | None:
+    raise OSError("no space left on device")
+
+
+def test_a_commit_that_is_refused_as_too_old_is_staged_again(table: Table) -> None:
+    loop = start(table)
+    send(loop, "k=a@0")
+    loop.advance(1)
+    append = type(table.log).append
+
+    def fenced(log: object, propose: object) -> Commit | None:
+        patched.undo()
+        send(other, "x=x@0")
+        other.advance(1)
+        other.step()
+        table.log.append(
+            lambda head: Commit(
+                version=0,
+                kind=Kind.EXPIRE,
+                timestamp_ms=0,
+                token="",
+                live_rows=head.live_rows,
+                fence=head.version,
+            )
+        )
+        return append(table.log, propose)  # type: ignore[arg-type]
+
+    other = start(table, "another source")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(table.log), "append", fenced)
+        with pytest.raises(ContentionError, match="planned on version 0"):
+            loop.step()
+    assert loop.step() is not None
+    assert contents(table) == {"k": "a", "x": "x"}
+    assert table.check().is_sound
+
+
+def test_the_loser_of_a_race_counts_the_rows_that_it_drops(table: Table) -> None:
+    """The other one commits between this one's judging and its commit."""
+    slow, fast = start(table), start(table)
+    for loop in (slow, fast):
+        send(loop, "k=a@0", "j=a@0")
+        loop.advance(1)
+    commit = Table.commit
+
+    def overtaken(self: Table, epoch: object) -> Commit | None:
+        patched.undo()
+        assert fast.step() is not None
+        return commit(self, epoch)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Table, "commit", overtaken)
+        assert slow.step() is None
+    assert slow.frontiers.dropped_rows == 2
+    assert slow.frontiers.buffered == ()
+    assert fast.frontiers.dropped_rows == 0
+
+
+def test_rows_that_cannot_be_applied_leave_no_trace(table: Table) -> None:
+    loop = start(table)
+    bad = rows(("k", "a", 1)).set_column(2, "seq", pa.nulls(1, pa.int64()))
+    with pytest.raises(ValueError, match="is null"):
+        loop.ingest(bad, 0)
+    assert loop.frontiers.buffered == ()
+
+
+@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
+@pytest.mark.parametrize("spills", [False, True], ids=["in memory", "spilled"])
+def test_a_fault_at_any_step_and_a_retry_apply_each_row_once(
+    spills: bool, moment: Moment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stride = 1
+    if spills:
+        sizes = {"settle_bytes": 100, "spill_bytes": 300}
+        monkeypatch.setattr(stash_module.Stash.__init__, "__kwdefaults__", sizes)
+        stride = 23  # Each seal writes a dozen files.
+    step = 0
+    while _survives(Fault(step, moment, BrokenError)):
+        step += stride
+    assert step > 20
+
+
+def _survives(fault: Fault) -> bool:
+    """Apply a source with one fault, repeating what failed; False if the fault lies behind."""
+    store, steps = MemoryStore(), Steps(fault)
+    order = [COLUMNS.field("seq")]
+    schema = TableSchema.of(COLUMNS, keys=["key"], order=order, scope=Scope.EPOCH)
+    Table(store).ensure(schema)
+    table = Table(FaultyStore(store, steps))
+    loop = _retry(lambda: start(table))
+    batches = {
+        ts: [rows(*((f"k{i}", value, i) for i in range(at, at + 9))) for at in (0, 5)]
+        for ts, value in enumerate("ab")
+    }
+    for ts, each in batches.items():
+        for batch in each:
+            _retry(partial(loop.ingest, batch, ts))
+    loop.advance(2)
+    made = [commit for _ in range(4) if (commit := _retry(loop.step)) is not None]
+    frontiers = _retry(lambda: loop.frontiers)
+    assert contents(Table(store)) == {f"k{i}": "b" for i in range(14)}, str(fault)
+    assert totals(made).rows + frontiers.dropped_rows == 36, str(fault)
+    assert frontiers.buffered == ()
+    for commit in Table(store).log.commits(1, 3):
+        counters = Counters.from_json(commit.counters)
+        assert counters == replace(counters, rows=18, duplicates=4), str(fault)
+    named = {file.path for commit in Table(store).log.commits(1, 3) for file in commit.added}
+    # A file whose opening failed after its effect is empty, and its name is unknown.
+    left = {path for path, data in store.objects.items() if path.startswith("data/") and data}
+    assert left == named, str(fault)
+    return steps.struck
+
+
+def _retry(action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except BrokenError:
+        return action()

@@ -7,12 +7,15 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_upsert.schema import HASH, Scope, TableSchema
+from spark_upsert.state import run
 from spark_upsert.state.rows import Rows
+from spark_upsert.upsert import stash as stash_module
 from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.stash import SETTLE_BYTES, SPILL_BYTES, Stash
 from tests.support.model import Command, Model
@@ -172,7 +175,8 @@ def test_spilled_files_are_gone_when_the_stash_closes(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     schema = schema_of(Scope.TABLE)
     with Stash(schema, settle_bytes=TINY, spill_bytes=TINY) as stash:
-        stash.add(batch_of(schema, workload(1)))
+        for batch in cut(workload(1), 100):
+            stash.add(batch_of(schema, batch))
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
 
@@ -189,6 +193,47 @@ def test_spilled_files_are_gone_after_an_error(
     ):
         deque(map(stash.add, batches), maxlen=0)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("settle", "spill"), SIZES)
+@pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope {scope.value}")
+def test_a_second_seal_gives_the_same_and_counts_nothing_twice(
+    scope: Scope, settle: int, spill: int
+) -> None:
+    schema = schema_of(scope)
+    with Stash(schema, settle_bytes=settle, spill_bytes=spill) as stash:
+        for batch in cut(workload(1), 20):
+            stash.add(batch_of(schema, batch))
+        next(stash.seal())  # Given up before its end.
+        first, counters = list(stash.seal()), stash.counters
+        assert list(stash.seal()) == first
+        assert stash.counters == counters
+
+
+def test_a_batch_is_taken_in_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spill that fails for want of space does not leave the batch inside: it comes again."""
+    schema, batches = schema_of(Scope.TABLE), cut(workload(1), 20)
+    failures = iter([False, True, False, True] + [False] * 100)
+    write = run.write_run
+
+    def full_now_and_then(*args: Any, **how: Any) -> Any:
+        if next(failures):
+            raise OSError("no space left on device")
+        return write(*args, **how)
+
+    monkeypatch.setattr(stash_module, "write_run", full_now_and_then)
+    failed = 0
+    with Stash(schema, settle_bytes=TINY, spill_bytes=TINY) as stash:
+        for batch in batches:
+            try:
+                stash.add(batch_of(schema, batch))
+            except OSError:
+                failed += 1
+                stash.add(batch_of(schema, batch))
+        assert stash.counters.rows == 200
+        found = rows_of(list(stash.seal()))
+    assert failed == 2
+    assert len(found) == len(Model(Scope.TABLE).winners([c for b in batches for c in b]))
 
 
 def test_the_repr_says_what_was_taken_in() -> None:
