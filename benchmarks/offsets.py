@@ -30,7 +30,7 @@ def measure(folder: Path, epochs: int, *, calls: int = 50) -> dict[str, Any]:
         table.append(pa.table({"k": [number % 100], "v": [number]}))
     found: dict[str, Any] = {"epochs": epochs}
     for name, options in (("warm_s", {}), ("limited_s", {"maxRowsPerTrigger": "1000"})):
-        given = {"path": path, "startingVersion": "1", **options}
+        given = {"path": path, "readChangeFeed": "true", "startingVersion": "1", **options}
         reader = ChangeStreamReader(given, read_schema(given))
         start = reader.initialOffset()
         limit = ReadAllAvailable() if name == "warm_s" else reader.getDefaultReadLimit()

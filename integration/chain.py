@@ -86,7 +86,7 @@ def run(spark: SparkSession, folder: Path) -> None:
     ensure_table(folder)
     changes = (
         spark.readStream.format("upsertflow")
-        .options(startingVersion="earliest", maxEpochsPerTrigger=2)
+        .options(readChangeFeed="true", startingVersion="earliest", maxEpochsPerTrigger=2)
         .load(str(folder / "table"))
         .where("_change_type != 'update_preimage'")
         .withColumn("gone", F.expr("_change_type = 'delete'"))

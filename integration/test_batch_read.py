@@ -246,7 +246,7 @@ def test_a_damaged_file_is_an_error_that_names_it(
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "an unknown option": ({"versionAsOff": 1}, "Did you mean 'versionAsOf'"),
-    "an option of writes": ({"keys": "k"}, "unknown option 'keys'"),
+    "an option of writes": ({"keys": "k"}, "option 'keys' belongs to writes only"),
     "a version to come": ({"versionAsOf": 9}, "version 9 is not in the log, whose newest is 3"),
     "a version that is no number": ({"versionAsOf": "newest"}, "expects a version"),
     "a time before the table": ({"timestampAsOf": "1999-01-01"}, "(?s)the table begins at.*Hint"),
@@ -258,6 +258,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "a start without changes": ({"startingVersion": 1}, "'startingVersion' needs the change feed"),
     "an end without changes": ({"endingVersion": 1}, "'endingVersion' needs the change feed"),
     "a limit of streams": ({"maxRowsPerTrigger": 1}, "has no meaning in a batch read"),
+    "deletes that nobody would see": ({"ignoreDeletes": "true"}, "no meaning in a batch read"),
     "a snapshot of changes": (
         {"readChangeFeed": "true", "versionAsOf": 1},
         "do not go with 'readChangeFeed'",

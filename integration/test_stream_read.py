@@ -63,6 +63,11 @@ def changes(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
     return spark.readStream.format("upsertflow").options(**given).load(str(path))
 
 
+def new_values(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
+    """Read the new values of a table as a stream."""
+    return spark.readStream.format("upsertflow").options(**options).load(str(path))
+
+
 def ordered(rows: list[Row]) -> list[Row]:
     """Return changes in an order: by version, then retractions first."""
     return sorted(rows, key=lambda r: (r["_commit_version"], r["_diff"], r["k"]))
@@ -417,19 +422,54 @@ def test_tables_can_be_chained_through_their_changes(
     assert_sound(tmp_path / "counts")
 
 
+def test_a_stream_without_an_option_delivers_the_table_and_then_new_values(
+    spark: SparkSession, path: Path, checkpoint: Path, batches: Batches
+) -> None:
+    table = make_table(path, *EPOCHS)
+    stream = new_values(spark, path, maxEpochsPerTrigger=1)
+    assert stream.schema == spark.read.format("upsertflow").load(str(path)).schema
+    drain(batches.collect(stream, checkpoint))
+    assert sorted((r["k"], r["v"]) for r in batches.rows) == [(2, "c"), (3, "d")]
+
+    append(table, {2: "e", 3: "d", 4: "new"})
+    batches.runs.clear()
+    drain(batches.collect(stream, checkpoint))
+    assert sorted((r["k"], r["v"]) for r in batches.rows) == [(2, "e"), (4, "new")]
+
+
+def test_a_stream_of_new_values_stops_at_a_delete_before_its_rows_and_can_go_on_without_it(
+    spark: SparkSession, path: Path, checkpoint: Path, batches: Batches
+) -> None:
+    table = make_table(path, *EPOCHS)
+    stream = new_values(spark, path)
+    drain(batches.collect(stream, checkpoint))
+    batches.runs.clear()
+    append(table, {2: None, 5: "new"})
+    append(table, {6: "newer"})
+    with pytest.raises(StreamingQueryException) as caught:
+        drain(batches.collect(stream, checkpoint))
+    text = str(caught.value)
+    assert "version 4 deletes a row (k=2)" in text
+    assert "'readChangeFeed', 'true'" in text
+    assert "'ignoreDeletes', 'true'" in text
+    assert batches.rows == []
+
+    drain(batches.collect(new_values(spark, path, ignoreDeletes="true"), checkpoint))
+    assert sorted((r["k"], r["v"]) for r in batches.rows) == [(5, "new"), (6, "newer")]
+
+
 def test_a_stream_that_cannot_be_meant_is_refused(
     spark: SparkSession, path: Path, checkpoint: Path, batches: Batches
 ) -> None:
     make_table(path, *EPOCHS)
-    bare = spark.readStream.format("upsertflow").load(str(path))
-    with pytest.raises(StreamingQueryException, match=r"(?s)Hint: add .option\('readChangeFeed'"):
-        drain(batches.collect(bare, checkpoint))
     for options, message in (
         ({"versionAsOf": 1}, "'versionAsOf' has no meaning in a stream"),
         ({"endingVersion": 1}, "'endingVersion' has no meaning in a stream"),
         ({"startingVersion": 9}, "startingVersion 9 is beyond the next version, 4"),
         ({"startingVersion": 1, "startingTimestamp": 1}, "contradict each other"),
         ({"maxEpochsPerTrigger": 0}, "a whole number of at least 1"),
+        ({"ignoreDeletes": "true"}, "'readChangeFeed' and 'ignoreDeletes' contradict"),
+        ({"readChangeFeed": "false", "computeUpdates": "false"}, "'computeUpdates' has no meaning"),
     ):
         with pytest.raises(PySparkException, match=message):
             drain(batches.collect(changes(spark, path, **options), checkpoint))

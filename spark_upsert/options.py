@@ -85,7 +85,11 @@ READ_OPTIONS: Mapping[str, str] = {
     "versionAsOf": "Batch: read the table as of this version.",
     "timestampAsOf": "Batch: read the table as of this time (ISO 8601, UTC if it names no zone, "
     "or ms since 1970).",
-    "readChangeFeed": "Batch: read the changes instead of the rows. Default `false`.",
+    "readChangeFeed": "Read changes, old values and deletes included, with the columns "
+    "`_change_type`, `_commit_version`, `_commit_timestamp` and `_diff`. Without it a batch reads "
+    "the rows, and a stream their new values. Default `false`.",
+    "ignoreDeletes": "Stream of new values: leave deletes out. What is made of such a stream keeps "
+    "rows that the table has no more. Without it the query stops at a delete. Default `false`.",
     "startingVersion": "First version whose changes are read: a number, `earliest` or `latest` "
     "(only what comes). A stream without it begins with the whole table as inserts.",
     "startingTimestamp": "The same by time: the first version committed at or after it.",
@@ -97,8 +101,8 @@ READ_OPTIONS: Mapping[str, str] = {
     "as they were. `netChanges`: at most one change per key over the epochs of one read or "
     "micro-batch. Default `dropCarryovers`.",
     "emitUnchanged": "`true` is short for `deduplicationMode=none`. Default `false`.",
-    "computeUpdates": "Whether a changed row is shown as an update pair; otherwise as a delete and "
-    "an insert. Default `true`.",
+    "computeUpdates": "With `readChangeFeed`: whether a changed row is shown as an update pair; "
+    "otherwise as a delete and an insert. Default `true`.",
     "maxRowsPerTrigger": "Stream: soft bound of change rows per micro-batch; an epoch is never "
     "cut.",
     "maxBytesPerTrigger": "Stream: soft bound of bytes read per micro-batch.",
@@ -415,6 +419,7 @@ class ReadOptions:
     version_as_of: int | None
     timestamp_as_of_ms: int | None
     change_feed: bool
+    ignore_deletes: bool
     starting_version: int | str | None
     """A number, ``"latest"`` or ``"earliest"``."""
     starting_timestamp_ms: int | None
@@ -456,6 +461,7 @@ class ReadOptions:
             version_as_of=_version(options, "versionAsOf", "a version"),
             timestamp_as_of_ms=options.timestamp_ms("timestampAsOf"),
             change_feed=options.flag("readChangeFeed"),
+            ignore_deletes=options.flag("ignoreDeletes"),
             starting_version=version,
             starting_timestamp_ms=options.timestamp_ms("startingTimestamp"),
             ending_version=_version(options, "endingVersion", "a version"),
@@ -482,6 +488,7 @@ class ReadOptions:
             ("maxBytesPerTrigger", self.bytes_max),
             ("maxEpochsPerTrigger", self.epochs_max),
             ("consumerId", self.consumer),
+            ("ignoreDeletes", self.ignore_deletes or None),
         ):
             if value is not None:
                 raise OptionError(
@@ -521,6 +528,17 @@ class ReadOptions:
                     f"option '{name}' has no meaning in a stream.",
                     hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
                 )
+        if self.change_feed and self.ignore_deletes:
+            raise OptionError(
+                "options 'readChangeFeed' and 'ignoreDeletes' contradict each other: the change "
+                "feed shows deletes.",
+                hint="drop one of them, or filter with where(\"_change_type != 'delete'\").",
+            )
+        if not self.change_feed and not self.compute_updates:
+            raise OptionError(
+                "option 'computeUpdates' has no meaning in a stream of new values.",
+                hint="add .option('readChangeFeed', 'true'), or drop the option.",
+            )
 
 
 def _engine(options: Options) -> MergeEngine | None:

@@ -23,9 +23,9 @@ the nearest one. Options that begin with `storage.` go to the object store, see 
 _READS = """
 ## Reads
 
-Batch (`spark.read`) and stream (`spark.readStream`). Spark asks for the columns before it says which of the two it plans, so a
-stream of changes needs `readChangeFeed=true` or another option that can only mean changes
-([why](adr/0002-one-schema-for-batch-and-stream.md)).
+Batch (`spark.read`) and stream (`spark.readStream`). `readChangeFeed` alone decides about the columns
+([why](adr/0014-a-stream-without-an-option-delivers-new-values.md)): with it there are the table's and those of the changelog; without it a batch
+reads the rows of a version, and a stream delivers the table and then new values, until it meets a delete, at which it stops.
 """
 
 _WRITES = """

@@ -53,7 +53,8 @@ class SparkFloors(SparkUpsertflow):
                 .options(space=self.workload.table_rows * 11 // 10, shift=self.runs * SHIFT)
                 .load()
             )
-        reader = reader.format("upsertflow").option("startingVersion", self._chained)
+        reader = reader.format("upsertflow").option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", self._chained)
         return reader.option("maxEpochsPerTrigger", 1).load(self.path)
 
     def _sink(self, sink: str, rows: DataFrame) -> DataStreamWriter:

@@ -34,7 +34,7 @@ class SparkUpsertflow(SparkContender):
         self._first = Table.open(self.path).log.head().upper
 
     def stream_changes(self) -> DataFrame:
-        reader = self.spark.readStream.format("upsertflow")
+        reader = self.spark.readStream.format("upsertflow").option("readChangeFeed", "true")
         return reader.option("startingVersion", self._first).load(self.path)
 
     def read(self) -> DataFrame:
@@ -65,7 +65,7 @@ class SparkUpsertflow(SparkContender):
         before = time.perf_counter()
         queries = []
         for index in range(count):
-            reader = self.spark.readStream.format("upsertflow")
+            reader = self.spark.readStream.format("upsertflow").option("readChangeFeed", "true")
             changes = reader.option("startingVersion", self._first).load(self.path)
             writer = changes.writeStream.format("noop").trigger(availableNow=True)
             place = f"{self._folder}/checkpoints/consumer-{count}-{index}-{time.time_ns()}"

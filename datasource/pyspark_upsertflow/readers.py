@@ -1,8 +1,8 @@
 """Batch reads: the rows of a snapshot, or the changes of some versions.
 
 Spark asks a Python source for *one* schema, with nothing to tell a batch read from a stream.
-So the options decide: the changelog's columns are there if ``readChangeFeed`` says so, or if
-an option is given that only a read of changes can mean (`wants_changes`).
+So ``readChangeFeed`` alone decides: with it there are the changelog's columns; without it a
+batch has the rows of a version, and a stream their new values.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.changes import ChangeOptions, Deduplication, Stretch, plan, read_changes
+from spark_upsert.upsert.new_values import new_values
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -60,20 +61,6 @@ class ChangesSplit(InputPartition):
     upper: int
 
 
-def wants_changes(options: ReadOptions) -> bool:
-    """Return whether the options can only mean a read of changes."""
-    return options.change_feed or any(
-        value is not None
-        for value in (
-            options.starting_version,
-            options.starting_timestamp_ms,
-            options.rows_max,
-            options.bytes_max,
-            options.epochs_max,
-        )
-    )
-
-
 def open_table(options: ReadOptions) -> Table:
     """Return the table of a read."""
     return Table(open_store(options.path, options.storage))
@@ -90,11 +77,11 @@ def read_schema(given: Mapping[str, str]) -> StructType:
         return metadata_schema(options.metadata)
     table = open_table(options)
     manifest = table.log.head()
-    if not wants_changes(options):
+    if not options.change_feed:
         manifest = manifest_of(table, options)
     names = chosen_columns(options, manifest.schema)
     fields = [manifest.schema.columns.field(name) for name in names]
-    if wants_changes(options):
+    if options.change_feed:
         fields += CHANGELOG_FIELDS
     return from_arrow_schema(pa.schema(fields))
 
@@ -103,13 +90,18 @@ def chosen_columns(options: ReadOptions, schema: TableSchema) -> tuple[str, ...]
     """Return the table's columns that a read wants."""
     if not options.columns:
         return tuple(schema.columns.names)
-    extra = _CHANGE_COLUMNS if wants_changes(options) else ()
+    extra = changelog_columns(options)
     return schema.select(name for name in options.columns if name not in extra)
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
     """Return the table's columns in a read schema."""
     return tuple(name for name in schema.fieldNames() if name not in _CHANGE_COLUMNS)
+
+
+def changelog_columns(options: ReadOptions) -> tuple[str, ...]:
+    """Return what stands behind the table's columns in a read of changes."""
+    return _CHANGE_COLUMNS if options.change_feed else ()
 
 
 def manifest_of(table: Table, options: ReadOptions) -> Manifest:
@@ -329,7 +321,8 @@ def plan_changes(
 ) -> list[InputPartition]:
     """Cut the changes of the versions ``lower <= v < upper`` into splits."""
     net = options.deduplication is Deduplication.NET_CHANGES
-    stretches = plan(table.log, lower, upper, table_schema(table, schema), net=net)
+    own = table_schema(table, schema, changelog_columns(options))
+    stretches = plan(table.log, lower, upper, own, net=net)
     if not stretches:
         return []
     rows = sum(
@@ -343,10 +336,10 @@ def plan_changes(
     ]
 
 
-def table_schema(table: Table, schema: StructType) -> TableSchema:
+def table_schema(table: Table, schema: StructType, changelog: Sequence[str]) -> TableSchema:
     """Return the table's schema, which must have the columns of a planned read of changes."""
     own = table.log.head().schema
-    require_columns(own, schema, _CHANGE_COLUMNS)
+    require_columns(own, schema, changelog)
     return own
 
 
@@ -396,5 +389,8 @@ def read_change_split(
     )
     for stretch in split.stretches:
         batches = read_changes(store, stretch, wanted, lower=split.lower, upper=split.upper)
+        if not options.change_feed:
+            keys = stretch.schema.keys
+            batches = new_values(batches, keys=keys, ignore_deletes=options.ignore_deletes)
         with _expiry_is_no_damage(options, stretch.before.version):
             yield from to_spark(batches, schema)

@@ -4,6 +4,9 @@ The planner's reader lives as long as the query; another copy is pickled into th
 only reads. `latestOffset` decides how far a micro-batch goes, within the limits, and never
 cuts an epoch; `partitions` is a pure function of its two offsets and of the log.
 
+Without ``readChangeFeed`` what is delivered are the new values alone (`new_values`); where a
+stream stands, and what its limits count, is the same.
+
 With ``consumerId`` the stream holds a lease on what it has yet to read: from its start on
 before the first batch is planned, and then from the end of each batch that Spark reports
 committed. Spark reports late, and never the last one, so that the lease is always at or
@@ -32,6 +35,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_upsertflow.offsets import StreamOffset
 from pyspark_upsertflow.readers import (
     SnapshotSplit,
+    changelog_columns,
     open_table,
     plan_changes,
     read_change_split,
@@ -41,9 +45,7 @@ from pyspark_upsertflow.readers import (
     starting_version,
     table_schema,
     to_spark,
-    wants_changes,
 )
-from spark_upsert.errors import OptionError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.options import ReadOptions
 from spark_upsert.state.retention import Lease
@@ -64,18 +66,11 @@ SNAPSHOT_STEPS = 1 << 16
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the changelog of one table as a stream."""
+    """Reads the changelog of one table as a stream, whole or its new values."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = ReadOptions.parse(given)
         self._options.require_stream()
-        if not wants_changes(self._options):
-            raise OptionError(
-                "a stream of this table is a stream of changes, with the columns '_change_type', "
-                "'_commit_version', '_commit_timestamp' and '_diff'; Spark asks for the columns "
-                "before it says that it wants a stream, so an option must tell.",
-                hint="add .option('readChangeFeed', 'true') to the readStream.",
-            )
         self._schema = schema
         self._table: Table | None = None
         self._lease: Lease | None = None
@@ -248,7 +243,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, table: Table, first: StreamOffset, last: StreamOffset
     ) -> list[InputPartition]:
         assert first.origin is not None
-        table_schema(table, self._schema)
+        table_schema(table, self._schema, changelog_columns(self._options))
         manifest = table.log.at(first.origin)
         lower, upper = first.hash, last.hash if last.snapshot else HASH_END
         return snapshot_splits(self._options, manifest, lower, upper)

@@ -75,6 +75,7 @@ def read_changes(
     return (
         spark.readStream.format("upsertflow")
         .option("path", str(table))
+        .option("readChangeFeed", "true")
         .option("startingVersion", "earliest")
         .option("maxEpochsPerTrigger", epochs_per_batch)
         .load()
