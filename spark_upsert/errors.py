@@ -7,6 +7,7 @@
     ├── TableNotFoundError   fix the path, or write first
     ├── CorruptionError      restore the file that is named
     ├── DataLossError        what was asked for has been expired; choose another start
+    ├── OtherTableError      another table, or another copy, lies at the path; open it anew
     ├── ContentionError      retry later: other writers won every race
     └── StorageError         the storage failed or refused: the hint says if a retry helps
 
@@ -186,6 +187,22 @@ class DataLossError(UpsertFlowError):
             "stream.",
             since=since,
             newest=newest,
+        )
+
+
+class OtherTableError(UpsertFlowError):
+    """At the path lies not what the caller knows: another table, an older copy, or nothing."""
+
+    code = "OTHER_TABLE"
+
+    @classmethod
+    def at(cls, path: str, who: str, expected: str, found: str, *, hint: str = "") -> Self:
+        return cls(
+            f"{who} belongs to {expected}, but at '{path}' lies {found}.",
+            hint=hint
+            or "put back what was there, if it was moved or replaced by mistake; else open the "
+            "table anew (restart the program or the query). Nothing was committed.",
+            path=path,
         )
 
 

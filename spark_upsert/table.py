@@ -22,7 +22,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_upsert.engines import MergeEngine
-from spark_upsert.errors import ContentionError
+from spark_upsert.errors import ContentionError, TableNotFoundError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.state.check import Report, check
@@ -228,14 +228,22 @@ class Table:
         Commit or None
             None if its transaction is in the table already; the staged files are removed.
         """
+        bases = {part.base for part in epoch.staged}
 
         def propose(head: Manifest) -> Commit | None:
             if epoch.transaction is not None and head.has(epoch.transaction):
                 return None
+            for base in bases:
+                self.log.require_descent(head, base, "the epoch")
             self._require_unfenced(epoch, head)
             return epoch.seal(head, self.log.commits(epoch.base.manifest.upper, head.upper))
 
-        committed = self.log.append(propose)
+        try:
+            committed = self.log.append(propose)
+        except TableNotFoundError:
+            for base in bases:
+                self.log.require(base, "the epoch")
+            raise
         if committed is None:
             self.discard(epoch.staged)
         return committed
@@ -325,6 +333,7 @@ class Table:
         for merged in merges:
 
             def propose(head: Manifest, merged: Merged = merged) -> Commit | None:
+                self.log.require_descent(head, merged.base, "the merge")
                 if not head.accepts(merged.base_version):
                     return None
                 if not is_applicable(head, merged.taken) or not merged.is_safe(self.store, head):

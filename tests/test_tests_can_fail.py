@@ -126,7 +126,11 @@ def _() -> Patch:
             folder.mkdir(exist_ok=True)
             local.sync_folder(folder.parent)
 
-    return wrapped(local.LocalStore, "_make_folder", make)
+    def sync(original: Any, self: Any, folder: Any) -> None:
+        """Nothing: it exists."""
+
+    store = local.LocalStore
+    return together(wrapped(store, "_make_folder", make), wrapped(store, "_sync_once", sync))
 
 
 @bug(

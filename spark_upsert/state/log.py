@@ -1,9 +1,23 @@
 """The log: one immutable object per version, created only if absent.
 
 Creating ``_log/<version>.json`` is the commit point of everything: an epoch is visible when
-its version exists, whole, and not before. Whoever creates version ``v`` has read ``v - 1``,
-so that the log is a chain. A put that raises may have taken effect; the unique token in the
-record settles whose it is.
+its version exists, whole, and not before. A put that raises may have taken effect; the unique
+token in the record settles whose it is.
+
+The log is a chain: version ``v`` names the token of ``v - 1``, and the token of version 0 is
+the table's *identity*. What a process remembers of the log is worth nothing by itself: the
+folder may have been removed, replaced by another table or by an older copy, or be another
+one than before. So the end of the log is *proven*, each time anew:
+
+- ``v`` is the end if ``v + 1`` is absent and *then* the version that the reader began at is
+  found in the log, by its token;
+- the put of ``v + 1`` has counted if, *after* it, ``v`` is found in the log, by its token. A put
+  never makes a folder, so that it fails where a table was removed from a file system; where
+  there are no folders, this look finds nothing, and the writer takes its stray version back.
+
+Who does not find what it remembers begins again at the newest checkpoint, and refuses to go
+on (`OtherTableError`) unless it finds the same table, at no older version, with the same
+version where it knew one. A table that was moved as a whole is still itself.
 
 Every `CHECKPOINT_EVERY` versions the manifest is written as a checkpoint, a pure shortcut:
 without any checkpoint the log reads the same. ``_log/_last_checkpoint`` is a hint that may
@@ -19,9 +33,8 @@ rows for ever or, worse, commit there. So the cut keeps an order, the only copy 
 3. the versions below that checkpoint are removed one by one, the oldest first, each of them
    `LOG_SECONDS_MIN` old at least.
 
-Hence, as long as the commit of version ``v`` is in the log, none behind ``v`` was removed; and
-what was the end of the log less than `FRESH_SECONDS` ago needs no second look. Who meets a cut
-begins again at the newest checkpoint that a listing finds.
+Hence, as long as the commit of version ``v`` is in the log, none behind ``v`` was removed: the
+proof above is good for cuts, too.
 
 Rejected: to leave a mark in place of each removed version. It needs no rule, but leaves a
 file per version for ever.
@@ -44,10 +57,11 @@ from spark_upsert.errors import (
     ContentionError,
     CorruptionError,
     DataLossError,
+    OtherTableError,
     TableNotFoundError,
     UpsertFlowError,
 )
-from spark_upsert.state.manifest import FORMAT_VERSION, Commit, Kind, Manifest, apply
+from spark_upsert.state.manifest import FORMAT_VERSION, Commit, Kind, Manifest, Place, apply
 from spark_upsert.store import Store
 
 CHECKPOINT_EVERY = 50
@@ -56,11 +70,8 @@ CHECKPOINT_EVERY = 50
 COMMIT_TRIES_MAX = 1000
 """Each lost race means that another writer succeeded; a thousand in a row is a fault."""
 
-FRESH_SECONDS = 600.0
-"""For so long the end of the log is trusted to have been its end."""
-
 LOG_SECONDS_MIN = 3600.0
-"""Versions younger than this stay in the log: `FRESH_SECONDS`, and room for clocks that err."""
+"""Versions younger than this stay in the log, so that cuts rarely meet those who are at work."""
 
 _FOLDER = "_log"
 _HINT = f"{_FOLDER}/_last_checkpoint"
@@ -68,12 +79,6 @@ _ENTRY = re.compile(_FOLDER + r"/(\d{20})(\.checkpoint)?\.json")
 _COMMITS_KEPT = 4096
 
 Clock = Callable[[], float]
-
-
-def _seconds() -> float:
-    """Return seconds that go on while the machine sleeps, wherever the system counts them."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 def new_token() -> str:
@@ -126,19 +131,20 @@ class Log:
         self._head: Manifest | None = None
         self._commits: dict[int, Commit] = {}
         self._durable_version = -1
-        self._fresh_until_s = 0.0
 
     # -- reading ---------------------------------------------------------------------
 
     def head(self) -> Manifest:
         """Return the manifest of the newest version.
 
-        Costs one failed look-up if nothing is new.
+        Costs one failed look-up and one read if nothing is new.
 
         Raises
         ------
         TableNotFoundError
             There is no version 0.
+        OtherTableError
+            There is not the table that this log has seen before.
         """
         manifest = self.try_head()
         if manifest is None:
@@ -150,22 +156,73 @@ class Log:
         with self._lock:
             base = self._head or self._last_checkpoint()
             for _ in range(COMMIT_TRIES_MAX):
-                began_s = _seconds()
-                head = self._roll(base, None)
-                if head is None or self._is_fresh() or self._is_in_log(base):
-                    if not self._is_fresh():
-                        self._fresh_until_s = began_s + FRESH_SECONDS
-                    if head is not None:
-                        self._make_durable(head.version)
+                head = self._proven(base)
+                if head is not None:
+                    if self._head is not None and base is not self._head:
+                        self.require_descent(head, self._head.place, "what was opened here")
+                    self._make_durable(head.version)
                     self._head = head
                     return head
-                self._head = None
                 self._commits.clear()
+                if self._read_commit(0) is None:
+                    if self._head is not None:
+                        raise self._other(self._head.place, "no table", "what was opened here")
+                    return None
                 base = self._newest_checkpoint()
         raise ContentionError(
             f"the log of '{self._store.url}' was cut {COMMIT_TRIES_MAX} times while it was read.",
             hint="run fewer vacuums at once, then try again.",
         )
+
+    def _proven(self, base: Manifest | None) -> Manifest | None:
+        """Return the end of the log, from a version on; None if that is not in the log."""
+        try:
+            head = self._roll(base, None)
+        except CorruptionError:
+            if self._is_in_log(base):
+                raise
+            return None  # What does not continue another log is no damage.
+        return head if self._is_in_log(base) else None
+
+    def require(self, place: Place, who: str) -> Manifest:
+        """Return the newest manifest, which must descend from a version that is remembered.
+
+        Parameters
+        ----------
+        place : Place
+        who : str
+            Whose memory it is, for the error: "the checkpoint", "the epoch".
+
+        Raises
+        ------
+        OtherTableError
+            There is another table, a copy of it that does not have that version, or none.
+        """
+        head = self.try_head()
+        if head is None:
+            raise self._other(place, "no table", who)
+        self.require_descent(head, place, who)
+        return head
+
+    def require_descent(self, head: Manifest, place: Place, who: str) -> None:
+        """Raise unless the newest version descends from one that is remembered (`require`)."""
+        if head.table_id != place.table_id:
+            raise self._other(place, f"{head.place}", who)
+        if head.version < place.version:
+            raise self._other(place, f"a copy of it that ends at version {head.version}", who)
+        # Where the version was expired since, only the identity is left to compare.
+        if place.version >= head.since and self._token_at(place.version, head) != place.token:
+            raise self._other(place, f"a copy of it with another version {place.version}", who)
+
+    def _token_at(self, version: int, head: Manifest) -> str | None:
+        if version == head.version:
+            return head.token
+        commit = self._read_commit(version)
+        return None if commit is None else commit.token
+
+    def _other(self, place: Place, found: str, who: str) -> OtherTableError:
+        self._commits.clear()
+        return OtherTableError.at(self._store.url, who, str(place), found)
 
     def _make_durable(self, version: int) -> None:
         """Sync a version that another process may have left half-way, before anyone acts on it.
@@ -196,6 +253,12 @@ class Log:
             manifest = self._roll(start, version)
             if manifest is None or manifest.version != version:
                 raise self._gone(version)
+            if manifest.token != self.commit(version).token:
+                raise CorruptionError.in_file(
+                    f"{self._store.url}/{_checkpoint_path(version)}",
+                    f"the checkpoint of table '{head.table_id}'",
+                    f"one of '{manifest.table_id}'",
+                )
             return manifest
 
     def require_changes(self, lower: int) -> None:
@@ -270,12 +333,11 @@ class Log:
             )
         return _no_version(version, head)
 
-    def _is_fresh(self) -> bool:
-        """Return whether the end of the log was seen so lately that no cut can have passed it."""
-        return self._head is not None and _seconds() < self._fresh_until_s
-
     def _is_in_log(self, manifest: Manifest | None) -> bool:
-        """Return whether a version is in the log, so that none behind it was removed yet."""
+        """Return whether a version is in the log, so that none behind it was removed yet.
+
+        Reads the storage, never the memory. None stands for a log that was never cut.
+        """
         record = self._read_json(commit_path(0 if manifest is None else manifest.version))
         if record is None or record.get("cut", False):
             return False
@@ -318,14 +380,16 @@ class Log:
         return None if record is None else int(record["version"])
 
     def _newest_checkpoint(self) -> Manifest | None:
-        """Return the newest checkpoint that is there, whatever the hint says."""
-        newest = max((e.version for e in self.entries() if e.is_checkpoint), default=0)
-        manifest = self._checkpoint_at(newest)
-        if manifest is None and not self._is_in_log(None):
+        """Return the newest checkpoint of this log that is there, whatever the hint says."""
+        for entry in reversed(self.entries()):
+            manifest = self._checkpoint_at(entry.version) if entry.is_checkpoint else None
+            if manifest is not None and self._is_in_log(manifest):
+                return manifest
+        if not self._is_in_log(None):
             raise CorruptionError.in_file(
                 f"{self._store.url}/{_FOLDER}", "a checkpoint, as the log was cut", "none"
             )
-        return manifest
+        return None
 
     def entries(self) -> list[LogEntry]:
         """Return the commits and checkpoints that lie in the log, the oldest version first."""
@@ -407,6 +471,8 @@ class Log:
         ------
         ContentionError
             Other writers won `COMMIT_TRIES_MAX` races.
+        OtherTableError
+            The table that this log has seen is not there any more; nothing was committed.
         """
         for _ in range(COMMIT_TRIES_MAX):
             manifest = self.head()
@@ -418,10 +484,12 @@ class Log:
                 version=manifest.version + 1,
                 timestamp_ms=max(self.now_ms(), manifest.timestamp_ms + 1),
                 token=new_token(),
+                previous=manifest.token,
             )
             if self._try_put(commit):
-                certain = self._is_fresh() or self._is_in_log(manifest)
-                if not certain and not self._settle(commit):
+                if self._is_in_log(manifest):
+                    self._remember(apply(manifest, commit))
+                elif not self._settle(commit, manifest):
                     continue
                 self._checkpoint(commit.version)
                 return commit
@@ -431,7 +499,22 @@ class Log:
         )
 
     def create(self, commit: Commit) -> bool:
-        """Create the table; False if another writer was faster."""
+        """Create the table; False if another writer was faster.
+
+        Raises
+        ------
+        CorruptionError
+            The folder holds versions of a log that has no beginning.
+        """
+        rest = [entry for entry in self.entries() if entry.version > 0]
+        if rest and self._read_json(commit_path(0)) is None:
+            raise CorruptionError(
+                f"'{self._store.url}' holds no table, but the rest of one: '{rest[0].path}' and "
+                f"{len(rest) - 1} further objects of its log. Nothing was written.",
+                hint="finish the copy or the removal of that table, or choose another path.",
+                path=f"{self._store.url}/{rest[0].path}",
+            )
+        self._store.prepare(_FOLDER)
         return self._try_put(replace(commit, timestamp_ms=self.now_ms(), token=new_token()))
 
     def now_ms(self) -> int:
@@ -447,17 +530,25 @@ class Log:
                 self._durable_version = commit.version
                 return True
             record = self._read_json(path)
-        except Exception:
+        except Exception as error:
             record = self._read_json(path)
             if record is None:
+                if isinstance(error, OSError):
+                    self.try_head()  # Says what became of the table, if it was removed.
                 raise
         if record is None or record["token"] != commit.token:
             return False
         self._make_durable(commit.version)
         return True
 
-    def _settle(self, commit: Commit) -> bool:
-        """Find out whether a commit counts although the log was cut around it.
+    def _remember(self, manifest: Manifest) -> None:
+        """Keep what was committed here: whoever forgets it would follow an older copy."""
+        with self._lock:
+            if self._head is None or self._head.version < manifest.version:
+                self._head = manifest
+
+    def _settle(self, commit: Commit, before: Manifest) -> bool:
+        """Find out whether a commit counts although the version before it is gone.
 
         Either this process slept before its put, which then hit the name of a removed version
         and is in nobody's log; or it slept after it, and the version has been expired since.
@@ -465,10 +556,19 @@ class Log:
 
         Raises
         ------
+        OtherTableError
+            There is another table, another copy, or none. The stray object is taken back:
+            it would stand in the way of that table's own version of this number.
         ContentionError
             Only a transaction could tell, and the commit has none.
         """
-        self._head = None
+        if self._is_elsewhere(before):
+            self._take_back(commit)
+        try:
+            head = self.head()
+        except OtherTableError:
+            self._take_back(commit)
+            raise
         if commit.transaction is None:
             raise ContentionError(
                 f"the commit of version {commit.version} to '{self._store.url}' slept for longer "
@@ -476,7 +576,20 @@ class Log:
                 hint="look at the table before you write these rows again; give writes a "
                 "transaction ('txnAppId' and 'txnVersion'), which settles this by itself.",
             )
-        return self.head().has(commit.transaction)
+        return head.has(commit.transaction)
+
+    def _is_elsewhere(self, manifest: Manifest) -> bool:
+        """Return whether a version that is missing was not cut off: the log is another one."""
+        first = self._read_json(commit_path(0))
+        if first is None or first["token"] != manifest.table_id:
+            return True
+        return not first.get("cut", False) and not self._is_in_log(manifest)
+
+    def _take_back(self, commit: Commit) -> None:
+        path = commit_path(commit.version)
+        record = self._read_json(path)
+        if record is not None and record["token"] == commit.token:
+            self._store.delete(path)
 
     def _checkpoint(self, version: int) -> None:
         """Write a checkpoint if one is due. A failure costs only speed, so it is not raised."""

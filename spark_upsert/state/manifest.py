@@ -106,7 +106,9 @@ class Commit:
     kind: Kind
     timestamp_ms: int
     token: str
-    """Unique: settles whether a put that raised was ours."""
+    """Unique: settles whether a put that raised was ours. That of version 0 names the table."""
+    previous: str = ""
+    """Token of the version before: says upon which of all logs this version was made."""
     schema: TableSchema | None = None
     transaction: Transaction | None = None
     added: tuple[RunFile, ...] = ()
@@ -149,6 +151,7 @@ class Commit:
             "kind": self.kind.value,
             "timestamp_ms": self.timestamp_ms,
             "token": self.token,
+            "previous": self.previous,
             "live_rows": self.live_rows,
         }
         if self.schema is not None:
@@ -184,6 +187,7 @@ class Commit:
             kind=Kind(record["kind"]),
             timestamp_ms=record["timestamp_ms"],
             token=record["token"],
+            previous=record["previous"],
             schema=TableSchema.from_json(schema) if schema else None,
             transaction=Transaction(writer=transaction[0], number=transaction[1])
             if transaction
@@ -204,6 +208,18 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A version of one table, wherever that lies: what others remember of it."""
+
+    table_id: str
+    version: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"version {self.version} of the table '{self.table_id}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The table at one version."""
 
@@ -221,6 +237,8 @@ class Manifest:
     """The last version that forgot deletes, be it without raising the mark."""
     token: str = ""
     """That of the version's commit: tells whether the log still holds this very version."""
+    table_id: str = ""
+    """The token of version 0: two tables never have the same, wherever they are moved."""
     since: int = 0
     """The first version that can be read exactly; what only older ones need may be gone."""
     fence: int = 0
@@ -231,6 +249,11 @@ class Manifest:
             f"Manifest(version={self.version}, rows={self.live_rows:_}, "
             f"slices={len(self.slices)}, bytes={self.bytes:_})"
         )
+
+    @property
+    def place(self) -> Place:
+        """Which version of which table this is."""
+        return Place(table_id=self.table_id, version=self.version, token=self.token)
 
     @property
     def upper(self) -> Epoch:
@@ -279,6 +302,7 @@ class Manifest:
             "low_water": self.low_water,
             "forgot": self.forgot,
             "token": self.token,
+            "table_id": self.table_id,
             "since": self.since,
             "fence": self.fence,
         }
@@ -296,7 +320,8 @@ class Manifest:
             properties=record.get("properties", {}),
             low_water=record.get("low_water"),
             forgot=record.get("forgot", 0),
-            token=record.get("token", ""),
+            token=record["token"],
+            table_id=record["table_id"],
             since=record.get("since", 0),
             fence=record.get("fence", 0),
         )
@@ -317,6 +342,13 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
             f"version {expected}",
             f"a '{commit.kind.value}' of version {commit.version}",
         )
+    previous = "" if manifest is None else manifest.token
+    if commit.previous != previous:
+        raise CorruptionError.in_file(
+            f"_log/{expected:020d}.json",
+            f"a version made upon '{previous}'",
+            f"one made upon '{commit.previous}': it belongs to another table, or to another copy",
+        )
     if manifest is None:
         if commit.schema is None:
             raise CorruptionError.in_file(f"_log/{0:020d}.json", "a schema", "none")
@@ -326,6 +358,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
             schema=commit.schema,
             properties=commit.properties or {},
             token=commit.token,
+            table_id=commit.token,
         )
     if max(commit.since, commit.fence) >= commit.version:
         raise CorruptionError.in_file(

@@ -1,7 +1,8 @@
 """Object storage: where the bytes of a table lie, and the order of durable writes."""
 
+from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import ObjectInfo, ObjectSink, Store
 from spark_upsert.store.residence import resident_bytes
 from spark_upsert.store.resolve import open_store
 
-__all__ = ["ObjectInfo", "ObjectSink", "Store", "open_store", "resident_bytes"]
+__all__ = ["LocalStore", "ObjectInfo", "ObjectSink", "Store", "open_store", "resident_bytes"]

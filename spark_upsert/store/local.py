@@ -39,7 +39,8 @@ class LocalStore:
     """A folder of a local file system."""
 
     def __init__(self, root: str | Path) -> None:
-        self._root = Path(root)
+        # Made absolute once: the process may change its folder, the table does not.
+        self._root = Path(root).absolute()
         self._durable: set[Path] = set()
 
     @property
@@ -54,6 +55,9 @@ class LocalStore:
         with translated("read", target):
             return target.read_bytes()
 
+    def prepare(self, folder: str) -> None:
+        self._make_folder(self._root / folder)
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = self._root / path
         with translated("create", target):
@@ -61,6 +65,7 @@ class LocalStore:
                 return False
             temporary = self._write_temporary(target, data)
             try:
+                self._sync_once(target.parent)
                 with links_required(target):
                     os.link(temporary, target)
             except FileExistsError:
@@ -80,6 +85,7 @@ class LocalStore:
     def put(self, path: str, data: bytes) -> None:
         target = self._root / path
         with translated("write", target):
+            self._make_folder(target.parent)
             os.replace(self._write_temporary(target, data), target)
             sync_folder(target.parent)
 
@@ -144,22 +150,27 @@ class LocalStore:
                 )
 
     def _write_temporary(self, target: Path, data: bytes) -> Path:
-        self._make_folder(target.parent)
         temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
         with LocalSink(temporary, sync_parent=False) as sink:
             sink.write(data)
         return temporary
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it, durable in their parents.
-
-        One that exists may have been made by a process that was killed before it came to the
-        sync, so that all are synced once, whoever made them.
-        """
+        """Make a folder and those above it, durable in their parents."""
         if folder in self._durable and folder.is_dir():
             return
         folder.mkdir(parents=True, exist_ok=True)
-        for parent in folder.absolute().parents:
+        self._durable.discard(folder)
+        self._sync_once(folder)
+
+    def _sync_once(self, folder: Path) -> None:
+        """Make a folder durable in its parents, once.
+
+        It may have been made by a process that was killed before it came to the sync.
+        """
+        if folder in self._durable:
+            return
+        for parent in folder.parents:
             try:
                 sync_folder(parent)
             except PermissionError:

@@ -86,6 +86,9 @@ class ObjectStore:
         with self._translated("read", path):
             return obstore.get(self._client, path).bytes().to_bytes()
 
+    def prepare(self, folder: str) -> None:
+        """Do nothing: a bucket has no folders."""
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self._require_conditional_put()
         deadline = time.monotonic() + self._settings.retry_seconds_max

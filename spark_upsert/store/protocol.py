@@ -58,11 +58,16 @@ class Store(Protocol):
         """Return a whole object. Raises `FileNotFoundError`."""
         ...
 
+    def prepare(self, folder: str) -> None:
+        """Make a folder, durably, where folders exist; a new table asks for that of its log."""
+        ...
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create an object durably, whole or not at all; False if it exists.
 
         This is the commit point of the table. If it raises, the object may or may not
-        exist: the caller must read back and compare.
+        exist: the caller must read back and compare. It never makes a folder, so that a
+        commit to a table that was removed fails.
         """
         ...
 

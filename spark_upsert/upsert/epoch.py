@@ -30,7 +30,7 @@ from spark_upsert.parallel import in_order, useful_threads
 from spark_upsert.schema import DIFF, PUT, Scope
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import new_token
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Place, Transaction
 from spark_upsert.state.resolve import Resolution, resolve
 from spark_upsert.state.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.run import RUNS, RunFile, Span, write_run
@@ -48,10 +48,14 @@ SEAL_ROWS = 1 << 20
 class Staged:
     """What one task has made durable, not yet visible."""
 
-    base_version: int
+    base: Place
     """The version against which the commands were counted."""
     files: tuple[RunFile, ...] = ()
     counters: Counters = EMPTY
+
+    @property
+    def base_version(self) -> int:
+        return self.base.version
 
 
 def stage(
@@ -106,7 +110,7 @@ def stage_sealed(
                 snapshot.store.delete(file.path)
         raise
     return Staged(
-        base_version=snapshot.manifest.version,
+        base=snapshot.manifest.place,
         files=tuple(files),
         counters=counters + stash.counters,
     )

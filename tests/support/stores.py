@@ -45,6 +45,9 @@ class MemoryStore:
         except KeyError:
             raise FileNotFoundError(path) from None
 
+    def prepare(self, folder: str) -> None:
+        """Do nothing: there are no folders."""
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         with self._lock:
             if path in self.objects:
@@ -190,6 +193,10 @@ class FaultyStore:
     def read(self, path: str) -> bytes:
         with self._steps.step(f"read {path}"):
             return self._store.read(path)
+
+    def prepare(self, folder: str) -> None:
+        with self._steps.step(f"prepare {folder}"):
+            self._store.prepare(folder)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         with self._steps.step(f"put_if_absent {path}"):

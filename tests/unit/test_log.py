@@ -105,7 +105,7 @@ def test_a_version_that_is_not_there_is_an_error(version: int) -> None:
         log.commit(version)
 
 
-def test_the_newest_version_costs_one_read_if_nothing_is_new() -> None:
+def test_the_newest_version_costs_two_reads_if_nothing_is_new() -> None:
     store = MemoryStore()
     steps = Steps()
     log = Log(FaultyStore(store, steps), clock=Ticks())
@@ -113,7 +113,7 @@ def test_the_newest_version_costs_one_read_if_nothing_is_new() -> None:
     log.head()
     before = len(steps.names)
     log.head()
-    assert steps.names[before:] == [f"read {commit_path(6)}"]
+    assert steps.names[before:] == [f"read {commit_path(6)}", f"read {commit_path(5)}"]
 
 
 def test_commits_are_yielded_for_a_half_open_range() -> None:
@@ -379,7 +379,9 @@ def test_a_checkpoint_that_fails_does_not_fail_the_commit(which: int, moment: Mo
     trial = MemoryStore()
     trial.objects = dict(store.objects)
     Log(FaultyStore(trial, probe), clock=Ticks()).append(epoch())
-    step = probe.names.index(f"put_if_absent {commit_path(CHECKPOINT_EVERY)}") + 1 + which
+    put = probe.names.index(f"put_if_absent {commit_path(CHECKPOINT_EVERY)}")
+    assert probe.names[put + 1] == f"read {commit_path(CHECKPOINT_EVERY - 1)}"  # The proof.
+    step = put + 2 + which
     log = Log(FaultyStore(store, Steps(Fault(step, moment, BrokenError))), clock=Ticks())
     commit = log.append(epoch())
     assert commit is not None

@@ -45,7 +45,15 @@ def run(name: str, lower: int = 0, upper: int = 100) -> RunFile:
 
 
 def commit(version: int, kind: Kind, **fields: Any) -> Commit:
-    return Commit(version=version, kind=kind, timestamp_ms=version * 10, token="t", **fields)
+    previous = f"t{version - 1}" if version else ""
+    return Commit(
+        version=version,
+        kind=kind,
+        timestamp_ms=version * 10,
+        token=f"t{version}",
+        previous=previous,
+        **fields,
+    )
 
 
 CREATE = commit(0, Kind.CREATE, schema=SCHEMA)

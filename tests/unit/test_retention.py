@@ -715,40 +715,26 @@ def test_a_table_is_not_made_a_second_time_where_the_log_was_cut() -> None:
 # -- sleepers ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def slow_seconds(monkeypatch: pytest.MonkeyPatch) -> Now:
-    """The clock by which a process knows that it slept."""
-    now = Now()
-    monkeypatch.setattr(log_module, "_seconds", now)
-    return now
-
-
 @pytest.mark.parametrize("seen", [0, 1, EVERY, 7], ids=lambda v: f"at version {v}")
-def test_a_reader_that_slept_through_a_cut_sees_the_newest_version(
-    seen: int, slow_seconds: Now
-) -> None:
+def test_a_reader_that_slept_through_a_cut_sees_the_newest_version(seen: int) -> None:
     lived = Lived(seen)
     sleeper = lived.reopened()
     assert sleeper.log.head().version == seen
     lived.live(MANY - seen)
     lived.table.expire(retain_versions=3)
     lived.table.vacuum()
-    slow_seconds.advance(DAY_S)
     assert sleeper.log.head() == lived.table.log.head()
     assert rows_at(sleeper) == lived.expected(MANY)
 
 
 @pytest.mark.parametrize("seen", [0, 1, EVERY, 7], ids=lambda v: f"at version {v}")
-def test_a_writer_that_slept_through_a_cut_does_not_commit_into_the_past(
-    seen: int, slow_seconds: Now
-) -> None:
+def test_a_writer_that_slept_through_a_cut_does_not_commit_into_the_past(seen: int) -> None:
     lived = Lived(seen)
     sleeper = lived.reopened()
     sleeper.log.head()
     lived.live(MANY - seen)
     lived.table.expire(retain_versions=3)
     lived.table.vacuum()
-    slow_seconds.advance(DAY_S)
     commit = append(sleeper, [Command(1000, 1, 1)])
     assert commit is not None
     assert commit.version == MANY + 2
@@ -774,7 +760,7 @@ class Sleepy(ClockedStore):
         return done
 
 
-def _dreamt(seen: int, slow_seconds: Now, *, before: bool) -> tuple[Lived, Table]:
+def _dreamt(seen: int, *, before: bool) -> tuple[Lived, Table]:
     """Return a table, and a writer that falls asleep around its put and wakes after a cut."""
     lived = Lived(seen)
 
@@ -782,17 +768,14 @@ def _dreamt(seen: int, slow_seconds: Now, *, before: bool) -> tuple[Lived, Table
         lived.live(MANY - seen)
         lived.table.expire(retain_versions=3)
         lived.table.vacuum()
-        slow_seconds.advance(DAY_S)
 
     return lived, Table(Sleepy(lived, dream, before=before), clock=lived.now)
 
 
 @pytest.mark.parametrize("seen", [0, 1, EVERY, 7], ids=lambda v: f"at version {v}")
-def test_a_writer_that_sleeps_before_its_put_is_committed_once(
-    seen: int, slow_seconds: Now
-) -> None:
+def test_a_writer_that_sleeps_before_its_put_is_committed_once(seen: int) -> None:
     """Its put hits the name of a removed version. The files are too old by then, so it is told."""
-    lived, sleeper = _dreamt(seen, slow_seconds, before=True)
+    lived, sleeper = _dreamt(seen, before=True)
     transaction = Transaction(writer="w", number=1)
     with pytest.raises(ContentionError, match="Nothing was committed"):
         append(sleeper, [Command(1000, 1, 1)], transaction=transaction)
@@ -803,8 +786,8 @@ def test_a_writer_that_sleeps_before_its_put_is_committed_once(
     assert lived.reopened().check().is_sound
 
 
-def test_a_writer_that_sleeps_behind_its_put_knows_that_it_is_committed(slow_seconds: Now) -> None:
-    lived, sleeper = _dreamt(7, slow_seconds, before=False)
+def test_a_writer_that_sleeps_behind_its_put_knows_that_it_is_committed() -> None:
+    lived, sleeper = _dreamt(7, before=False)
     transaction = Transaction(writer="w", number=1)
     commit = append(sleeper, [Command(1000, 1, 1)], transaction=transaction)
     assert commit is not None
@@ -814,15 +797,13 @@ def test_a_writer_that_sleeps_behind_its_put_knows_that_it_is_committed(slow_sec
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before its put", "behind its put"])
-def test_without_a_transaction_a_sleeper_is_told_that_nobody_knows(
-    before: bool, slow_seconds: Now
-) -> None:
-    _, sleeper = _dreamt(7, slow_seconds, before=before)
+def test_without_a_transaction_a_sleeper_is_told_that_nobody_knows(before: bool) -> None:
+    _, sleeper = _dreamt(7, before=before)
     with pytest.raises(ContentionError, match="cannot be told"):
         append(sleeper, [Command(1000, 1, 1)])
 
 
-def test_a_stray_commit_of_a_sleeper_fools_nobody(slow_seconds: Now) -> None:
+def test_a_stray_commit_of_a_sleeper_fools_nobody() -> None:
     """Another sleeper knows the version before it; the next cut removes it."""
     lived = Lived(6)
     other, same = lived.reopened(), lived.reopened()
@@ -835,7 +816,6 @@ def test_a_stray_commit_of_a_sleeper_fools_nobody(slow_seconds: Now) -> None:
     for version in (7, 8):
         record = {**_body_of(lived.store, MANY), "version": version, "token": "stray"}
         lived.store.put_if_absent(commit_path(version), encode(record))
-    slow_seconds.advance(DAY_S)
     for sleeper in (other, same, lived.reopened()):
         assert sleeper.log.head().version == MANY + 1
     lived.now.advance(2 * HOUR_S)

@@ -14,7 +14,7 @@ from pathlib import Path
 import obstore.store
 import pytest
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, StorageError
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.objects import RANGE_BYTES, ObjectStore
@@ -44,7 +44,9 @@ STORES: dict[str, MakeStore] = {
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return STORES[request.param](tmp_path)
+    made = STORES[request.param](tmp_path)
+    made.prepare("_log")
+    return made
 
 
 def paths(store: Store, prefix: str, *, after: str = "") -> list[str]:
@@ -99,6 +101,24 @@ def test_put_if_absent_creates_once(store: Store) -> None:
     assert store.put_if_absent("_log/0.json", b"first")
     assert not store.put_if_absent("_log/0.json", b"second")
     assert store.read("_log/0.json") == b"first"
+
+
+def test_put_if_absent_makes_no_folder(tmp_path: Path) -> None:
+    """Else a commit to a table that was removed would be acknowledged, and be nowhere."""
+    store = LocalStore(tmp_path / "table")
+    with pytest.raises(StorageError, match="No such file"):
+        store.put_if_absent("_log/1.json", b"")
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_relative_path_is_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = LocalStore("table")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    store.put("a", b"here")
+    assert (tmp_path / "table" / "a").read_bytes() == b"here"
+    assert store.url == str(tmp_path / "table")
 
 
 def test_put_if_absent_creates_again_after_a_delete(store: Store) -> None:

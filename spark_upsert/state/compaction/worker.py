@@ -15,7 +15,7 @@ from spark_upsert.schema import DIFF, EPOCH, ERROR, Scope
 from spark_upsert.state.compaction.policy import Job
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import new_token
-from spark_upsert.state.manifest import Manifest, Slice, Taken
+from spark_upsert.state.manifest import Manifest, Place, Slice, Taken
 from spark_upsert.state.resolve import epochs_by_part, resolve
 from spark_upsert.state.rows import Rows, RunPart
 from spark_upsert.state.run import RUNS, Positions, RunFile, Span, write_run
@@ -40,12 +40,16 @@ class Merged:
 
     added: tuple[Slice, ...]
     taken: tuple[Taken, ...]
-    base_version: int
+    base: Place
     """The version that the job was planned on."""
     low_water: str | None = None
     """The greatest order key among the tombstones that were dropped."""
     forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     """Hashes of the keys whose tombstones were dropped, ascending."""
+
+    @property
+    def base_version(self) -> int:
+        return self.base.version
 
     def is_safe(self, store: Store, head: Manifest) -> bool:
         """Return whether no run that came since holds a key whose tombstone was dropped.
@@ -87,7 +91,7 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
             for i, f in enumerate(files)
         ),
         taken=job.taken,
-        base_version=manifest.version,
+        base=manifest.place,
         low_water=mark,
         forgotten=np.concatenate([nothing, *(piece.forgotten for piece in pieces)])
         if mark is not None
