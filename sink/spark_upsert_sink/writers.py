@@ -30,6 +30,7 @@ from spark_upsert.store import open_store
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.plan import WritePlan, plan_write
+from spark_upsert_sink.types import require_kept
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -38,6 +39,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 def _plan(options: WriteOptions, schema: StructType, *, overwrite: bool) -> WritePlan:
+    require_kept(schema)
     incoming = to_arrow_schema(schema, timezone="UTC")
     return plan_write(options, incoming, overwrite=overwrite)
 
