@@ -10,6 +10,8 @@ a batch carries all that is needed to plan it again:
 ``hash``       rows of the snapshot with smaller hashes are delivered (16 hex digits,
                or ``1`` and 16 zeros: all of them)
 ``upper``      changes of smaller versions are delivered
+``place``      the version that the stream stands at, as ``[table id, version, token]``:
+               who goes on from here must find this very version in the table's log
 =============  ====================================================================
 
 A stream without a start delivers the snapshot of ``origin`` range by range of the hash, and
@@ -18,13 +20,14 @@ then the changes from ``origin + 1`` on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_upsert.errors import OptionError
 from spark_upsert.hashing import HASH_END
+from spark_upsert.state.manifest import Place
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,8 @@ class StreamOffset:
     snapshot: bool = False
     hash: int = 0
     upper: int = 0
+    place: Place | None = field(default=None, compare=False)
+    """It follows from the rest and from the table."""
 
     @property
     def is_initial(self) -> bool:
@@ -53,6 +58,7 @@ class StreamOffset:
             "format": _FORMAT,
             "hash": f"{self.hash:016x}",
             "origin": self.origin,
+            "place": self.place and [self.place.table_id, self.place.version, self.place.token],
             "snapshot": self.snapshot,
             "upper": self.upper,
         }
@@ -66,11 +72,16 @@ class StreamOffset:
                 hint="this checkpoint belongs to another source or to a newer release; give the "
                 "query a new checkpointLocation.",
             )
+        place = None
+        if record["place"] is not None:
+            table_id, version, token = record["place"]
+            place = Place(table_id=table_id, version=version, token=token)
         return cls(
             origin=record["origin"],
             snapshot=record["snapshot"],
             hash=int(record["hash"], 16),
             upper=record["upper"],
+            place=place,
         )
 
     @classmethod

@@ -21,6 +21,7 @@ replayed after a further expiry may then hold fewer changes than at first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -96,6 +97,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         table = self._log_table()
         offset = StreamOffset.from_json(start)
+        self._require_same_table(table, offset)
         upper = table.log.head().upper if self._target is None else self._target
         if offset.is_initial:
             offset = self._begin(table, upper)
@@ -103,9 +105,9 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold(table, offset)
         unlimited = isinstance(limit, ReadAllAvailable)
         if offset.snapshot and not unlimited:
-            return self._next_in_snapshot(table, offset).to_json()
+            return self._placed(table, self._next_in_snapshot(table, offset)).to_json()
         end = self._next_changes(table, offset, upper, unlimited=unlimited)
-        return start if end == StreamOffset.from_json(start) else end.to_json()
+        return start if end == StreamOffset.from_json(start) else self._placed(table, end).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         upper = self._log_table().log.head().upper
@@ -116,6 +118,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first == last or last.origin is None:
             return []
         table = self._log_table()
+        self._require_same_table(table, last)
         if first.is_initial:
             # What the batch began with is decided by its end: it remembers the origin.
             first = (
@@ -146,6 +149,26 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._table is None:
             self._table = open_table(self._options)
         return self._table
+
+    def _require_same_table(self, table: Table, offset: StreamOffset) -> None:
+        """Raise unless the table is the one that an offset was planned on, and not an older copy.
+
+        An offset stands for all before it: each version names the one that it was made upon.
+        """
+        if offset.place is None:
+            return
+        table.log.require(
+            offset.place,
+            "the checkpoint of this query",
+            hint="if the table was replaced by mistake, put it back. If it was made anew, or an older "
+            "copy is to be gone on with, give the query a new checkpointLocation: it delivers the "
+            "whole table first, so let what it feeds begin anew, too.",
+        )
+
+    def _placed(self, table: Table, offset: StreamOffset) -> StreamOffset:
+        """Return an offset with the version that it stands at; one yet to come has no token."""
+        version = min(offset.version, table.log.head().version)
+        return replace(offset, place=table.log.place(version))
 
     def _readable(self, table: Table, offset: StreamOffset) -> StreamOffset:
         """Return where a stream at an offset goes on; elsewhere only if data loss is allowed.

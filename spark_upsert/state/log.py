@@ -184,7 +184,12 @@ class Log:
             return None  # What does not continue another log is no damage.
         return head if self._is_in_log(base) else None
 
-    def require(self, place: Place, who: str) -> Manifest:
+    def place(self, version: int) -> Place:
+        """Return what to remember of a version (`require`)."""
+        table_id, token = self.head().table_id, self.commit(version).token
+        return Place(table_id=table_id, version=version, token=token)
+
+    def require(self, place: Place, who: str, *, hint: str = "") -> Manifest:
         """Return the newest manifest, which must descend from a version that is remembered.
 
         Parameters
@@ -192,6 +197,8 @@ class Log:
         place : Place
         who : str
             Whose memory it is, for the error: "the checkpoint", "the epoch".
+        hint : str
+            What to do, where that differs from other memories.
 
         Raises
         ------
@@ -200,19 +207,22 @@ class Log:
         """
         head = self.try_head()
         if head is None:
-            raise self._other(place, "no table", who)
-        self.require_descent(head, place, who)
+            raise self._other(place, "no table", who, hint)
+        self.require_descent(head, place, who, hint=hint)
         return head
 
-    def require_descent(self, head: Manifest, place: Place, who: str) -> None:
+    def require_descent(self, head: Manifest, place: Place, who: str, *, hint: str = "") -> None:
         """Raise unless the newest version descends from one that is remembered (`require`)."""
         if head.table_id != place.table_id:
-            raise self._other(place, f"{head.place}", who)
-        if head.version < place.version:
-            raise self._other(place, f"a copy of it that ends at version {head.version}", who)
+            found = str(head.place)
+        elif head.version < place.version:
+            found = f"a copy of it that ends at version {head.version}"
         # Where the version was expired since, only the identity is left to compare.
-        if place.version >= head.since and self._token_at(place.version, head) != place.token:
-            raise self._other(place, f"a copy of it with another version {place.version}", who)
+        elif place.version >= head.since and self._token_at(place.version, head) != place.token:
+            found = f"a copy of it with another version {place.version}"
+        else:
+            return
+        raise self._other(place, found, who, hint)
 
     def _token_at(self, version: int, head: Manifest) -> str | None:
         if version == head.version:
@@ -220,9 +230,9 @@ class Log:
         commit = self._read_commit(version)
         return None if commit is None else commit.token
 
-    def _other(self, place: Place, found: str, who: str) -> OtherTableError:
+    def _other(self, place: Place, found: str, who: str, hint: str = "") -> OtherTableError:
         self._commits.clear()
-        return OtherTableError.at(self._store.url, who, str(place), found)
+        return OtherTableError.at(self._store.url, who, str(place), found, hint=hint)
 
     def _make_durable(self, version: int) -> None:
         """Sync a version that another process may have left half-way, before anyone acts on it.

@@ -1,0 +1,104 @@
+"""A stream goes on from its checkpoint only in the table that the checkpoint knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_upsertflow.readers import read_schema
+from pyspark_upsertflow.stream import ChangeStreamReader
+from spark_upsert.errors import OtherTableError, TableNotFoundError
+from spark_upsert.store import LocalStore
+from spark_upsert.table import Table
+from tests.support.model import Command
+from tests.support.tables import append
+from tests.unit.test_identity import ACCIDENTS, made, removed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made(LocalStore(tmp_path / "table"))
+    return tmp_path / "table"
+
+
+def reader(folder: Path, **options: str) -> ChangeStreamReader:
+    given = {"path": str(folder), "readChangeFeed": "true", **options}
+    return ChangeStreamReader(given, read_schema(given))
+
+
+def advanced(stream: ChangeStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return stream.latestOffset(start, ReadAllAvailable())
+
+
+def advanced_through(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return where a stream began and ended its first batch."""
+    stream = reader(folder)
+    start = stream.initialOffset()
+    return start, advanced(stream, start)
+
+
+REPLACED = {name: accident for name, accident in ACCIDENTS.items() if accident is not removed}
+
+
+@pytest.mark.parametrize("accident", REPLACED.values(), ids=REPLACED)
+def test_a_restarted_stream_is_refused_where_the_table(accident: Any, folder: Path) -> None:
+    start, end = advanced_through(folder)
+    accident(folder)
+    with pytest.raises(OtherTableError, match="the checkpoint of this query") as caught:
+        advanced(reader(folder), end)
+    assert "new checkpointLocation" in str(caught.value)
+    with pytest.raises(OtherTableError):  # A replay of the last batch.
+        reader(folder).partitions(start, end)
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS.values(), ids=ACCIDENTS)
+def test_a_running_stream_is_refused_where_the_table(accident: Any, folder: Path) -> None:
+    stream = reader(folder)
+    end = advanced(stream, stream.initialOffset())
+    accident(folder)
+    with pytest.raises(OtherTableError):
+        advanced(stream, end)
+
+
+def test_data_loss_that_is_allowed_is_no_other_table(folder: Path) -> None:
+    _, end = advanced_through(folder)
+    ACCIDENTS["was made anew and has more versions"](folder)
+    with pytest.raises(OtherTableError):
+        advanced(reader(folder, failOnDataLoss="false"), end)
+
+
+def test_a_stream_goes_on_in_a_table_that_was_moved(folder: Path, tmp_path: Path) -> None:
+    _, end = advanced_through(folder)
+    folder.rename(tmp_path / "moved")
+    append(Table(LocalStore(tmp_path / "moved")), [Command(7, 7, 7)])
+    assert advanced(reader(tmp_path / "moved"), end)["upper"] == 5
+
+
+def test_a_stream_that_has_not_begun_knows_no_table(folder: Path) -> None:
+    start = reader(folder).initialOffset()
+    removed(folder)
+    made(LocalStore(folder), 1)
+    assert advanced(reader(folder), start)["upper"] == 2
+
+
+def test_a_stream_at_rest_stays_at_its_offset(folder: Path) -> None:
+    """Spark compares offsets as text: another text would be a batch."""
+    _, end = advanced_through(folder)
+    assert advanced(reader(folder), end) == end
+
+
+def test_a_stream_may_begin_behind_the_next_version(folder: Path) -> None:
+    stream = reader(folder, startingVersion="4", startingBoundInclusive="false")
+    end = advanced(stream, stream.initialOffset())
+    assert (end["upper"], end["place"][1]) == (5, 3)
+    append(Table(LocalStore(folder)), [Command(7, 7, 7)])
+    assert advanced(stream, end) == end
+
+
+def test_a_restarted_stream_without_a_table_says_so(folder: Path) -> None:
+    removed(folder)
+    with pytest.raises(TableNotFoundError):
+        reader(folder)
