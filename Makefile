@@ -50,7 +50,7 @@ chaos: check $(STAMP) ## kill drivers and executors of running queries, and comp
 	@$(BIN)/python integration/chaos.py $(ARGS)
 
 clean: ## remove everything that was made, the environment included
-	@rm -rf $(VENV) dist .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) dist .bench .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Java may vanish after the environment is made, so this is asked each time.

@@ -1,11 +1,11 @@
-"""One Spark for all tests that need one, set up as `conf/` recommends.
+"""One Spark for all tests that need one, set up as `conf/` recommends, and a fixture per server.
 
-A machine without Java fails these tests with the sentence that says what to do: a suite that skips
-them would be green while testing nothing.
+A machine that lacks something fails these tests with the sentence that says what to do: a suite
+that skips them would be green while testing nothing. A server lives as long as the file of its
+tests, so that they can be chosen by file or by name, and nothing runs that they do not need.
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +18,12 @@ from tools import check_machine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from integration.servers.kafka import Broker
+    from integration.servers.postgres import Postgres
+    from integration.servers.spark import Cluster
+    from tests.support.s3 import S3
+
 ROOT = Path(__file__).resolve().parent.parent
-
-HAS_MAVEN = shutil.which("mvn") is not None
-collect_ignore = [] if HAS_MAVEN else ["test_kafka.py"]
-
-
-def pytest_report_header() -> list[str]:
-    return [] if HAS_MAVEN else ["left out: integration/test_kafka.py, whose broker Maven fetches"]
 
 
 @pytest.fixture(scope="session")
@@ -82,3 +80,43 @@ def spark(
 def import_roots() -> list[Path]:
     """The folders that an editable installation puts on the path."""
     return [ROOT, ROOT / "datasource", ROOT / "sink"]
+
+
+@pytest.fixture(scope="module")
+def broker(
+    spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator["Broker"]:
+    """A Kafka broker of one node."""
+    from integration.servers.kafka import running_broker
+
+    with running_broker(tmp_path_factory.mktemp("kafka") / "broker", spark_environ) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator["Postgres"]:
+    """A PostgreSQL server with logical decoding."""
+    from integration.servers.postgres import running_postgres
+
+    with running_postgres() as postgres:
+        yield postgres
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator["S3"]:
+    """An S3-compatible store that decides races by itself."""
+    from integration.servers.s3 import running_gateway
+
+    with running_gateway(tmp_path_factory.mktemp("s3")) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator["Cluster"]:
+    """A Spark standalone cluster of a master and two workers."""
+    from integration.servers.spark import running_cluster
+
+    with running_cluster(tmp_path_factory.mktemp("spark") / "cluster", spark_environ) as cluster:
+        yield cluster

@@ -1,0 +1,93 @@
+"""What servers need and this machine lacks: fetched once, below ``.servers``, without root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parent.parent.parent / ".servers"
+FETCH_SECONDS_MAX = 600
+
+
+def fetched(name: str, tool: str, remedy: str, *command: str, files: dict[str, str]) -> Path:
+    """Return a folder that a command has filled; ``{}`` in its words is the folder.
+
+    A folder is there whole or not at all: two test runs may fetch at once.
+    """
+    folder = HOME / name
+    if folder.exists():
+        return folder
+    if shutil.which(tool) is None:
+        pytest.fail(
+            f"there is no `{tool}` on the PATH, which fetches {name}: {remedy}", pytrace=False
+        )
+    making = HOME / f"{name}.{os.getpid()}"
+    making.mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        (making / file).write_text(text)
+    done = subprocess.run(
+        [tool, *(word.replace("{}", str(making)) for word in command)],
+        cwd=making,
+        env={**os.environ, "GOBIN": str(making)},
+        capture_output=True,
+        text=True,
+        timeout=FETCH_SECONDS_MAX,
+        check=False,
+    )
+    if done.returncode:
+        shutil.rmtree(making)
+        said = (done.stdout + done.stderr).strip()[-1000:]
+        pytest.fail(f"`{tool}` could not fetch {name}:\n{said}", pytrace=False)
+    try:
+        making.rename(folder)
+    except OSError:  # Another run was faster.
+        shutil.rmtree(making)
+    return folder
+
+
+def jars(name: str, coordinates: Sequence[str], *, transitive: bool = True) -> list[Path]:
+    """Return jars of Maven's central repository."""
+    folder = fetched(
+        f"{name}-{coordinates[0].rpartition(':')[2]}",
+        "mvn",
+        "install Maven (Debian: `apt install maven`).",
+        *("--batch-mode", "--quiet", "dependency:copy-dependencies"),
+        *("-DoutputDirectory={}", "-DincludeScope=runtime"),
+        files={"pom.xml": _pom(coordinates, transitive=transitive)},
+    )
+    return sorted(folder.glob("*.jar"))
+
+
+def _pom(coordinates: Sequence[str], *, transitive: bool) -> str:
+    """Return a project that depends on artifacts, and on nothing else unless they do."""
+    every = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+    exclusions = "" if transitive else f"<exclusions>{every}</exclusions>"
+    dependencies = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>".format(
+            *one.split(":")
+        )
+        + f"{exclusions}</dependency>"
+        for one in coordinates
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>tests</groupId><artifactId>jars</artifactId><version>1</version>"
+        f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+def go_program(name: str, package: str, version: str) -> Path:
+    """Return a program that Go has built."""
+    folder = fetched(
+        f"{name}-{version}",
+        "go",
+        "install Go 1.24 or newer (Debian: `apt install golang`).",
+        *("install", "-ldflags=-s -w", f"{package}@{version}"),
+        files={},
+    )
+    return folder / name
