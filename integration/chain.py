@@ -16,10 +16,12 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from integration.promises import assert_sound, epochs_of, rows_of
@@ -31,6 +33,7 @@ from spark_upsert.upsert.counters import Counters
 from tests.support.model import Command, Model
 
 COMMANDS = columns(k=pa.int64(), v=pa.int64(), seq=pa.int64(), gone=pa.bool_())
+GATES = ("gate-write", "gate-read")
 KEYS = 40
 END_SECONDS = 1200
 """What runs longer than this hangs, however much was left for the last run to do."""
@@ -69,10 +72,12 @@ def add_commands(folder: Path, seed: int, *, batches: int) -> list[list[Command]
     return added
 
 
-def run(spark: SparkSession, folder: Path) -> None:
-    """Bring both tables up to the feed."""
+def run(spark: SparkSession, folder: Path, *, gates: bool = False) -> None:
+    """Bring both tables up to the feed; with gates, one task of each waits to be killed."""
     # Where a row of a key goes differs from attempt to attempt.
     rows = feed_of(folder).stream(spark).repartition(3, F.rand())
+    if gates:
+        rows = gated(rows, folder / GATES[0])
     written = upserts(
         rows,
         folder / "table",
@@ -91,6 +96,8 @@ def run(spark: SparkSession, folder: Path) -> None:
         .where("_change_type != 'update_preimage'")
         .withColumn("gone", F.expr("_change_type = 'delete'"))
     )
+    if gates:
+        changes = gated(changes, folder / GATES[1])
     copied = upserts(
         changes,
         folder / "copy",
@@ -105,6 +112,31 @@ def run(spark: SparkSession, folder: Path) -> None:
     end(written.trigger(availableNow=True).start(), seconds=END_SECONDS)
     copying.processAllAvailable()
     copying.stop()
+
+
+def gated(rows: DataFrame, gate: Path) -> DataFrame:
+    """Pass rows on; the first task ever that has some of them stops behind the first.
+
+    It notes its process in the file `gate`, and is to be killed there: what feeds it has been read
+    in part, and what it feeds has been written in part.
+    """
+    path = str(gate.resolve())
+
+    def stop_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            yield batch.slice(0, 1)
+            try:
+                noted = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            except FileExistsError:
+                pass
+            else:
+                os.write(noted, f"{os.getpid()}\n".encode())
+                time.sleep(END_SECONDS)
+            yield batch.slice(1)
+
+    return rows.mapInArrow(stop_once, rows.schema)
 
 
 def ensure_table(folder: Path) -> None:
@@ -163,10 +195,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--connect", action="store_true", help="start a server, be its client")
+    parser.add_argument("--gates", action="store_true", help="stop one task of each query")
     given = parser.parse_args()
     spark = session(given.master, connect=given.connect)
     try:
-        run(spark, given.folder)
+        run(spark, given.folder, gates=given.gates)
     finally:
         spark.stop()
 

@@ -55,7 +55,10 @@ class Process:
 def processes() -> list[Process]:
     """Return all processes that are not dead already."""
     text = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     fields = (line.split(None, 3) for line in text.splitlines())
     found = [Process(int(f[0]), int(f[1]), f[2], f[3] if len(f) > 3 else "") for f in fields]
@@ -105,6 +108,7 @@ class Chaos:
     environ: Mapping[str, str]
     master: str = "local[2]"
     connect: bool = False
+    gates: bool = False
     executors: bool = False
     kills: int = 0
     batches: list[list[Command]] = field(default_factory=list)
@@ -115,7 +119,7 @@ class Chaos:
     def round(self) -> str:
         """Add commands, start the chain, kill it; returns what happened."""
         self.batches += chain.add_commands(self.folder, self.seed, batches=BATCHES_PER_ROUND)
-        with self._chain() as driver:
+        with self.chain() as driver:
             delay = self._dice.uniform(0, WINDOW_SECONDS)
             try:
                 code = driver.wait(timeout=delay)
@@ -130,18 +134,19 @@ class Chaos:
             victims = [p for p in tree(driver.pid) if "CoarseGrainedExecutorBackend" in p.command]
             if victims:
                 kill([self._dice.choice(victims)])
-                return f"killed an executor after {delay:.1f} s, {self._finished(driver)}"
+                return f"killed an executor after {delay:.1f} s, {self.finished(driver)}"
         kill_tree(driver.pid)
         return f"killed the driver after {delay:.1f} s"
 
-    def _finished(self, driver: subprocess.Popen[bytes]) -> str:
+    def finished(self, driver: subprocess.Popen[bytes]) -> str:
+        """Wait until a driver has ended, rightly."""
         assert driver.wait(timeout=chain.END_SECONDS) == 0, f"it failed:\n{self.log}"
         return "and the queries went on"
 
     def finish(self) -> None:
         """Let the chain run to its end."""
-        with self._chain() as driver:
-            self._finished(driver)
+        with self.chain() as driver:
+            self.finished(driver)
 
     @property
     def log(self) -> str:
@@ -153,7 +158,7 @@ class Chaos:
         return self.folder / "driver.log"
 
     @contextmanager
-    def _chain(self) -> Iterator[subprocess.Popen[bytes]]:
+    def chain(self) -> Iterator[subprocess.Popen[bytes]]:
         """Start the chain and wait until its queries start; nothing of it is left behind."""
         started = self.folder / "started"
         started.unlink(missing_ok=True)
@@ -163,6 +168,8 @@ class Chaos:
         arguments = [sys.executable, "-m", "integration.chain", folder]
         if self.connect:
             arguments.append("--connect")
+        if self.gates:
+            arguments.append("--gates")
         with self._log.open("wb") as log:
             driver = subprocess.Popen(
                 [*arguments, "--master", self.master],
