@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,11 @@ def _split(row: dict[str, Any], keys: Sequence[str]) -> tuple[tuple[Any, ...], t
     return tuple(canonical(row[key]) for key in keys), tuple(values)
 
 
-def rows_of(path: Path | str, version: int | None = None) -> Contents:
+def rows_of(
+    path: Path | str, version: int | None = None, *, storage: Mapping[str, str] | None = None
+) -> Contents:
     """Return the contents of a table at a version."""
-    table = Table.open(str(path))
+    table = Table.open(str(path), storage=storage)
     return contents(table.snapshot(version).to_pylist(), table.log.head().schema.keys)
 
 
@@ -91,9 +93,9 @@ def orphans(path: Path | str) -> set[str]:
     return {f"data/{file.name}" for file in (Path(path) / "data").glob("*")} - named
 
 
-def assert_sound(path: Path | str) -> Table:
+def assert_sound(path: Path | str, storage: Mapping[str, str] | None = None) -> Table:
     """Check on every version that the changelog folds to the snapshot and every row is counted."""
-    table = Table.open(str(path))
+    table = Table.open(str(path), storage=storage)
     keys = table.log.head().schema.keys
     rows: Contents = {}
     for version in range(1, table.log.head().upper):

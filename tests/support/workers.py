@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
+from spark_upsert.upsert.counters import Counters
 
 Storage = Mapping[str, str]
 
@@ -58,3 +59,24 @@ def memory_of_round_trip(url: str, storage: Storage, path: str, mebibytes: int) 
             sink.write(piece)
     assert store.map(path).size == mebibytes << 20
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+
+def append_epochs(url: str, storage: Storage, epochs: Sequence[pa.Table], done: str) -> int:
+    """Append epochs of commands, then put an object; returns how often a row was counted."""
+    table = Table.open(url, storage=storage)
+    rows = 0
+    for epoch in epochs:
+        commit = table.append(epoch, deletes="gone")
+        assert commit is not None
+        rows += Counters.from_json(commit.counters).rows
+    table.store.put(done, b"")
+    return rows
+
+
+def compact_until(url: str, storage: Storage, done: Sequence[str]) -> int:
+    """Compact again and again until all these objects are there; returns the merges."""
+    table = Table.open(url, storage=storage)
+    merges = 0
+    while {found.path for found in table.store.list("done")} != set(done):
+        merges += table.compact()
+    return merges
