@@ -5,14 +5,13 @@ and no syntax that Python 3.6 does not know (hence the annotations in quotes). E
 the sentence to print, or None. Nothing is installed and nothing is changed.
 """
 
+import importlib.util
 import os
 import re
-import shutil
-import subprocess
 import sys
+from typing import Any
 
 PYTHON_MIN = (3, 11)
-JAVA_MIN = 17
 PYSPARK_MIN = (4, 2)
 
 
@@ -39,43 +38,21 @@ def venv_problem() -> "str | None":
     return None
 
 
-def java_problem(environ: "dict[str, str] | os._Environ[str]" = os.environ) -> "str | None":
-    """Say what is wrong with the Java that Spark will start: JAVA_HOME's, else that on the PATH."""
-    remedy = "install one (Debian: `apt install openjdk-17-jre-headless`) or set JAVA_HOME to one."
-    home = environ.get("JAVA_HOME")
-    if home:
-        java = os.path.join(home, "bin", "java")
-        if not os.path.isfile(java):
-            return f"JAVA_HOME is {home}, which holds no bin/java: correct it or unset it."
-    else:
-        java = shutil.which("java", path=environ.get("PATH", os.defpath)) or ""
-        if not java:
-            return (
-                f"Spark needs Java {JAVA_MIN} or newer and there is no java on the PATH: {remedy}"
-            )
-    try:
-        # Java prints its version to the standard error. A minute is for a machine that is swapping.
-        output = subprocess.run(
-            [java, "-version"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=60,
-            check=False,
-        ).stdout.decode(errors="replace")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{java} does not run ({error}): {remedy}"
-    found = java_version(output)
-    if found is None:
-        return f"{java} does not say which version it is: {remedy}"
-    if found < JAVA_MIN:
-        return f"Spark needs Java {JAVA_MIN} or newer and {java} is Java {found}: {remedy}"
-    return None
+def _load_java() -> "Any":
+    """Load the rules about Java by their file: the package around it may not be importable yet."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path = os.path.join(folder, "spark_upsert", "cli", "java.py")
+    spec = importlib.util.spec_from_file_location("java", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def java_version(output: str) -> "int | None":
-    """Read the release from ``java -version``: ``"1.8.0_392"`` is 8, ``"22-ea"`` is 22."""
-    match = re.search(r'version "(?:1\.)?(\d+)', output)
-    return int(match.group(1)) if match else None
+_JAVA = _load_java()
+java_problem = _JAVA.java_problem
+java_version = _JAVA.java_version
 
 
 def pyspark_problem(version: "str | None" = None) -> "str | None":

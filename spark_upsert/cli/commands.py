@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
@@ -11,7 +12,8 @@ import click
 import pyarrow as pa
 
 from spark_upsert import __version__
-from spark_upsert.cli.render import print_facts, print_rows
+from spark_upsert.cli.doctor import examine, rendered
+from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.metadata import VIEWS, summary
@@ -33,7 +35,8 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except (UpsertFlowError, OSError) as error:
-            click.echo(f"Error: {error}", err=True)
+            # What is wrong may be data, or the name of a file.
+            click.echo(escaped_lines(f"Error: {error}"), err=True)
             ctx.exit(1)
 
 
@@ -53,26 +56,31 @@ def _duration(ctx: click.Context, param: click.Parameter, text: str | None) -> i
 
 def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -> dict[str, str]:
     found = {}
-    for pair in pairs:
+    for number, pair in enumerate(pairs, start=1):
         name, equals, value = pair.partition("=")
         if not equals:
-            raise click.BadParameter(f"{pair!r} is not of the form KEY=VALUE.")
+            # Not shown: it may well be a secret.
+            raise click.BadParameter(
+                f"number {number} of them, of {len(pair)} characters, is not of the form KEY=VALUE."
+            )
         found[name.lower().removeprefix(STORAGE_PREFIX)] = value
     return found
 
 
+_storage_options = click.option(
+    "-o",
+    "--option",
+    "storage",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_storage,
+    help="An option of the object store, such as region=eu-west-1. May be repeated.",
+)
+
+
 def _on_table(command: Command) -> Command:
     """Give a command the argument PATH and the options of the storage."""
-    option = click.option(
-        "-o",
-        "--option",
-        "storage",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=_storage,
-        help="An option of the object store, such as region=eu-west-1. May be repeated.",
-    )
-    return click.argument("path")(option(command))
+    return click.argument("path")(_storage_options(command))
 
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
@@ -161,7 +169,7 @@ def snapshot(
     """Show some rows of the table, in no particular order."""
     state = Table.open(path, storage=storage).at(version)
     rows = list(islice(_rows(state.read()), limit))
-    print_rows(rows, state.manifest.schema.columns.names, as_json=as_json)
+    print_data(rows, state.manifest.schema.columns.names, as_json=as_json)
 
 
 @upsertflow.command()
@@ -190,7 +198,7 @@ def changes(
         head.upper if last is None else last + 1,
         options,
     )
-    print_rows(list(islice(_rows(batches), limit)), schema.names, as_json=as_json)
+    print_data(list(islice(_rows(batches), limit)), schema.names, as_json=as_json)
 
 
 @upsertflow.command()
@@ -214,6 +222,27 @@ def check(ctx: click.Context, path: str, storage: Mapping[str, str], as_json: bo
     facts = {**asdict(report), "findings": [str(finding) for finding in report.findings]}
     print_facts({"is_sound": report.is_sound, **facts}, as_json=as_json)
     if not report.is_sound:
+        ctx.exit(1)
+
+
+@upsertflow.command()
+@click.argument("path", required=False)
+@_storage_options
+@_as_json
+@click.pass_context
+def doctor(ctx: click.Context, path: str | None, storage: Mapping[str, str], as_json: bool) -> None:
+    """Look for what keeps Spark from finding the source; exit with 1 if something is wrong.
+
+    Looks at Java, at the interpreters of driver and workers, at versions, and at how Spark
+    searches for sources; with PATH also at whether a table there can be written. Run it on each
+    node, in the environment in which Spark is started.
+    """
+    checks = examine(os.environ, path, storage)
+    if as_json:
+        print_rows([asdict(check) for check in checks], asdict(checks[0]), as_json=True)
+    else:
+        click.echo(escaped_lines("\n".join(rendered(checks))))
+    if any(check.problem for check in checks):
         ctx.exit(1)
 
 

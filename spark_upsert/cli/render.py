@@ -1,11 +1,19 @@
-"""How values are printed: for people as tables, for programs as JSON lines."""
+"""How values are printed: for people as tables, for programs as JSON lines.
+
+What a table holds (`print_data`) is printed as it is, digit by digit. What is said about a table
+(`print_facts`, `print_rows`) is printed to be read: counters with thousands, bytes with units.
+
+Whatever its source, no text reaches a terminal that the terminal would obey (`escaped`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from decimal import Decimal
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -15,7 +23,40 @@ from rich.text import Text
 _PIPE_WIDTH = 240
 """Columns of a line that nobody looks at in a terminal."""
 
+_POSITIONS = frozenset(
+    {
+        *("version", "since", "fence", "newest", "before", "number", "index"),
+        *("epoch_lower", "epoch_upper", "hash_lower", "hash_upper"),
+    }
+)
+"""Numbers that name something. The others count something."""
+
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, line breaks of Unicode, marks that reverse what follows, and halves of a
+character, which cannot be printed."""
+
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def escaped(text: str) -> str:
+    r"""Return a text in which everything that a terminal would obey is spelled out.
+
+    >>> print(escaped("\x1b[2Jab\n"))
+    \x1b[2Jab\n
+    """
+    return _UNSAFE.sub(lambda found: _spelled(found[0]), text)
+
+
+def _spelled(char: str) -> str:
+    code = ord(char)
+    return _SHORT.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def escaped_lines(text: str) -> str:
+    """Return a text of several lines, each of them `escaped`."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
@@ -27,23 +68,41 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
     for name, value in facts.items():
-        grid.add_row(name.removesuffix("_ms").replace("_", " "), _cell(name, value))
+        grid.add_row(name.removesuffix("_ms").replace("_", " "), Text(_pretty(name, value)))
     _console().print(grid)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
-    """Print rows. For people without the columns that are empty or zero everywhere."""
+    """Print rows about a table. For people without columns that are empty or zero everywhere."""
+    names = list(names)
+    filled = [name for name in names if any(row[name] not in (None, 0) for row in rows)]
+    _print_grid(rows, filled or names, _pretty, as_json=as_json)
+
+
+def print_data(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
+    """Print rows of a table."""
+    _print_grid(rows, list(names), lambda _, value: _as_it_is(value), as_json=as_json)
+
+
+def _print_grid(
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    render: Callable[[str, Any], str],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         for row in rows:
             _print_json(row)
         return
-    filled = [name for name in names if any(row[name] not in (None, 0) for row in rows)]
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in filled or names:
-        is_number = any(isinstance(row[name], int | float) for row in rows)
-        grid.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for name in names:
+        is_number = any(isinstance(row[name], int | float | Decimal) for row in rows)
+        justify: Literal["right", "left"] = "right" if is_number else "left"
+        grid.add_column(Text(escaped(name)), justify=justify, overflow="fold")
     for row in rows:
-        grid.add_row(*(_cell(name, row[name]) for name in filled))
+        # Text, because data may look like rich's markup.
+        grid.add_row(*(Text(render(name, row[name])) for name in names))
     _console().print(grid)
 
 
@@ -53,7 +112,13 @@ def _console() -> Console:
 
 
 def _print_json(value: Mapping[str, Any]) -> None:
-    print(json.dumps(value, default=_plain, ensure_ascii=False))
+    print(_json(value))
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    # JSON itself escapes only the first of the control characters.
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _plain(value: Any) -> Any:
@@ -64,29 +129,38 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _cell(name: str, value: Any) -> Text:
-    """Return a value as text; plain text, because data may look like rich's markup."""
+def _as_it_is(value: Any) -> str:
+    """Return a value of a table, exactly."""
     if value is None:
-        return Text("")
+        return "null"
     if isinstance(value, bool):
-        return Text("yes" if value else "no")
+        return "true" if value else "false"
+    if isinstance(value, Mapping | list | tuple):
+        return _json(value)
+    return escaped(str(_plain(value)))
+
+
+def _pretty(name: str, value: Any) -> str:
+    """Return a value about a table, for people."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if name == "bytes" or name.endswith("_bytes") or name.startswith("bytes_"):
-        return Text(_bytes(value))
+        return _bytes(value)
     if name.endswith("_ms"):
-        return Text(f"{datetime.fromtimestamp(value / 1000).astimezone():%Y-%m-%d %H:%M:%S %Z}")
+        return f"{datetime.fromtimestamp(value / 1000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
     if isinstance(value, datetime):
-        return Text(value.strftime("%Y-%m-%d %H:%M:%S"))
+        return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, float):
-        return Text(f"{value:.2f}")
+        return f"{value:.2f}"
     if isinstance(value, int):
-        return Text(f"{value:,}")
-    if isinstance(value, bytes):
-        return Text(value.hex())
+        return str(value) if name in _POSITIONS else f"{value:,}"
     if isinstance(value, Mapping):
-        return Text("\n".join(f"{key}: {each}" for key, each in value.items()))
+        return "\n".join(escaped(f"{key}: {each}") for key, each in value.items())
     if isinstance(value, list | tuple):
-        return Text("\n".join(map(str, value)))
-    return Text(str(value))
+        return "\n".join(escaped(str(each)) for each in value)
+    return escaped(str(_plain(value)))
 
 
 def _bytes(count: int) -> str:

@@ -131,4 +131,5 @@ def test_the_program_runs_on_a_python_that_is_too_old() -> None:
     # It could not complain about such a Python if its own syntax were too new for it.
     import ast
 
-    ast.parse((ROOT / "tools" / "check_machine.py").read_text(), feature_version=(3, 6))
+    for file in ("tools/check_machine.py", "spark_upsert/cli/java.py"):
+        ast.parse((ROOT / file).read_text(), feature_version=(3, 6))

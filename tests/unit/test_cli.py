@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.durations import render_ms, try_parse_ms
+from spark_upsert.state.manifest import Transaction
 from spark_upsert.table import Table
 
 Run = Callable[..., Result]
@@ -138,7 +141,72 @@ def test_values_of_every_kind_are_printed(tmp_path: Path) -> None:
     table.append(pa.Table.from_pylist([row], schema=pa.schema(columns)))
     (shown,) = lines("snapshot", path)
     assert (shown["raw"], shown["tags"], shown["place"]) == ("00ff", ["a"], {"x": 1.5})
-    assert "x: 1.5" in run("snapshot", path).stdout
+    assert '{"x": 1.5}' in run("snapshot", path).stdout
+
+
+def data(path: str, columns: dict[str, pa.Array]) -> str:
+    """Return how one row of a new table is printed for people."""
+    rows = pa.table({"id": pa.array([1]), **columns})
+    Table.create(path, rows.schema, keys=["id"]).append(rows)
+    result = run("snapshot", path)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_data_is_printed_as_it_is(tmp_path: Path) -> None:
+    columns = {
+        "year": pa.array([1436]),
+        "share": pa.array([0.1]),
+        "tiny": pa.array([1e-320]),
+        "took_ms": pa.array([12]),
+        "bytes": pa.array([2048]),
+        "zero": pa.array([0]),
+        "none": pa.nulls(1, pa.int64()),
+        "yes": pa.array([True]),
+        "price": pa.array([Decimal("1000.50")], pa.decimal128(9, 2)),
+        "at": pa.array([datetime(2026, 1, 2, 3, 4, 5, 6, UTC)], pa.timestamp("us", "UTC")),
+    }
+    heads, _, values = data(str(tmp_path / "t"), columns).split("\n")[1:4]
+    assert heads.split() == ["id", *columns]
+    assert values.split() == [
+        *("1", "1436", "0.1", "1e-320", "12", "2048", "0", "null", "true", "1000.50"),
+        "2026-01-02T03:04:05.000006+00:00",
+    ]
+
+
+def test_only_counters_have_thousands(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
+    table.append(
+        pa.table({"id": list(range(1436))}), transaction=Transaction(writer="app:a", number=12345)
+    )
+    shown = run("epochs", str(tmp_path / "t")).stdout
+    assert "1,436" in shown
+    assert " 12345 " in shown
+
+
+HOSTILE = "a\x1b]0;owned\x07b\x9b2Jc\u202ed\ne"
+SPELLED = r"a\x1b]0;owned\x07b\x9b2Jc\u202ed\ne"
+
+
+def test_what_a_terminal_would_obey_is_spelled_out(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    columns = {
+        HOSTILE: pa.array([HOSTILE]),
+        "nested": pa.array([{"a": [HOSTILE]}]),
+    }
+    shown = data(path, columns)
+    assert not set(shown) & set("\x1b\x07\x9b\u202e")
+    assert shown.count(SPELLED) == 2, "the name of the column, and the value"
+    printed = run("snapshot", path, "--json").stdout
+    assert not set(printed) & set("\x1b\x07\x9b\u202e")
+    assert json.loads(printed)[HOSTILE] == HOSTILE
+
+
+def test_what_a_terminal_would_obey_is_spelled_out_in_errors_too(tmp_path: Path) -> None:
+    result = run("info", str(tmp_path / "no\x1b[2Jwhere"))
+    assert r"no\x1b[2Jwhere" in result.stderr
+    assert "\x1b" not in result.output
+    assert "\n\nHint: " in result.stderr
 
 
 # -- keeping in order ----------------------------------------------------------------
@@ -245,6 +313,15 @@ def test_a_storage_option_is_checked_by_name() -> None:
     assert result.exit_code == 1
     assert "Did you mean 'storage.region'?" in result.stderr
     assert run("info", "s3://bucket/table", "-o", "region").exit_code == 2
+
+
+def test_an_option_without_a_name_is_not_shown_because_it_may_be_a_secret() -> None:
+    for secret in ("AKIA-SECRET", "secret_access_key:AKIA-SECRET"):
+        result = run("info", "s3://bucket/table", "-o", "region=here", "-o", secret)
+        assert result.exit_code == 2
+        assert "SECRET" not in result.output
+        assert "number 2 of them" in result.stderr
+        assert "KEY=VALUE" in result.stderr
 
 
 def test_without_click_a_sentence_says_what_to_install() -> None:

@@ -1,0 +1,266 @@
+"""What a machine needs so that Spark finds the source, and what is wrong with it.
+
+Spark looks for Python sources, and later runs their code, in the interpreter that its *environment*
+names: ``PYSPARK_DRIVER_PYTHON``, else ``PYSPARK_PYTHON``, else ``python3`` on the PATH. The program
+that makes the session may be another one, and ``spark.pyspark.python`` does not count. What goes
+wrong there is logged by Spark at most; the user sees ``DATA_SOURCE_NOT_FOUND``. Other Python code
+(functions, ``foreachBatch``) runs in ``PYSPARK_PYTHON``, else ``python3``.
+
+So each interpreter is started and asked, in the way that Spark asks it: it imports every
+module named ``pyspark_*``, and one that fails ends the search for all.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_upsert import __version__
+from spark_upsert.cli.java import find_java
+from spark_upsert.errors import UpsertFlowError
+from spark_upsert.store import open_store
+
+SECONDS_MAX = 120
+"""An interpreter that has not answered by then hangs; the imports take some seconds at most."""
+
+_SOURCE_RULES = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
+_WORKER_RULES = ("PYSPARK_PYTHON",)
+
+MINIMA = {"pyspark": (4, 2), "pyarrow": (20,), "numpy": (1, 26)}
+
+_PROBE = """
+import importlib, json, pkgutil, sys
+found = {"python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
+found.update(prefix=sys.prefix, versions={}, sources=[], broken={})
+for name in ("pyspark", "pyarrow", "numpy", "spark_upsert"):
+    try:
+        found["versions"][name] = importlib.import_module(name).__version__
+    except Exception as error:
+        found["versions"][name] = None
+for module in pkgutil.iter_modules():
+    if module.name.startswith("pyspark_"):
+        try:
+            source = getattr(importlib.import_module(module.name), "DefaultSource", None)
+            if source is not None:
+                found["sources"].append(source.name())
+        except Exception as error:
+            found["broken"][module.name] = "%s: %s" % (type(error).__name__, error)
+print()
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    found: str
+    problem: str | None = None
+    """What is wrong; None if nothing is."""
+    remedies: tuple[str, ...] = ()
+    """What to do, one of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """What an interpreter says of itself."""
+
+    python: str
+    executable: str
+    prefix: str
+    """Where its packages lie: environments may share one executable."""
+    versions: Mapping[str, str | None]
+    sources: Sequence[str]
+    broken: Mapping[str, str]
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What to do if it lacks a package."""
+        install = f"{self.executable} -m pip install 'upsertflow[spark]=={__version__}'"
+        return (install,) if self.prefix == sys.prefix else (_point_here(_SOURCE_RULES), install)
+
+
+def examine(
+    environ: Mapping[str, str], path: str | None, storage: Mapping[str, str]
+) -> list[Check]:
+    """Look at everything, from the ground up.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        The environment in which Spark is started.
+    path : str, optional
+        A table, or where one is to be; what is written there for the test is removed.
+    storage : mapping of str to str
+        Settings of the object store.
+    """
+    java, java_problem = find_java(dict(environ))
+    here = ".".join(map(str, sys.version_info[:3]))
+    checks = [
+        Check(name="java", found=java or "none", problem=java_problem),
+        Check(name="this program", found=f"{sys.executable} (Python {here})"),
+        *_interpreters(environ),
+    ]
+    if path is not None:
+        checks.append(_can_write(path, storage))
+    return checks
+
+
+def rendered(checks: Sequence[Check]) -> Iterator[str]:
+    """Yield the lines for people: each check, then each remedy once, ready to be copied."""
+    for check in checks:
+        yield f"{'WRONG' if check.problem else 'ok':5}  {check.name}: {check.found}"
+        if check.problem:
+            yield f"       {check.problem}"
+    remedies = list(dict.fromkeys(remedy for check in checks for remedy in check.remedies))
+    if remedies:
+        yield ""
+        yield "Do one of these, and start Spark again:" if len(remedies) > 1 else "Do this:"
+        yield from (f"    {remedy}" for remedy in remedies)
+
+
+def _interpreters(environ: Mapping[str, str]) -> Iterator[Check]:
+    source, why = _chosen(environ, _SOURCE_RULES)
+    asked = _ask(source, environ)
+    yield _interpreter("interpreter of sources", f"{source} ({why})", asked, _SOURCE_RULES)
+    if isinstance(asked, Interpreter):
+        yield from _versions(asked)
+        yield _discovery(asked)
+    worker, why = _chosen(environ, _WORKER_RULES)
+    workers = asked if worker == source else _ask(worker, environ)
+    yield _interpreter("interpreter of workers", f"{worker} ({why})", workers, _WORKER_RULES)
+
+
+def _interpreter(name: str, chosen: str, asked: Interpreter | str, rules: Sequence[str]) -> Check:
+    """Judge an interpreter itself."""
+    remedies = (_point_here(rules),)
+    if isinstance(asked, str):
+        return Check(name=name, found=chosen, problem=asked, remedies=remedies)
+    found = f"{chosen}, Python {asked.python}"
+    major, minor = sys.version_info[:2]
+    if asked.python.split(".")[:2] == [str(major), str(minor)]:
+        return Check(name=name, found=found)
+    problem = f"Spark refuses a Python other than the {major}.{minor} of this program."
+    return Check(name=name, found=found, problem=problem, remedies=remedies)
+
+
+def _chosen(environ: Mapping[str, str], rules: Sequence[str]) -> tuple[str, str]:
+    """Return the interpreter that Spark will start, and the rule that names it."""
+    for name in rules:
+        if environ.get(name):
+            return environ[name], f"by {name}"
+    return "python3", f"{' and '.join(rules)} {'are' if len(rules) > 1 else 'is'} not set"
+
+
+def _point_here(names: Sequence[str]) -> str:
+    settings = " ".join(f"{name}={sys.executable}" for name in reversed(names))
+    return f"export {settings}"
+
+
+def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
+    """Start an interpreter and let it look around; or say why it cannot."""
+    found = shutil.which(program, path=environ.get("PATH", os.defpath))
+    if found is None:
+        return f"There is no program {program}."
+    try:
+        done = subprocess.run(
+            [found, "-c", _PROBE],
+            env=_as_spark_starts_it(environ),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+        return Interpreter(**json.loads(done.stdout.splitlines()[-1]))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{found} does not run: {error}."
+    except (IndexError, ValueError, TypeError):
+        return f"{found} does not run Python code: {_last_line(done.stderr)}."
+
+
+def _as_spark_starts_it(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Spark's own copy of pyspark is on Python's path."""
+    found = importlib.util.find_spec("pyspark")
+    own = os.path.dirname(found.origin) if found and found.origin else None
+    home = environ.get("SPARK_HOME") or own
+    copies = sorted(map(str, Path(home, "python", "lib").glob("*.zip"))) if home else []
+    paths = [*copies, *filter(None, [environ.get("PYTHONPATH")])]
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it prints nothing"
+
+
+def _versions(asked: Interpreter) -> Iterator[Check]:
+    for name, least in MINIMA.items():
+        version = asked.versions.get(name)
+        numbers = tuple(map(int, re.findall(r"\d+", version or "")[: len(least)]))
+        problem = None
+        if version is None:
+            problem = "cannot be imported there."
+        elif numbers < least:
+            problem = f"{'.'.join(map(str, least))} or newer is needed."
+        yield Check(
+            name=name,
+            found=version or "not there",
+            problem=problem,
+            remedies=asked.remedies if problem else (),
+        )
+
+
+def _discovery(asked: Interpreter) -> Check:
+    """Judge what Spark's search for sources would find."""
+    version = asked.versions.get("spark_upsert")
+    problem, remedies = None, asked.remedies
+    if asked.broken:
+        module, error = next(iter(asked.broken.items()))
+        problem = (
+            f"the module {module} cannot be imported ({error}), and Spark gives up its whole "
+            "search for sources at the first that fails."
+        )
+        remedies = (f"repair {module}, or: {asked.executable} -m pip uninstall {module}",)
+    elif "upsertflow" not in asked.sources:
+        problem = "Spark will not find it there (DATA_SOURCE_NOT_FOUND)."
+    elif version != __version__:
+        problem = f"this program is of version {__version__}."
+    return Check(
+        name="upsertflow",
+        found=version or "not there",
+        problem=problem,
+        remedies=remedies if problem else (),
+    )
+
+
+def _can_write(path: str, storage: Mapping[str, str]) -> Check:
+    """Write and commit a small object as a writer would, and remove it."""
+    root = Path(path)
+    missing = [] if "://" in path else [each for each in (root, *root.parents) if not each.exists()]
+    name = f"_doctor-{uuid.uuid4().hex}"
+    problem = None
+    try:
+        store = open_store(path, storage)
+        try:
+            store.put(name, b"")
+            store.put_if_absent(f"{name}-commit", b"")
+        finally:
+            store.delete(name)
+            store.delete(f"{name}-commit")
+    except (UpsertFlowError, OSError) as error:
+        problem = str(error)
+    for folder in missing:
+        with suppress(OSError):
+            folder.rmdir()
+    return Check(name="write", found=path, problem=problem)

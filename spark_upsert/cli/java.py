@@ -1,0 +1,56 @@
+"""The Java that Spark will start, and what is wrong with it.
+
+``tools/check_machine.py`` loads this file by itself, on whatever Python 3 the machine has: standard
+library only, and no syntax that Python 3.6 does not know (hence the annotations in quotes).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+
+JAVA_MIN = 17
+
+
+def java_problem(environ: "dict[str, str] | os._Environ[str]" = os.environ) -> "str | None":
+    """Say what is wrong with JAVA_HOME's Java, else with that on the PATH."""
+    return find_java(environ)[1]
+
+
+def find_java(environ: "dict[str, str] | os._Environ[str]") -> "tuple[str, str | None]":
+    """Return the program that Spark will start, with its release, and what is wrong with it."""
+    remedy = "install one (Debian: `apt install openjdk-17-jre-headless`) or set JAVA_HOME to one."
+    home = environ.get("JAVA_HOME")
+    if home:
+        java = os.path.join(home, "bin", "java")
+        if not os.path.isfile(java):
+            return "", (f"JAVA_HOME is {home}, which holds no bin/java: correct it or unset it.")
+    else:
+        java = shutil.which("java", path=environ.get("PATH", os.defpath)) or ""
+        if not java:
+            return "", (
+                f"Spark needs Java {JAVA_MIN} or newer and there is no java on the PATH: {remedy}"
+            )
+    try:
+        # Java prints its version to the standard error. A minute is for a machine that is swapping.
+        output = subprocess.run(
+            [java, "-version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=60,
+            check=False,
+        ).stdout.decode(errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return java, f"{java} does not run ({error}): {remedy}"
+    found = java_version(output)
+    if found is None:
+        return java, f"{java} does not say which version it is: {remedy}"
+    if found < JAVA_MIN:
+        return java, f"Spark needs Java {JAVA_MIN} or newer and {java} is Java {found}: {remedy}"
+    return f"{java} (Java {found})", None
+
+
+def java_version(output: str) -> "int | None":
+    """Read the release from ``java -version``: ``"1.8.0_392"`` is 8, ``"22-ea"`` is 22."""
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(match.group(1)) if match else None
