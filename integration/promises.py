@@ -75,7 +75,7 @@ def rows_of(
 def epochs_of(path: Path | str) -> list[Commit]:
     """Return the commits that carry rows, the oldest first."""
     log = Table.open(str(path)).log
-    return [commit for commit in log.commits(1, log.head().upper) if commit.is_epoch]
+    return [commit for commit in log.commits(0, log.head().upper) if commit.is_epoch]
 
 
 def counters_of(path: Path | str) -> Counters:
@@ -98,7 +98,7 @@ def assert_sound(path: Path | str, storage: Mapping[str, str] | None = None) -> 
     table = Table.open(str(path), storage=storage)
     keys = table.log.head().schema.keys
     rows: Contents = {}
-    for version in range(1, table.log.head().upper):
+    for version in range(table.log.head().upper):
         commit = table.log.commit(version)
         changes = table.changes(version, version + 1, emit_unchanged=True).to_pylist()
         rows = fold(changes, keys, rows)

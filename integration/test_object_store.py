@@ -18,9 +18,11 @@ from spark_upsert.errors import (
     CorruptionError,
     OptionError,
     StorageError,
+    TableExistsError,
     TableNotFoundError,
     UpsertFlowError,
 )
+from spark_upsert.schema import TableSchema
 from spark_upsert.state.run import RUNS
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.objects import RANGE_BYTES
@@ -136,9 +138,11 @@ def test_a_table_lives_in_a_bucket(url: str, storage: Storage) -> None:
     ]
 
 
-def test_creating_a_table_twice_opens_it(url: str, storage: Storage) -> None:
+def test_creating_a_table_twice_is_an_error(url: str, storage: Storage) -> None:
     Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=1))
-    assert contents(Table.create(url, COLUMNS, keys=["k"], storage=storage)) == {1: 1}
+    with pytest.raises(TableExistsError):
+        Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    assert contents(Table.open(url, storage=storage)) == {1: 1}
 
 
 def test_hadoop_s_scheme_names_the_same_bucket(url: str, storage: Storage) -> None:
@@ -245,12 +249,12 @@ def test_appends_of_racing_processes_are_a_chain(
 
 
 def test_of_racing_creators_one_makes_the_table(url: str, storage: Storage) -> None:
+    def make(_: int) -> int:
+        table = Table(open_store(url, storage))
+        return table.ensure(TableSchema.of(COLUMNS, keys=["k"])).schema.hash_seed
+
     with ThreadPoolExecutor(8) as pool:
-        make = [
-            pool.submit(Table.create, url, COLUMNS, keys=["k"], storage=storage) for _ in range(8)
-        ]
-    seeds = {each.result().log.head().schema.hash_seed for each in make}
-    assert len(seeds) == 1
+        assert len(set(pool.map(make, range(8)))) == 1
 
 
 # -- lost answers ----------------------------------------------------------------------

@@ -5,6 +5,7 @@
     ├── SchemaError          fix the columns, or allow the table to evolve
     ├── DataError            fix the rows (null keys, ambiguous order, ...)
     ├── TableNotFoundError   fix the path, or write first
+    ├── TableExistsError     open the table, or fix the path
     ├── CorruptionError      restore the file that is named
     ├── DataLossError        what was asked for has been expired; choose another start
     ├── OtherTableError      another table, or another copy, lies at the path; open it anew
@@ -137,6 +138,20 @@ class TableNotFoundError(UpsertFlowError, FileNotFoundError):
         return cls(
             f"there is no upsertflow table at '{path}' (no version 0 in its _log folder).",
             hint="check the 'path' option, or write to it once: the first write makes the table.",
+            path=path,
+        )
+
+
+class TableExistsError(UpsertFlowError, FileExistsError):
+    """There is a table at the path already."""
+
+    code = "TABLE_EXISTS"
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        return cls(
+            f"at '{path}' lies a table that would have to be another one.",
+            hint="open it with Table.open, or choose another path.",
             path=path,
         )
 

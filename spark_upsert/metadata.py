@@ -230,7 +230,7 @@ def summary(table: Table) -> Summary:
     """Return a table in a few numbers."""
     epochs = rows_in = appended = merged = 0
     head = table.log.head()
-    for commit in table.log.commits(head.since + 1, head.upper):
+    for commit in table.log.commits(head.first_changes, head.upper):
         size = _written(commit)["bytes"]
         if commit.is_epoch:
             epochs += 1

@@ -86,6 +86,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "`7 days`, `1000 epochs` or `forever`. A property of the table. Default `7 days`.",
     "allowUnordered": "Without `sequenceBy`: accept different values of one key from several "
     "tasks of one epoch, whichever wins. Default `false`.",
+    "allowMissingBatches": "Streams: go on although the table lacks earlier batches of the query, "
+    "for example with a checkpoint that wrote to another table before. Default `false`.",
     "txnAppId": "With `txnVersion`: makes a batch write idempotent under this name.",
     "txnVersion": "A number that grows with each batch write of `txnAppId`.",
     "checkpointLocation": "Spark's own: where a streaming query keeps its progress.",
@@ -408,6 +410,7 @@ class WriteOptions:
     except_columns: tuple[str, ...]
     merge_schema: bool
     allow_unordered: bool
+    allow_missing_batches: bool
     envelope: EnvelopeOptions
     on_error: ErrorPolicy | None
     """None if the write does not say."""
@@ -443,6 +446,7 @@ class WriteOptions:
             except_columns=options.names("exceptColumnList"),
             merge_schema=options.flag("mergeSchema"),
             allow_unordered=options.flag("allowUnordered"),
+            allow_missing_batches=options.flag("allowMissingBatches"),
             envelope=EnvelopeOptions.parse(options),
             on_error=_on_error(options),
             error_column=options.text("errorColumn"),

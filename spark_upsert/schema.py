@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -354,6 +354,11 @@ class TableSchema:
     def changelog(self) -> pa.Schema:
         """Schema of the changelog: the table's columns, then `CHANGELOG_FIELDS`."""
         return pa.schema([*self.columns, *CHANGELOG_FIELDS])
+
+    def has_rules_of(self, other: TableSchema) -> bool:
+        """Return whether all but the columns and the seed are the same."""
+        names = [f.name for f in fields(self) if f.name not in ("columns", "hash_seed")]
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def select(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the table's columns that the names mean, in the order of the names."""

@@ -22,12 +22,17 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_upsert.engines import MergeEngine
-from spark_upsert.errors import ContentionError, TableNotFoundError
+from spark_upsert.errors import (
+    ContentionError,
+    OtherTableError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
-from spark_upsert.state.log import Clock, Log
+from spark_upsert.state.log import Clock, Log, new_token
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, is_applicable
 from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.retention import (
@@ -105,7 +110,7 @@ class Table:
         properties: Mapping[str, str] | None = None,
         storage: Mapping[str, str] | None = None,
     ) -> Table:
-        """Make a table at a path, or open the one that is there.
+        """Make a table at a path.
 
         Parameters
         ----------
@@ -123,6 +128,11 @@ class Table:
             What becomes of a row that cannot be applied.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
+
+        Raises
+        ------
+        TableExistsError
+            There is a table; `ensure` opens it if it is the same.
         """
         table = cls(open_store(path, storage))
         order = [columns.field(name) for name in sequence_by]
@@ -130,29 +140,46 @@ class Table:
         schema = TableSchema.of(
             columns, keys=keys, order=order, scope=scope, engine=engine, on_error=on_error
         )
-        table.ensure(schema, properties)
+        if not table._make(schema, properties):
+            raise TableExistsError.at(table.store.url)
         return table
 
     def ensure(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
         """Return the newest manifest; make the table with this schema if there is none.
 
-        A fresh table draws its own hash seed.
+        Raises
+        ------
+        TableExistsError
+            There is one with other keys, another order or other rules.
         """
-        manifest = self.log.try_head()
-        if manifest is None:
-            seeded = replace(schema, hash_seed=secrets.randbits(64))
-            self.log.create(
-                Commit(
-                    version=0,
-                    kind=Kind.CREATE,
-                    timestamp_ms=0,
-                    token="",
-                    schema=seeded,
-                    properties=properties,
-                )
-            )
-            manifest = self.log.head()
+        if self.log.try_head() is None:
+            self._make(schema, properties)
+        manifest = self.log.head()
+        if not manifest.schema.has_rules_of(schema):
+            raise TableExistsError.at(self.store.url)
         return manifest
+
+    def _make(self, schema: TableSchema, properties: Mapping[str, str] | None) -> bool:
+        """Make the table, without an epoch; False if there is one."""
+        unborn = self.unborn(schema, properties)
+        commit = Commit(
+            version=0,
+            kind=Kind.CREATE,
+            timestamp_ms=0,
+            token=unborn.table_id,
+            schema=unborn.schema,
+            properties=unborn.properties,
+        )
+        return self.log.create(commit)
+
+    @staticmethod
+    def unborn(schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
+        """Return a table that the first epoch staged upon it will make (`commit`).
+
+        It draws its own hash seed.
+        """
+        seeded = replace(schema, hash_seed=secrets.randbits(64))
+        return Manifest.unborn(seeded, properties, table_id=new_token())
 
     def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
         """Change the schema, and set some properties, unless all is as asked already.
@@ -223,11 +250,50 @@ class Table:
     def commit(self, epoch: Epoch) -> Commit | None:
         """Seal an epoch: make it visible, whole, exactly once.
 
+        An epoch that was staged upon an unborn table makes the table, by the same put.
+
         Returns
         -------
         Commit or None
             None if its transaction is in the table already; the staged files are removed.
+
+        Raises
+        ------
+        OtherTableError
+            The epoch was staged upon another table, or upon another copy, or the table lacks
+            epochs that its writer must have committed before.
+        ContentionError
+            Another writer has made the table, or the epoch is too old to be committed.
         """
+        if epoch.base.manifest.is_unborn:
+            committed = self._commit_first(epoch)
+        else:
+            committed = self._commit_next(epoch)
+        if committed is None:
+            self.discard(epoch.staged)
+        return committed
+
+    def _commit_first(self, epoch: Epoch) -> Commit | None:
+        unborn = epoch.base.manifest
+        self._require_no_gap(epoch.transaction, unborn)
+        sealed = replace(
+            epoch.seal(unborn, ()),
+            kind=Kind.CREATE,
+            token=unborn.table_id,
+            schema=unborn.schema,
+            properties=unborn.properties,
+        )
+        if self.log.create(sealed):
+            return self.log.commit(0)
+        if epoch.transaction is not None and self.log.head().has(epoch.transaction):
+            return None
+        raise ContentionError(
+            f"another writer made the table at '{self.store.url}' while this one was at work. "
+            "Nothing was committed.",
+            hint="write it again; a query that is restarted does.",
+        )
+
+    def _commit_next(self, epoch: Epoch) -> Commit | None:
         bases = {part.base for part in epoch.staged}
 
         def propose(head: Manifest) -> Commit | None:
@@ -235,18 +301,33 @@ class Table:
                 return None
             for base in bases:
                 self.log.require_descent(head, base, "the epoch")
+            self._require_no_gap(epoch.transaction, head)
             self._require_unfenced(epoch, head)
             return epoch.seal(head, self.log.commits(epoch.base.manifest.upper, head.upper))
 
         try:
-            committed = self.log.append(propose)
+            return self.log.append(propose)
         except TableNotFoundError:
             for base in bases:
                 self.log.require(base, "the epoch")
             raise
-        if committed is None:
-            self.discard(epoch.staged)
-        return committed
+
+    def _require_no_gap(self, transaction: Transaction | None, head: Manifest) -> None:
+        """Refuse a batch of a query whose earlier batches are not in the table."""
+        if transaction is None or not head.lacks(transaction):
+            return
+        last = head.transactions.get(transaction.writer)
+        found = "none of them" if last is None else f"those up to {last}"
+        raise OtherTableError(
+            f"'{transaction.writer}' writes its batch {transaction.number}, so that the table at "
+            f"'{self.store.url}' must hold all batches before it; found {found}. Nothing was "
+            "committed.",
+            hint="was the table removed, made anew or restored from an older copy, or is this the "
+            "checkpoint of a query that wrote elsewhere? Put the table back, or give the query a "
+            "new checkpointLocation, so that it begins anew. To go on without what is missing, "
+            "add .option('allowMissingBatches', 'true').",
+            path=self.store.url,
+        )
 
     def _require_unfenced(self, epoch: Epoch, head: Manifest) -> None:
         """Refuse an epoch whose staged files a vacuum may have taken for left behind."""
@@ -276,7 +357,11 @@ class Table:
         files += [part.file for merged in merges for part in merged.added]
         if not files:
             return
-        head = self.log.head()
+        head = self.log.try_head()
+        if head is None:  # The table was not made, or is no more.
+            for file in files:
+                self.store.delete(file.path)
+            return
         lower = 1 + min([p.base_version for p in staged] + [m.base_version for m in merges])
         if lower < head.since:
             return  # What became of them is expired; a vacuum will tell.
@@ -435,7 +520,7 @@ class Table:
         yield from read_quarantine(self.at(version))
 
     def changes(
-        self, lower: int = 1, upper: int | None = None, *, emit_unchanged: bool = False
+        self, lower: int = 0, upper: int | None = None, *, emit_unchanged: bool = False
     ) -> pa.Table:
         """Return the changes of the epochs ``lower <= e < upper``."""
         head = self.log.head()

@@ -170,7 +170,7 @@ def readable_from(table: Table, options: ReadOptions, lower: int) -> int:
     not have: what is folded from such changes is not the table any more.
     """
     head = table.log.head()
-    if options.fail_on_data_loss or max(lower, 1) >= head.first_changes:
+    if options.fail_on_data_loss or lower >= head.first_changes:
         return lower
     _LOGGER.warning(
         "changes are expired and left out: path=%s lower=%d upper=%d hint=%s",

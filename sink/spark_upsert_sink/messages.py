@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_upsert.state.compaction import Merged
+from spark_upsert.state.manifest import Manifest
 from spark_upsert.upsert.epoch import Staged
 
 
@@ -19,6 +20,8 @@ class StagedMessage(WriterCommitMessage):
     """
 
     staged: Staged
+    unborn: Manifest | None
+    """The table that this epoch is to make: it was planned on the driver, with its hash seed."""
     merges: tuple[Merged, ...]
     task_index: int
     query_id: str | None

@@ -38,8 +38,10 @@ class WritePlan:
     """How the rows of one epoch become commands, and on which version they were planned."""
 
     path: str
+    """As the driver resolves it: a task may run in another folder."""
     storage: Mapping[str, str] = dataclass_field(repr=False)
     base: Manifest
+    """Unborn if there is no table: the epoch makes it."""
     envelope: Envelope
     overwrite: bool
     allow_unordered: bool
@@ -52,7 +54,7 @@ class WritePlan:
 
 
 def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -> WritePlan:
-    """Check a write against its table, making or altering the table if allowed.
+    """Check a write against its table, altering the table if allowed; the commit makes a new one.
 
     Parameters
     ----------
@@ -77,7 +79,7 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
     columns = as_collected(columns, manifest.schema.engine if manifest else engine or MergeEngine())
     if manifest is None:
         new = _new_schema(options, form, columns, engine)
-        manifest = table.ensure(new, options.properties)
+        manifest = table.unborn(new, options.properties)
     _check_identity(options, manifest.schema, form)
     if engine is not None and engine != manifest.schema.engine:
         own = manifest.schema.engine
@@ -91,13 +93,13 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         manifest = table.alter(schema, options.properties)
     return WritePlan(
-        path=options.path,
+        path=table.store.url,
         storage=options.storage,
         base=manifest,
         envelope=form.envelope(manifest.schema, columns),
         overwrite=overwrite,
         allow_unordered=options.allow_unordered,
-        jobs=() if overwrite else tuple(table.compaction_jobs()[:JOBS_MAX]),
+        jobs=() if overwrite or manifest.is_unborn else tuple(table.compaction_jobs()[:JOBS_MAX]),
     )
 
 

@@ -23,10 +23,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from spark_upsert.errors import OptionError
 from spark_upsert.options import WriteOptions
 from spark_upsert.state.compaction import Merged, merge
-from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.manifest import Manifest, Transaction
 from spark_upsert.state.run import RUNS
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
+from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.plan import WritePlan, plan_write
@@ -55,6 +56,7 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     jobs = plan.jobs[task_index : task_index + 1]
     return StagedMessage(
         staged=staged,
+        unborn=plan.base if plan.base.is_unborn else None,
         merges=tuple(merge(store, plan.base, job) for job in jobs),
         task_index=task_index,
         query_id=context.getLocalProperty(_QUERY_ID) if context else None,
@@ -72,18 +74,31 @@ def _merges(messages: list[WriterCommitMessage | None]) -> list[Merged]:
     return [merged for m in messages if isinstance(m, StagedMessage) for merged in m.merges]
 
 
+def _base(plan: WritePlan, table: Table, messages: list[WriterCommitMessage | None]) -> Manifest:
+    """Return the table that the tasks staged upon.
+
+    A stream's commit is planned anew: others may have committed since the tasks counted, or the
+    table may be another one.
+    """
+    for message in messages:
+        if isinstance(message, StagedMessage) and message.unborn is not None:
+            return message.unborn
+    bases = {part.base for part in _staged(messages)}
+    for base in bases:
+        table.log.require(base, "the batch")
+    version = min((base.version for base in bases), default=plan.base.version)
+    return plan.base if version == plan.base.version else table.log.at(version)
+
+
 def _commit(
     plan: WritePlan, messages: list[WriterCommitMessage | None], transaction: Transaction | None
 ) -> None:
     table = plan.table()
-    staged = _staged(messages)
-    # A stream's commit is planned anew, and others may have committed since the tasks counted.
-    version = min((part.base_version for part in staged), default=plan.base.version)
-    base = plan.base if version == plan.base.version else table.log.at(version)
+    base = _base(plan, table, messages)
     table.commit(
         Epoch(
             base=Snapshot(table.store, base),
-            staged=staged,
+            staged=_staged(messages),
             transaction=transaction,
             overwrite=plan.overwrite,
             allow_unordered=plan.allow_unordered,
@@ -130,6 +145,7 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
                 hint="drop them: a stream is idempotent by its query id and batch id.",
             )
         self._checkpoint = parsed.checkpoint
+        self._allow_missing = parsed.allow_missing_batches
         self._plan = _plan(parsed, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -144,11 +160,14 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
     def _transaction(
         self, messages: list[WriterCommitMessage | None], batch_id: int
     ) -> Transaction:
-        for message in messages:
-            if isinstance(message, StagedMessage) and message.query_id:
-                return Transaction(writer=f"query:{message.query_id}", number=batch_id)
-        if self._checkpoint:
-            return Transaction(writer=f"checkpoint:{self._checkpoint}", number=batch_id)
-        raise OptionError.missing(
-            "checkpointLocation", "this session does not tell its tasks the query id"
+        ids = [m.query_id for m in messages if isinstance(m, StagedMessage) and m.query_id]
+        if not ids and not self._checkpoint:
+            raise OptionError.missing(
+                "checkpointLocation", "this session does not tell its tasks the query id"
+            )
+        # Spark numbers the batches of a query 0, 1, 2, ..., and writes each of them.
+        return Transaction(
+            writer=f"query:{ids[0]}" if ids else f"checkpoint:{self._checkpoint}",
+            number=batch_id,
+            is_consecutive=not self._allow_missing,
         )

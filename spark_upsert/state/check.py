@@ -79,8 +79,8 @@ def check(store: Store, log: Log) -> Report:
     Reads every file once. Memory is bounded by the largest file's mapping.
     """
     head = log.head()
-    base = log.at(head.since)
-    commits = list(log.commits(head.since + 1, head.upper))
+    base = log.before(head.first_changes)
+    commits = list(log.commits(head.first_changes, head.upper))
     files = {part.file.path: part.file for part in base.slices}
     for commit in commits:
         files |= {part.file.path: part.file for part in commit.slices()}

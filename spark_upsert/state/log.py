@@ -271,6 +271,13 @@ class Log:
                 )
             return manifest
 
+    def before(self, version: int) -> Manifest:
+        """Return the table just before a version; before version 0 it was empty."""
+        if version > 0:
+            return self.at(version - 1)
+        first = self.at(0)
+        return Manifest.unborn(first.schema, table_id=first.table_id)
+
     def require_changes(self, lower: int) -> None:
         """Raise unless the changes of version ``lower`` and of all behind it can be read.
 
@@ -282,7 +289,7 @@ class Log:
             They are expired.
         """
         head = self.head()
-        if max(lower, 1) < head.first_changes:
+        if lower < head.first_changes:
             raise DataLossError.changes_expired(
                 f"the change feed from version {lower} on", since=head.since, newest=head.version
             )
@@ -525,7 +532,8 @@ class Log:
                 path=f"{self._store.url}/{rest[0].path}",
             )
         self._store.prepare(_FOLDER)
-        return self._try_put(replace(commit, timestamp_ms=self.now_ms(), token=new_token()))
+        token = commit.token or new_token()
+        return self._try_put(replace(commit, timestamp_ms=self.now_ms(), token=token))
 
     def now_ms(self) -> int:
         """Return the time, in milliseconds since 1970, by the log's clock."""

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any
 
 from spark_upsert.epochs import Epoch, Interval
-from spark_upsert.errors import CorruptionError
+from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import TableSchema
 from spark_upsert.state.run import RunFile
@@ -96,6 +96,13 @@ class Transaction:
 
     writer: str
     number: int
+    """0 or more, and growing."""
+    is_consecutive: bool = False
+    """Whether the writer counts 0, 1, 2, ...: then the table must hold all epochs before."""
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise OptionError.invalid("number of a transaction", self.number, "0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +141,9 @@ class Commit:
 
     @property
     def is_epoch(self) -> bool:
-        """Whether the version carries changes of rows."""
+        """Whether the version carries changes of rows; the one that makes the table may."""
+        if self.kind is Kind.CREATE:
+            return bool(self.counters)
         return self.kind in (Kind.APPEND, Kind.OVERWRITE)
 
     def slices(self) -> tuple[Slice, ...]:
@@ -250,6 +259,26 @@ class Manifest:
             f"slices={len(self.slices)}, bytes={self.bytes:_})"
         )
 
+    @classmethod
+    def unborn(
+        cls, schema: TableSchema, properties: Mapping[str, str] | None = None, *, table_id: str
+    ) -> Manifest:
+        """Return what a table is before its version 0: empty, and nowhere but here."""
+        return cls(
+            version=-1,
+            timestamp_ms=0,
+            schema=schema,
+            properties=properties or {},
+            forgot=-1,
+            token=table_id,
+            table_id=table_id,
+        )
+
+    @property
+    def is_unborn(self) -> bool:
+        """Whether the table is still to be made."""
+        return self.version < 0
+
     @property
     def place(self) -> Place:
         """Which version of which table this is."""
@@ -265,10 +294,10 @@ class Manifest:
         """The first version whose changes can be read: the one behind ``since``.
 
         Changes are computed against the state before them, so that those of ``since`` itself
-        are gone with the state before it. (Version 0 has none to lose.) Whoever begins here
-        and wants sums begins with the snapshot of ``since``.
+        are gone with the state before it. Before version 0 there was nothing to lose. Whoever
+        begins behind ``since`` and wants sums begins with the snapshot of ``since``.
         """
-        return Epoch(self.since + 1)
+        return Epoch(self.since + 1 if self.since else 0)
 
     @property
     def bytes(self) -> int:
@@ -278,6 +307,11 @@ class Manifest:
     def has(self, transaction: Transaction) -> bool:
         """Return whether a writer's epoch is part of the table."""
         return self.transactions.get(transaction.writer, -1) >= transaction.number
+
+    def lacks(self, transaction: Transaction) -> bool:
+        """Return whether epochs are missing that the writer must have committed before."""
+        last = self.transactions.get(transaction.writer, -1)
+        return transaction.is_consecutive and transaction.number > last + 1
 
     @property
     def run_count(self) -> int:
@@ -335,6 +369,8 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
     CorruptionError
         The commit does not continue the manifest: the log has a gap or is not ours.
     """
+    if manifest is not None and manifest.is_unborn:
+        manifest = None
     expected = 0 if manifest is None else manifest.version + 1
     if commit.version != expected or (manifest is None) != (commit.kind is Kind.CREATE):
         raise CorruptionError.in_file(
@@ -352,15 +388,8 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
     if manifest is None:
         if commit.schema is None:
             raise CorruptionError.in_file(f"_log/{0:020d}.json", "a schema", "none")
-        return Manifest(
-            version=0,
-            timestamp_ms=commit.timestamp_ms,
-            schema=commit.schema,
-            properties=commit.properties or {},
-            token=commit.token,
-            table_id=commit.token,
-        )
-    if max(commit.since, commit.fence) >= commit.version:
+        manifest = Manifest.unborn(commit.schema, table_id=commit.token)
+    if commit.kind is Kind.EXPIRE and max(commit.since, commit.fence) >= commit.version:
         raise CorruptionError.in_file(
             f"_log/{expected:020d}.json",
             "frontiers behind the version itself",
@@ -381,7 +410,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         live_rows=commit.live_rows,
         properties=manifest.properties if commit.properties is None else commit.properties,
         low_water=None if commit.kind is Kind.OVERWRITE else commit.low_water or manifest.low_water,
-        forgot=manifest.forgot if commit.low_water is None else commit.version,
+        forgot=max(0, manifest.forgot) if commit.low_water is None else commit.version,
         token=commit.token,
         since=max(manifest.since, commit.since),
         fence=max(manifest.fence, commit.fence),

@@ -92,12 +92,12 @@ def plan(
     """
     if lower < upper:
         log.require_changes(lower)
-    epochs = [c for c in log.commits(max(lower, 1), upper) if c.is_epoch]
+    epochs = [c for c in log.commits(max(lower, 0), upper) if c.is_epoch]
     if net and any(commit.kind is Kind.OVERWRITE for commit in epochs):
         last = epochs[-1]
         return [
             Stretch(
-                before=log.at(epochs[0].version - 1),
+                before=log.before(epochs[0].version),
                 times_ms={last.version: last.timestamp_ms},
                 after=log.at(last.version).slices,
                 is_overwrite=True,
@@ -111,7 +111,7 @@ def plan(
         if open_commits:
             stretches.append(
                 Stretch(
-                    before=log.at(open_commits[0].version - 1),
+                    before=log.before(open_commits[0].version),
                     times_ms={c.version: c.timestamp_ms for c in open_commits},
                     after=tuple(part for c in open_commits for part in c.slices()),
                     is_overwrite=open_commits[0].kind is Kind.OVERWRITE,

@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from spark_upsert.options import WriteOptions
 from spark_upsert.state.manifest import Commit
+from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.counters import Counters
+from spark_upsert.upsert.epoch import Epoch, stage
 from spark_upsert_sink.plan import WritePlan, plan_write
 
 KAFKA = pa.schema(
@@ -64,7 +66,7 @@ def records(
 
 
 def plan(path: Path, rows: pa.Schema, **options: Any) -> WritePlan:
-    """Plan a write as the sink does; makes the table if there is none."""
+    """Plan a write as the sink does."""
     given = {"path": str(path), **{name: str(v) for name, v in options.items()}}
     return plan_write(WriteOptions.parse(given), rows, overwrite=False)
 
@@ -72,7 +74,10 @@ def plan(path: Path, rows: pa.Schema, **options: Any) -> WritePlan:
 def write(path: Path, rows: pa.Table, **options: Any) -> Commit:
     """Write rows as one epoch, under the options of a write."""
     planned = plan(path, rows.schema, **options)
-    commit = planned.table().append(rows, envelope=planned.envelope)
+    table = planned.table()
+    base = Snapshot(table.store, planned.base)
+    staged = stage(base, (planned.envelope.commands(batch) for batch in rows.to_batches()))
+    commit = table.commit(Epoch(base=base, staged=(staged,), transaction=None))
     assert commit is not None
     return commit
 
@@ -102,7 +107,7 @@ def assert_sound(path: Path) -> None:
     table = Table.open(str(path))
     keys, names = table.log.head().schema.keys, table.log.head().schema.columns.names
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for version in range(1, table.log.head().upper):
+    for version in range(table.log.head().upper):
         commit = table.log.commit(version)
         changes = table.changes(version, version + 1, emit_unchanged=True).to_pylist()
         for change in changes:

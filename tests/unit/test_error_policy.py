@@ -229,7 +229,7 @@ def test_a_bad_row_fails_the_write_and_nothing_is_committed(
     assert "Hint: " in str(caught.value)
     assert "'quarantine'" in caught.value.hint
     assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message
-    assert Table.open(str(path)).log.head().version == 1
+    assert Table.open(str(path)).log.head().version == 0
     assert rows_of(path) == [{"k": 9, "v": "z"}]
 
 
@@ -335,7 +335,7 @@ def test_a_table_with_inline_errors_grows_like_any_other(tmp_path: Path) -> None
 @pytest.mark.parametrize("asked", ErrorPolicy, ids=lambda p: f"asked to {p.value}")
 def test_the_policy_cannot_change(tmp_path: Path, own: ErrorPolicy, asked: ErrorPolicy) -> None:
     path = tmp_path / "t"
-    plan(path, KAFKA, onError=own.value, **JSON)
+    write(path, records([]), onError=own.value, **JSON)
     if asked is own:
         assert plan(path, KAFKA, onError=asked.value, **JSON).base.schema.on_error is own
         return
@@ -347,7 +347,7 @@ def test_the_policy_cannot_change(tmp_path: Path, own: ErrorPolicy, asked: Error
 
 def test_without_the_option_the_policy_is_that_of_the_table(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    plan(path, KAFKA, onError="quarantine", **JSON)
+    write(path, records([]), onError="quarantine", **JSON)
     write(path, records([(key(1), BAD)]), **JSON)
     assert reasons(path)
 
@@ -564,15 +564,15 @@ def epochs_of(path: Path, version: int | None = None) -> dict[int, int]:
 
 def test_an_error_knows_its_epoch_behind_any_compaction(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    for number in (1, 2, 3):
+    for number in (0, 1, 2):
         write(path, records([(key(number), BAD)]), onError="quarantine", **JSON)
-    assert epochs_of(path) == {1: 1, 2: 2, 3: 3}
+    assert epochs_of(path) == {0: 0, 1: 1, 2: 2}
     table = Table.open(str(path))
     table.compact(full=True)
     version = write(path, records([(key(2), b"[]"), (key(4), BAD)]), **JSON).version
-    assert epochs_of(path) == {1: 1, 2: version, 3: 3, 4: version}
+    assert epochs_of(path) == {0: 0, 1: 1, 2: version, 4: version}
     table.compact(full=True)
-    assert epochs_of(path) == {1: 1, 2: version, 3: 3, 4: version}
+    assert epochs_of(path) == {0: 0, 1: 1, 2: version, 4: version}
 
 
 def test_the_quarantine_can_be_read_at_any_version(tmp_path: Path) -> None:
@@ -580,7 +580,7 @@ def test_the_quarantine_can_be_read_at_any_version(tmp_path: Path) -> None:
     write(path, records([(key(1), BAD)]), onError="quarantine", **JSON)
     write(path, records([(key(1), value("a")), (key(2), BAD)]), **JSON)
     Table.open(str(path)).compact(full=True)
-    assert [epochs_of(path, version) for version in range(4)] == [{}, {1: 1}, {2: 2}, {2: 2}]
+    assert [epochs_of(path, version) for version in range(3)] == [{1: 0}, {2: 1}, {2: 1}]
 
 
 def test_only_files_with_errors_say_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataLossError, SchemaError, TableNotFoundError
+from spark_upsert.errors import (
+    DataLossError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.table import Table
@@ -46,10 +52,29 @@ def test_a_table_that_is_not_there_cannot_be_opened(tmp_path: Path) -> None:
         Table.open(str(tmp_path / "nowhere"))
 
 
-def test_to_create_a_table_that_is_there_opens_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param({"id": pa.int8()}, id="another table"),
+        pytest.param(COLUMNS, id="the same again"),
+    ],
+)
+def test_to_create_over_a_table_is_an_error(
+    tmp_path: Path, columns: dict[str, pa.DataType]
+) -> None:
     one = orders(tmp_path)
-    other = Table.create(str(tmp_path / "orders"), pa.schema({"x": pa.int8()}), keys=["x"])
-    assert other.snapshot() == one.snapshot()
+    before = one.log.head()
+    with pytest.raises(TableExistsError, match="orders"):
+        Table.create(str(tmp_path / "orders"), pa.schema(columns), keys=["id"])
+    assert one.log.head() == before
+
+
+def test_to_ensure_a_table_opens_one_of_the_same_rules_only(tmp_path: Path) -> None:
+    one = orders(tmp_path)
+    own = one.log.head().schema
+    assert one.ensure(replace(own, hash_seed=7)) == one.log.head()
+    with pytest.raises(TableExistsError):
+        one.ensure(TableSchema.of(own.columns, keys=own.columns.names[-1:]))
 
 
 def test_tables_are_seeded_differently(tmp_path: Path) -> None:

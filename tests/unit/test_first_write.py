@@ -1,0 +1,202 @@
+"""The first epoch makes the table, by one put: a write that fails leaves none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_upsertflow.readers import read_schema
+from spark_upsert.errors import ContentionError, OptionError, OtherTableError
+from spark_upsert.options import WriteOptions
+from spark_upsert.state.manifest import Kind, Transaction
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import LocalStore
+from spark_upsert.table import Table
+from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert_sink.plan import WritePlan, plan_write
+
+ROWS = pa.table({"k": [1, 2, 2], "v": ["a", "b", "c"]})
+LATER = pa.table({"k": [2, 3], "v": ["d", "e"]})
+
+
+def plan(path: Path, **options: str) -> WritePlan:
+    given = {"path": str(path), "keys": "k", **options}
+    return plan_write(WriteOptions.parse(given), ROWS.schema, overwrite=False)
+
+
+def staged(
+    planned: WritePlan, rows: pa.Table = ROWS, *, query: str | None = None, batch: int = 0
+) -> Epoch:
+    """Stage rows upon a plan, as the batch of a query."""
+    base = Snapshot(planned.table().store, planned.base)
+    part = stage(base, (planned.envelope.commands(each) for each in rows.to_batches()))
+    transaction = query and Transaction(writer=query, number=batch, is_consecutive=True)
+    return Epoch(base=base, staged=(part,), transaction=transaction or None)
+
+
+def written(path: Path) -> Table:
+    """Return a table that a first and a second write made."""
+    for rows in (ROWS, LATER):
+        planned = plan(path)
+        assert planned.table().commit(staged(planned, rows)) is not None
+    return Table.open(str(path))
+
+
+def rows_at(table: Table, version: int | None = None) -> dict[int, str]:
+    found = table.snapshot(version).to_pylist()
+    return {row["k"]: row["v"] for row in found}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+# -- what a failure leaves ---------------------------------------------------------------
+
+
+def test_a_typo_is_corrected_by_running_again(path: Path) -> None:
+    wrong = plan(path, keys="v", onError="inline")
+    wrong.table().discard(staged(wrong).staged)
+    right = plan(path)
+    right.table().commit(staged(right))
+    schema = Table.open(str(path)).log.head().schema
+    assert (schema.keys, schema.on_error.value) == (("k",), "fail")
+
+
+def test_what_a_killed_first_write_leaves_is_no_table(path: Path) -> None:
+    staged(plan(path, keys="v"))
+    assert Table(LocalStore(path)).log.try_head() is None
+    assert rows_at(written(path)) == {1: "a", 2: "d", 3: "e"}
+    assert Table.open(str(path)).check().is_sound
+
+
+# -- version 0 is an epoch ---------------------------------------------------------------
+
+
+def test_the_first_epoch_is_version_0(path: Path) -> None:
+    table = written(path)
+    first, second = table.log.commits(0, 2)
+    assert (first.kind, first.is_epoch, first.live_rows) == (Kind.CREATE, True, 2)
+    assert (second.kind, table.log.head().version) == (Kind.APPEND, 1)
+    assert rows_at(table, 0) == {1: "a", 2: "c"}
+    assert rows_at(Table.open(str(path))) == {1: "a", 2: "d", 3: "e"}
+    assert table.check().is_sound
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "expected"),
+    [
+        pytest.param(0, 1, [(0, "a", 1), (0, "c", 1)], id="the first"),
+        pytest.param(1, 2, [(1, "c", -1), (1, "d", 1), (1, "e", 1)], id="the second"),
+        pytest.param(
+            0,
+            2,
+            [(0, "a", 1), (0, "c", 1), (1, "c", -1), (1, "d", 1), (1, "e", 1)],
+            id="both",
+        ),
+    ],
+)
+def test_the_changes_of_version(
+    path: Path, lower: int, upper: int, expected: list[tuple[int, str, int]]
+) -> None:
+    found = written(path).changes(lower, upper).to_pylist()
+    assert sorted((r["_commit_version"], r["v"], r["_diff"]) for r in found) == expected
+
+
+def test_without_bounds_all_changes_are_read(path: Path) -> None:
+    assert written(path).changes().num_rows == 5
+
+
+def test_a_first_write_of_no_rows_makes_the_table(path: Path) -> None:
+    planned = plan(path)
+    planned.table().commit(Epoch(base=staged(planned).base, staged=(), transaction=None))
+    assert rows_at(Table.open(str(path))) == {}
+    assert read_schema({"path": str(path)}).names == ["k", "v"]
+
+
+def test_an_expired_first_epoch_is_given_up_like_any_other(path: Path) -> None:
+    table = written(path)
+    table.expire(retain_versions=0, safety_ms=0)
+    assert (table.log.head().since, table.log.head().first_changes) == (1, 2)
+    assert table.check().is_sound
+
+
+# -- who makes it ------------------------------------------------------------------------
+
+
+def test_of_two_first_writes_one_is_told_to_run_again(path: Path) -> None:
+    one, other = plan(path), plan(path)
+    epochs = staged(one), staged(other, LATER)
+    assert one.table().commit(epochs[0]) is not None
+    with pytest.raises(ContentionError, match="made the table"):
+        other.table().commit(epochs[1])
+    assert rows_at(Table.open(str(path))) == {1: "a", 2: "c"}
+    again = plan(path)
+    assert again.table().commit(staged(again, LATER)) is not None
+    assert rows_at(Table.open(str(path))) == {1: "a", 2: "d", 3: "e"}
+
+
+def test_the_first_batch_of_a_query_is_applied_once(path: Path) -> None:
+    """Two incarnations of a query stage its first batch; one of them is committed."""
+    one, other = plan(path), plan(path)
+    epochs = staged(one, query="q"), staged(other, query="q")
+    assert one.table().commit(epochs[0]) is not None
+    assert other.table().commit(epochs[1]) is None
+    assert len(list((path / "data").glob("*.arrow"))) == 1
+    again = plan(path)
+    assert again.table().commit(staged(again, query="q")) is None
+
+
+def test_a_first_commit_that_is_repeated_is_the_same(path: Path) -> None:
+    planned = plan(path)
+    epoch = staged(planned)
+    assert planned.table().commit(epoch) == planned.table().commit(epoch)
+    assert Table.open(str(path)).log.head().version == 0
+
+
+# -- batches that are missing --------------------------------------------------------------
+
+
+def test_a_query_goes_on_with_its_next_batch(path: Path) -> None:
+    for batch, rows in enumerate((ROWS, LATER)):
+        planned = plan(path)
+        planned.table().commit(staged(planned, rows, query="q", batch=batch))
+    assert rows_at(Table.open(str(path))) == {1: "a", 2: "d", 3: "e"}
+
+
+def test_a_query_that_began_elsewhere_does_not_make_a_table(path: Path) -> None:
+    """Its table was removed, for example: today's batch alone would be taken for all."""
+    planned = plan(path)
+    with pytest.raises(OtherTableError, match=r"'q' writes its batch 7.*found none") as caught:
+        planned.table().commit(staged(planned, query="q", batch=7))
+    assert "allowMissingBatches" in str(caught.value)
+    assert Table(LocalStore(path)).log.try_head() is None
+
+
+def test_a_query_does_not_go_on_in_another_or_an_older_table(path: Path) -> None:
+    for query, batch in (("other", 0), ("q", 0)):
+        planned = plan(path)
+        planned.table().commit(staged(planned, query=query, batch=batch))
+    planned = plan(path)
+    with pytest.raises(OtherTableError, match="those up to 0"):
+        planned.table().commit(staged(planned, query="q", batch=2))
+    with pytest.raises(OtherTableError, match="none of them"):
+        planned.table().commit(staged(planned, query="third", batch=1))
+    assert Table.open(str(path)).log.head().version == 1
+
+
+def test_a_query_goes_on_where_that_is_allowed(path: Path) -> None:
+    planned = plan(path)
+    epoch = staged(planned, query="q", batch=7)
+    assert epoch.transaction is not None
+    allowed = replace(epoch, transaction=replace(epoch.transaction, is_consecutive=False))
+    assert planned.table().commit(allowed) is not None
+
+
+def test_a_negative_number_is_refused() -> None:
+    with pytest.raises(OptionError, match="expects 0 or more, found -1"):
+        Transaction(writer="w", number=-1)
