@@ -46,7 +46,8 @@ bench: check $(STAMP) ## the figures in docs, measured on this machine
 	@$(BIN)/python -m pip install --quiet --group bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: check $(STAMP) ## kill drivers and executors of running queries, and compare with a model
+chaos: check $(STAMP) ## live 5000 simulated worlds, then kill drivers and executors of running queries
+	@$(BIN)/python -m tests.simulation --seeds 5000
 	@$(BIN)/python integration/chaos.py $(ARGS)
 
 clean: ## remove everything that was made, the environment included

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Final
 
 import pyarrow as pa
@@ -61,7 +62,7 @@ class Frontiers:
 
 
 class FeedbackUpsert:
-    """One incarnation of the operator.
+    """One incarnation of the operator. A context manager: its stashes may own files on disk.
 
     Parameters
     ----------
@@ -88,6 +89,18 @@ class FeedbackUpsert:
         self._resume_upper = self.persist_upper
         self._input_upper = Timestamp(0)
         self._dropped_rows = 0
+
+    def __enter__(self) -> FeedbackUpsert:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for ts in list(self._stashes):
+            self._close_stash(ts)
 
     @property
     def persist_upper(self) -> Timestamp:

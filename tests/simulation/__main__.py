@@ -1,34 +1,52 @@
 """Replay one seed with its trace, or live many worlds.
 
 python -m tests.simulation --seed 17
-python -m tests.simulation --seeds 100000 --first 2000
+python -m tests.simulation --seeds 100000 --first 5000
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.world import World, simulate
+from tests.simulation.world import World, finding
+
+
+def live_all(seeds: range, *, jobs: int) -> int:
+    """Live many worlds; returns in how many something went wrong."""
+    failed = 0
+    # Spawned, because Arrow's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for seed, wrong in zip(seeds, pool.map(finding, seeds, chunksize=20), strict=True):
+            if wrong is not None:
+                failed += 1
+                sys.stdout.write(f"world {seed}:\n{wrong}\n")
+            lived = seed + 1 - seeds.start
+            if lived % 500 == 0 or lived == len(seeds):
+                sys.stdout.write(f"{lived} worlds, {failed} with a finding\n")
+                sys.stdout.flush()
+    return failed
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seed", type=int, help="live this world and print its trace")
-    parser.add_argument("--seeds", type=int, default=2000, help="how many worlds to live")
+    parser.add_argument("--seeds", type=int, default=5000, help="how many worlds to live")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
     options = parser.parse_args()
-    if options.seed is not None:
-        world = World(options.seed)
-        try:
-            world.run()
-        finally:
-            sys.stdout.write("\n".join(world.trace) + "\n")
-        return 0
-    for seed in range(options.first, options.first + options.seeds):
-        simulate(seed)
-        if seed % 500 == 499:
-            sys.stdout.write(f"{seed + 1 - options.first} worlds\n")
+    if options.seed is None:
+        seeds = range(options.first, options.first + options.seeds)
+        return 1 if live_all(seeds, jobs=options.jobs) else 0
+    world = World(options.seed)
+    try:
+        world.run()
+    finally:
+        sys.stdout.write("\n".join(world.trace) + "\n")
     return 0
 
 

@@ -1,56 +1,62 @@
-"""A small world: writers, a compactor and an expirer on one table, on a store that fails.
+"""A small world: writers, sources, compactors and cleaners on one table, on a store that fails.
 
-Every choice comes from one seeded random source: who acts next, which rows are written, which
-I/O step fails, before or after its effect, with an error or with the death of the process.
-Time is a number that the same source advances. A process that dies forgets everything, comes
-again and repeats what the log does not show as done, as Spark would.
+Every choice comes from one seeded random source: what kind of table it is, who acts next,
+which rows are written, which I/O step fails, before or after its effect, with an error or with
+the death of the process. Time is a number that the same source advances, by seconds or by
+days. A process that dies forgets everything, comes again and repeats what the log does not
+show as done; after an error it may also try again with what it holds.
 
-After every act an observer without faults looks at the table. It knows the commands of each
-transaction and checks, for each new version:
-
-- P1 every transaction that a writer was told is committed is in the log, exactly once;
-- P2 the changes of the version, folded onto the table before, give the table after it;
-- P3 what is visible is the whole of some transactions, and nothing else;
-- P4 the table holds the greatest command of each key, whatever the order of commits;
-- P5 the counters are balanced, and say what the changelog shows;
-- P6 in the end every writer gets through without help.
+After every act an observer without faults looks at the table (`observer`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+import traceback
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.errors import UpsertFlowError
-from spark_upsert.schema import TableSchema
-from spark_upsert.state.compaction import merge
+from spark_upsert.engines import Engine, MergeEngine, Rule
+from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.state import log as log_module
+from spark_upsert.state.compaction import Merged, choose
 from spark_upsert.state.manifest import Commit, Kind, Transaction
-from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import PROPERTY
+from spark_upsert.store import Store
 from spark_upsert.table import Table
-from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.counters import Counters
-from spark_upsert.upsert.epoch import Epoch, stage
-from tests.support.stores import (
-    BrokenError,
-    Fault,
-    FaultyStore,
-    KilledError,
-    MemoryStore,
-    Moment,
-    Steps,
-)
+from spark_upsert.upsert.contributions import as_collected
+from spark_upsert.upsert.epoch import Epoch
+from tests.simulation.observer import Observer
+from tests.support.clocked import ClockedStore, Now
+from tests.support.histories import Conditions, under
+from tests.support.reference import Command, Reference
+from tests.support.stores import BrokenError, Fault, FaultyStore, KilledError, Moment, Steps
 
-COLUMNS = pa.schema({"key": pa.int64(), "value": pa.int64(), "seq": pa.int64()})
 KEYS = 5
-BATCHES_MAX = 5
 ACTS_MAX = 2000
 """A world that has not come to rest by then is stuck."""
 
-Command = tuple[int, int | None, int]
-"""Key, value (None deletes) and order, which is unique in a world."""
+CHECKPOINT_EVERY = 4
+FOREVER = "forever"
+RETENTIONS = ("0 epochs", "0 epochs", "1 epoch", "2 epochs", "3 seconds", "7 days", FOREVER)
+
+COLUMNS: dict[Engine, tuple[str, ...]] = {
+    Engine.DEDUPLICATE: ("value", "seq"),
+    Engine.FIRST_ROW: ("value", "seq"),
+    Engine.PARTIAL_UPDATE: ("one", "two"),
+    Engine.AGGREGATION: ("total", "top", "low", "last", "every"),
+}
+"""The value columns. With ``seq`` a row shows which command it comes from."""
+
+RULES = {"total": Rule.SUM, "top": Rule.MAX, "low": Rule.MIN, "every": Rule.COLLECT}
+
+Script = list[list[Command]]
+"""The commands of one epoch, task by task."""
 
 
 class Dice(Steps):
@@ -66,6 +72,28 @@ class Dice(Steps):
         return super().step(name)
 
 
+class WatchedTable(Table):
+    """A table of which the world knows on what its epochs were planned, and how long it merges."""
+
+    def __init__(self, store: Store, world: World) -> None:
+        super().__init__(store, clock=world.now)
+        self._world = world
+        self.merges_left: int | None = None
+        """How many more merges there may be; None: any number."""
+
+    def commit(self, epoch: Epoch) -> Commit | None:
+        if epoch.transaction is not None:
+            self._world.bases[epoch.transaction] = epoch.base.manifest.version
+        return super().commit(epoch)
+
+    def commit_merges(self, merges: Iterable[Merged]) -> int:
+        planned = list(merges)
+        if self.merges_left is not None:
+            self.merges_left -= len(planned)
+            assert self.merges_left >= 0, "P7: a compaction does not end"
+        return super().commit_merges(planned)
+
+
 @dataclass
 class World:
     """One life of a table."""
@@ -76,17 +104,65 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.now_s = 1_000_000.0
+        self.now = Now(1_000_000_000.0)
         self.fault_rate = self.random.choice([0.0, 0.002, 0.01, 0.02])
-        self.store = MemoryStore()
-        self.commands: dict[Transaction, list[list[Command]]] = {}
+        self.store = ClockedStore(self.now)
+        self.scripts: dict[Transaction, Script] = {}
+        self.overwrites: set[Transaction] = set()
+        self.bases: dict[Transaction, int] = {}
+        """On which version the last try of an epoch was planned."""
         self.told: set[Transaction] = set()
-        self._orders = iter(self.random.sample(range(10_000), 10_000))
-        self._observed = Observer(self)
+        self.is_forgetful = self.random.random() < 0.4
+        """Whether deletes are many, soon forgotten, and late rows come behind them."""
+        self.schema = self._draw_schema()
+        self.retention = self.random.choice(RETENTIONS[:4] if self.is_forgetful else RETENTIONS)
+        if self.schema.engine.kind is Engine.PARTIAL_UPDATE:
+            self.retention = FOREVER
+        spread = self.random.choice([6, 30] if self.is_forgetful else [0, 6, 30, 10_000])
+        late = sorted(range(10_000), key=lambda order: order + self.random.random() * spread)
+        self._orders = iter(late)
+        self._delete_rate = 0.6 if self.is_forgetful else self.random.choice([0.2, 0.4])
+        self.observer = Observer(self)
+        self.trace.append(f"{self} keeps deletes for {self.retention}")
 
-    def clock(self) -> float:
-        """Return the virtual time in seconds."""
-        return self.now_s
+    def __str__(self) -> str:
+        schema = self.schema
+        return f"{schema.scope.value}, {schema.engine.kind.value}, {schema.on_error.value}"
+
+    def _draw_schema(self) -> TableSchema:
+        engines = [Engine.DEDUPLICATE, *Engine]
+        if self.is_forgetful:
+            engines = [Engine.DEDUPLICATE, Engine.DEDUPLICATE, Engine.PARTIAL_UPDATE]
+        engine = MergeEngine(self.random.choice(engines))
+        if engine.kind is Engine.AGGREGATION:
+            engine = MergeEngine(engine.kind, RULES)
+        scopes = [Scope.TABLE, Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL]
+        policies = [ErrorPolicy.FAIL]
+        if engine.folds:
+            scopes.remove(Scope.EPOCH)
+        if engine.kind is Engine.DEDUPLICATE:
+            policies += [ErrorPolicy.INLINE, ErrorPolicy.QUARANTINE]
+        fields = [("key", pa.int32()), *((name, pa.int32()) for name in COLUMNS[engine.kind])]
+        scope = Scope.TABLE if self.is_forgetful else self.random.choice(scopes)
+        return TableSchema.of(
+            as_collected(pa.schema(fields), engine),
+            keys=["key"],
+            order=[] if scope is Scope.ARRIVAL else [pa.field("seq", pa.int64())],
+            scope=scope,
+            engine=engine,
+            on_error=self.random.choice(policies),
+            hash_seed=self.seed,
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The value columns that the commands fill."""
+        return COLUMNS[self.schema.engine.kind]
+
+    def reference(self) -> Reference:
+        """Return what an empty table of this kind must hold."""
+        schema = self.schema
+        return Reference(schema.scope, schema.engine, schema.on_error, self.columns)
 
     def draw_fault(self, step: int):  # type: ignore[no-untyped-def]
         """Return the fault of an I/O step, usually none."""
@@ -97,197 +173,86 @@ class World:
         self.trace.append(f"fault {kind.__name__} {moment.name}")
         return Fault(step, moment, kind)
 
-    def open(self) -> Table:
+    def open(self) -> WatchedTable:
         """Return the table as a fresh process sees it."""
-        return Table(FaultyStore(self.store, Dice(self)), clock=self.clock)
+        return WatchedTable(FaultyStore(self.store, Dice(self)), self)
+
+    # -- what is written -------------------------------------------------------------
+
+    def draw_script(self, tasks: int) -> Script:
+        """Return the commands of one epoch."""
+        script: Script = [[] for _ in range(tasks)]
+        for _ in range(self.random.choice([1, 2, 3, 5, 8])):
+            command = self._draw_command()
+            # Without order keys, two tasks must not have different values of a key.
+            place = command.key if isinstance(command.key, int) else 0
+            is_apart = self.schema.scope is Scope.ARRIVAL
+            script[place % tasks if is_apart else self.random.randrange(tasks)].append(command)
+        return script
+
+    def _draw_command(self) -> Command:
+        order = next(self._orders)
+        engine = self.schema.engine
+        key: int | bytes | None = self.random.randrange(KEYS)
+        error = None
+        if self.schema.on_error is not ErrorPolicy.FAIL and self.random.random() < 0.25:
+            error = f"the value {order} is undecodable"
+        if self.schema.has_quarantine and self.random.random() < 0.2:
+            key = self.random.choice([None, b"?", b"!"])
+        if engine.takes_deletes and self.random.random() < self._delete_rate:
+            return Command(key, None, order)
+        if "seq" in self.columns:
+            return Command(key, (self.random.randrange(4), order), order, error)
+        values = (self.random.choice([None, 0, 1, 2, 3]) for _ in self.columns)
+        return Command(key, tuple(values), order)
+
+    # -- living ----------------------------------------------------------------------
+
+    @contextmanager
+    def _conditions(self) -> Iterator[None]:
+        """Let time, names, hashes and sizes be what the world says."""
+        names = random.Random(self.seed)
+        conditions = Conditions(
+            hash_values=self.random.choice([None, None, None, 1, 2, 3]),
+            are_pieces_tiny=self.random.random() < 0.15,
+        )
+        fanout = {"forget_before": 0, "fanout": self.random.choice([2, 3, 8])}
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
+            enter(patch.object(log_module, "CHECKPOINT_EVERY", CHECKPOINT_EVERY))
+            enter(patch.object(choose, "__kwdefaults__", fanout))
+            enter(under(conditions))
+            yield
 
     def run(self) -> None:
         """Live until all writers are through, then check the end."""
-        self._create()
-        writers = [Writer(self, f"w{i}") for i in range(self.random.randint(1, 3))]
-        actors: list[Actor] = [*writers, Compactor(self), Compactor(self)]
-        for _ in range(ACTS_MAX):
-            if all(writer.is_done for writer in writers):
-                break
-            self.now_s += self.random.random()
-            self.random.choice(actors).act()
-            self._observed.look()
-        assert all(writer.is_done for writer in writers), "P6: a writer is stuck"
-        self.fault_rate = 0.0
-        self.open().compact(full=True)
-        self._observed.look()
-        assert self.told == set(self.commands), "P1: a writer was not told"
+        with self._conditions():
+            self._create()
+            people = cast_of(self)
+            for _ in range(ACTS_MAX):
+                waiting = [actor for actor in people if not actor.is_done]
+                if not waiting:
+                    break
+                self.now.advance(self.random.random())
+                self.random.choice(waiting if self.random.random() < 0.5 else people).act()
+                self.observer.look()
+            assert all(actor.is_done for actor in people), "P6: a writer is stuck"
+            self.fault_rate = 0.0
+            self.observer.look_at_the_end(self.open())
+            due = {t for t, script in self.scripts.items() if any(script)}
+            assert due <= self.told, "P1: a writer was not told"
 
     def _create(self) -> None:
-        schema = TableSchema.of(
-            COLUMNS, keys=["key"], order=[COLUMNS.field("seq")], hash_seed=self.seed
+        commit = Commit(
+            version=0,
+            kind=Kind.CREATE,
+            timestamp_ms=0,
+            token="",
+            schema=self.schema,
+            properties={PROPERTY: self.retention},
         )
-        commit = Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=schema)
-        Table(self.store, clock=self.clock).log.create(commit)
-
-    def draw_batch(self) -> list[list[Command]]:
-        """Return the commands of one epoch, task by task."""
-        return [
-            [
-                (
-                    self.random.randrange(KEYS),
-                    None if self.random.random() < 0.3 else self.random.randrange(4),
-                    next(self._orders),
-                )
-                for _ in range(self.random.randrange(4))
-            ]
-            for _ in range(self.random.randint(1, 3))
-        ]
-
-
-class Actor:
-    """A process whose life is a generator: each ``yield`` lets others act."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self._life: Iterator[None] | None = None
-
-    def live(self) -> Iterator[None]:
-        raise NotImplementedError
-
-    def act(self) -> None:
-        """Go on until the next yield; a fault ends this life, and the next act begins a new one."""
-        if self._life is None:
-            self._life = self.live()
-        try:
-            next(self._life)
-        except StopIteration:
-            self._life = None
-        except (KilledError, BrokenError, UpsertFlowError) as error:
-            self.world.trace.append(f"{self} ended by {type(error).__name__}")
-            self._life = None
-
-
-class Writer(Actor):
-    """A query: batch after batch, each repeated under its number until it is committed."""
-
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world)
-        self.name = name
-        for number in range(world.random.randint(1, BATCHES_MAX)):
-            transaction = Transaction(writer=name, number=number)
-            world.commands[transaction] = world.draw_batch()
-        self._next = 0
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def is_done(self) -> bool:
-        return Transaction(writer=self.name, number=self._next) not in self.world.commands
-
-    def live(self) -> Iterator[None]:
-        while not self.is_done:
-            transaction = Transaction(writer=self.name, number=self._next)
-            table = self.world.open()
-            base = Snapshot(table.store, table.log.head())
-            yield
-            staged = []
-            for task in self.world.commands[transaction]:
-                staged.append(stage(base, [_batch(base, task)]))
-                yield
-            table.commit(Epoch(base=base, staged=tuple(staged), transaction=transaction))
-            self.world.trace.append(f"{self} is told {self._next}")
-            self.world.told.add(transaction)
-            self._next += 1
-            yield
-
-
-def _batch(base: Snapshot, task: list[Command]) -> pa.RecordBatch:
-    envelope = UpsertEnvelope(
-        schema=base.manifest.schema,
-        sources={name: name for name in COLUMNS.names},
-        order=("seq",),
-        deletes="deleted",
-    )
-    columns = [
-        pa.array([key for key, _, _ in task], pa.int64()),
-        pa.array([value for _, value, _ in task], pa.int64()),
-        pa.array([order for _, _, order in task], pa.int64()),
-        pa.array([value is None for _, value, _ in task], pa.bool_()),
-    ]
-    names = [*COLUMNS.names, "deleted"]
-    return envelope.commands(pa.RecordBatch.from_arrays(columns, names=names))
-
-
-class Compactor(Actor):
-    """Merges what is due, or everything; what it plans may be overtaken before it commits."""
-
-    def __str__(self) -> str:
-        return "compactor"
-
-    def live(self) -> Iterator[None]:
-        table = self.world.open()
-        head = table.log.head()
-        jobs = table.compaction_jobs(full=self.world.random.random() < 0.5)
-        yield
-        for job in jobs:
-            merged = merge(table.store, head, job)
-            yield
-            count = table.commit_merges([merged])
-            self.world.trace.append(f"{self} merged {count}")
-
-
-class Observer:
-    """Looks without faults, and knows what every version must hold."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._version = 0
-        self._rows: dict[int, int] = {}
-        self._committed: dict[Transaction, int] = {}
-
-    def look(self) -> None:
-        """Check all versions since the last look."""
-        table = Table(self._world.store, clock=self._world.clock)
-        head = table.log.head()
-        for version in range(self._version + 1, head.version + 1):
-            commit = table.log.commit(version)
-            if commit.transaction is not None:
-                assert commit.transaction not in self._committed, "P1: a transaction came twice"
-                self._committed[commit.transaction] = version
-            self._check(table, version, commit)
-            self._world.trace.append(f"version {version} {commit.kind.value} {self._rows}")
-        self._version = head.version
-        missing = self._world.told - self._committed.keys()
-        assert not missing, f"P1: told, but not in the log: {missing}"
-
-    def _check(self, table: Table, version: int, commit: Commit) -> None:
-        shown = _rows(table.snapshot(version))
-        assert shown == self._expected(), f"P3, P4: version {version} shows {shown}"
-        changes = table.changes(version, version + 1, emit_unchanged=True).to_pylist()
-        counters = Counters.from_json(commit.counters)
-        assert counters.is_balanced, f"P5: {counters}"
-        assert counters.output_count == len(changes), f"P5: {counters}, {len(changes)} changes"
-        assert commit.live_rows == len(shown), f"P5: live rows {commit.live_rows}"
-        for row in changes:
-            if row["_diff"] < 0:
-                assert self._rows.pop(row["key"], None) == row["value"], "P2: retracts no row"
-            else:
-                assert row["key"] not in self._rows, "P2: inserts a second row"
-                self._rows[row["key"]] = row["value"]
-        assert self._rows == shown, f"P2: folded {self._rows}, shown {shown}"
-
-    def _expected(self) -> dict[int, int]:
-        best: dict[int, Command] = {}
-        for transaction in self._committed:
-            for task in self._world.commands[transaction]:
-                for command in task:
-                    if command[2] > best.get(command[0], (0, 0, -1))[2]:
-                        best[command[0]] = command
-        return {key: value for key, value, _ in best.values() if value is not None}
-
-
-def _rows(table: pa.Table) -> dict[int, int]:
-    rows = table.to_pylist()
-    found = {row["key"]: row["value"] for row in rows}
-    assert len(found) == len(rows), "a key is shown twice"
-    return found
+        Table(self.store, clock=self.now).log.create(commit)
 
 
 def simulate(seed: int, *, change: Callable[[World], None] | None = None) -> World:
@@ -308,3 +273,15 @@ def simulate(seed: int, *, change: Callable[[World], None] | None = None) -> Wor
         error.add_note(f"replay with: python -m tests.simulation --seed {seed}")
         raise
     return world
+
+
+def finding(seed: int) -> str | None:
+    """Live one world; returns what went wrong, if anything did."""
+    try:
+        simulate(seed)
+    except Exception:  # noqa: BLE001 - whatever it is, it is the finding
+        return traceback.format_exc()
+    return None
+
+
+from tests.simulation.actors import cast_of  # noqa: E402 - actors live in a world

@@ -237,6 +237,18 @@ def test_two_incarnations_step_by_step_apply_each_timestamp_once(table: Table) -
     assert output(table) == expected
 
 
+def test_what_is_abandoned_leaves_no_files(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"settle_bytes": 1, "spill_bytes": 1}
+    monkeypatch.setattr(stash_module.Stash.__init__, "__kwdefaults__", sizes)
+    with start(table) as loop:
+        send(loop, "k=a@0", "k=b@0", "k=c@0")
+        [stash] = loop._stashes.values()
+        assert stash._folder is not None
+        folder = Path(stash._folder.name)
+        assert list(folder.iterdir())
+    assert not folder.exists()
+
+
 # -- errors that pass ------------------------------------------------------------------------
 
 

@@ -1,0 +1,288 @@
+"""Fail any step of any public method, try the method again, and end as if nothing had happened.
+
+`test_every_step` sweeps each operation of a query; here one handle lives through all methods of
+`Table` and `FeedbackUpsert`, on tables of every scope, engine and error policy. After an error
+the same call is made again on the same handle, after a kill on a fresh one. What is read on the
+way, and what the table is in the end, must be what an undisturbed life saw.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import UpsertFlowError
+from spark_upsert.state import log as log_module
+from spark_upsert.state.compaction import Job, Merged, merge
+from spark_upsert.state.manifest import Manifest, Transaction
+from spark_upsert.state.tombstones import PROPERTY
+from spark_upsert.table import Table
+from spark_upsert.upsert.changes import ChangeOptions
+from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.operator import FeedbackUpsert
+from tests.simulation.wire import Wire, batch_of
+from tests.simulation.world import FOREVER, Script, World
+from tests.support.clocked import HOUR_S, ClockedStore, Now
+from tests.support.stores import (
+    BrokenError,
+    Fault,
+    FaultyStore,
+    KilledError,
+    Moment,
+    Steps,
+    forget_open_runs,
+)
+
+T = TypeVar("T")
+
+STRIDE = int(os.environ.get("CRASH_STRIDE", "83"))
+"""One of so many steps fails, another one for each kind of table; 1 tries them all."""
+
+Kind = tuple[Any, ...]
+
+
+def _worlds() -> dict[Kind, World]:
+    """Return one world for each kind of table, with deletes that are soon forgotten."""
+    worlds: dict[Kind, World] = {}
+    for seed in range(1_000):
+        world = World(seed)
+        schema = world.schema
+        if world.retention in ("0 epochs", FOREVER):
+            worlds.setdefault((schema.scope, schema.engine.kind, schema.on_error), world)
+    return worlds
+
+
+WORLDS = _worlds()
+
+
+class Life:
+    """One handle after the other on one table, and what they saw."""
+
+    def __init__(self, world: World, scripts: list[Script], fault: Fault | None) -> None:
+        self.world = world
+        self.scripts = scripts
+        self.now = Now()
+        self.store = ClockedStore(self.now)
+        self.steps = Steps(fault)
+        self.called: set[str] = set()
+        self.seen: list[Any] = []
+        self._open()
+
+    def _open(self) -> None:
+        forget_open_runs()
+        self.table = Table(FaultyStore(self.store, self.steps), clock=self.now)
+
+    def call(self, name: str, action: Callable[[], T]) -> T:
+        """Call a method, and once more after a fault."""
+        self.called.add(name)
+        try:
+            return action()
+        except BrokenError:
+            return action()
+        except KilledError:
+            self.steps.is_dead = False
+            self._open()
+            return action()
+
+    def see(self, name: str, action: Callable[[], Any]) -> None:
+        """Call a method that reads."""
+        self.seen.append((name, self.call(name, action)))
+
+    # -- the methods -----------------------------------------------------------------
+
+    def run(self) -> None:
+        """Call every method."""
+        schema, properties = self.world.schema, {PROPERTY: self.world.retention}
+        self.call("ensure", lambda: self.table.ensure(schema, properties))
+        self._append(0)
+        self._commit_behind_another(1)
+        self.call("hold", lambda: self.table.hold("reader", 1, ttl_ms=3_600_000))
+        self.see("consumers", lambda: [each.version for each in self.table.consumers()])
+        self.call("compact", lambda: self.table.compact(full=True))
+        self._append(3)
+        self._alter()
+        self._operate(4)
+        self._compact_apart()
+        self._append(6, overwrite=True)
+        self._append(7)
+        self._read()
+        self._clean()
+
+    def _append(self, number: int, *, overwrite: bool = False) -> None:
+        transaction = Transaction(writer="own", number=number)
+        self.call(
+            "append",
+            lambda: self.table.append(
+                pa.Table.from_batches([self._batch(number)]),
+                envelope=self._wire(),
+                transaction=transaction,
+                overwrite=overwrite,
+            ),
+        )
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        commands = [command for task in self.scripts[number] for command in task]
+        return batch_of(commands, self.world.columns)
+
+    def _wire(self) -> Wire:
+        return Wire(self.table.log.head().schema, self.world.columns)
+
+    def _commit_behind_another(self, number: int) -> None:
+        base = self.call("at", lambda: self.table.at())
+        wire = Wire(base.manifest.schema, self.world.columns)
+        tasks = [[wire.commands(batch_of(t, self.world.columns))] for t in self.scripts[number]]
+        staged = self.call("at", lambda: tuple(stage(self.table.at(1), task) for task in tasks))
+        other = Table(self.store, clock=self.now)
+        other.append(pa.Table.from_batches([self._batch(number + 1)]), envelope=wire)
+        transaction = Transaction(writer="staged", number=number)
+        epoch = Epoch(base=base, staged=staged, transaction=transaction)
+        self.call("commit", lambda: self.table.commit(epoch))
+
+    def _alter(self) -> None:
+        schema = self.table_schema()
+        columns = schema.columns.append(pa.field("note", pa.string()))
+        self.call("alter", lambda: self.table.alter(replace(schema, columns=columns)))
+
+    def table_schema(self) -> Any:
+        """Return the table's schema, read without faults."""
+        return Table(self.store, clock=self.now).log.head().schema
+
+    def _operate(self, number: int) -> None:
+        """Send two timestamps through an operator; one that was killed begins again."""
+        batches = [self._batch(number), self._batch(number + 1)]
+        try:
+            self._operate_once(batches)
+        except KilledError:
+            self.steps.is_dead = False
+            self._open()
+            self._operate_once(batches)
+
+    def _operate_once(self, batches: list[pa.RecordBatch]) -> None:
+        wire = Wire(self.table_schema(), self.world.columns)
+        with self._retry(lambda: FeedbackUpsert(self.table, "source", wire.commands)) as loop:
+            upper = self._retry(lambda: loop.persist_upper)
+            for ts, batch in enumerate(batches):
+                if ts < upper:
+                    continue
+                self._retry(lambda batch=batch, ts=ts: loop.ingest(batch, ts))  # type: ignore[misc]
+                loop.advance(ts + 1)
+                self._retry(loop.step)
+            self._retry(loop.run)
+            loop.close()
+            frontiers = self._retry(lambda: loop.frontiers)
+            assert frontiers.buffered == ()
+            assert frontiers.persist_upper == 2
+
+    def _retry(self, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except BrokenError:
+            return action()
+
+    def _merge(self, head: Manifest, job: Job) -> Merged:
+        return merge(self.table.store, head, job)
+
+    def _compact_apart(self) -> None:
+        head = Table(self.store, clock=self.now).log.head()
+        jobs = self.call("compaction_jobs", lambda: self.table.compaction_jobs(full=True))
+        merges = [self.call("merge", partial(self._merge, head, job)) for job in jobs]
+        self.call("commit_merges", lambda: self.table.commit_merges(merges))
+        self.call("discard", lambda: self.table.discard((), merges))
+
+    def _read(self) -> None:
+        columns = ("key", *self.world.columns)
+
+        def rows(batches: Any) -> Any:
+            records = [row for batch in batches for row in batch.to_pylist()]
+            return sorted(map(repr, _without_times(records)))
+
+        head = Table(self.store, clock=self.now).log.head()
+        options = ChangeOptions(columns=columns)
+        self.see("snapshot", lambda: rows([self.table.snapshot(columns=columns)]))
+        self.see("snapshot", lambda: rows([self.table.snapshot(2, columns=columns)]))
+        self.see("quarantine", lambda: rows(self.table.quarantine()))
+        self.see("changes", lambda: rows([self.table.changes(1)]))
+        self.see("iter_changes", lambda: rows(self.table.iter_changes(1, head.upper, options)))
+        self.see("check", lambda: self.table.check().is_sound)
+
+    def _clean(self) -> None:
+        self.call("release", lambda: self.table.release("reader"))
+        self.now.advance(2 * HOUR_S)
+        self.call("expire", lambda: self.table.expire(retain_versions=1))
+        self.call("vacuum", lambda: self.table.vacuum(grace_ms=0))
+        self.see("check", lambda: self.table.check().is_sound)
+
+    def end(self) -> list[Any]:
+        """Return what was seen, and what the table is in the end."""
+        forget_open_runs()
+        table = Table(self.store, clock=self.now)
+        assert table.check().is_sound
+        head = table.log.head()
+        rows = sorted(map(repr, table.snapshot().to_pylist()))
+        return [*self.seen, rows, head.live_rows, head.transactions]
+
+
+def _without_times(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Leave out what a repetition may change: times, and numbers of versions."""
+    for record in records:
+        yield {k: v for k, v in record.items() if not k.startswith(("_commit", "_epoch"))}
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a life without faults sees."""
+
+    end: list[Any]
+    steps: int
+    called: set[str]
+
+
+@contextmanager
+def small_intervals() -> Iterator[None]:
+    with patch.object(log_module, "CHECKPOINT_EVERY", 4):
+        yield
+
+
+def undisturbed(world: World, scripts: list[Script]) -> Undisturbed:
+    life = Life(world, scripts, None)
+    life.run()
+    return Undisturbed(life.end(), len(life.steps.names), life.called)
+
+
+@pytest.mark.parametrize("kind", [KilledError, BrokenError], ids=["a kill", "an error"])
+@pytest.mark.parametrize("index", range(len(WORLDS)), ids=[str(w) for w in WORLDS.values()])
+def test_a_fault_and_a_retry_end_as_if_nothing_had_happened(
+    index: int, kind: type[BaseException]
+) -> None:
+    world = World(list(WORLDS.values())[index].seed)
+    scripts = [world.draw_script(2) for _ in range(8)]
+    with small_intervals():
+        whole = undisturbed(world, scripts)
+        for step, moment in itertools.product(range(index, whole.steps, STRIDE), Moment):
+            life = Life(world, scripts, Fault(step, moment, kind))
+            try:
+                life.run()
+            except (UpsertFlowError, AssertionError) as error:
+                error.add_note(f"{life.steps.names[step]}, step {step}, {moment}")
+                raise
+            assert life.end() == whole.end, f"{life.steps.names[step]}, step {step}, {moment}"
+
+
+def test_every_kind_of_table_is_tried() -> None:
+    assert len(WORLDS) == 3 * 3 + 3 + 2 + 2
+
+
+def test_every_public_method_is_called() -> None:
+    [world, *_] = WORLDS.values()
+    called = undisturbed(world, [world.draw_script(2) for _ in range(8)]).called
+    public = {name for name, what in vars(Table).items() if callable(what) and name[0] != "_"}
+    assert called - {"merge"} == public - {"open", "create"}

@@ -1,0 +1,369 @@
+"""Who lives in a world. A process's life is a generator: each ``yield`` lets others act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+
+from spark_upsert.errors import DataLossError, UpsertFlowError
+from spark_upsert.schema import Scope
+from spark_upsert.state.compaction import merge
+from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import PROPERTY, Retention
+from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.operator import FeedbackUpsert
+from tests.simulation.wire import Wire, batch_of
+from tests.support.reference import Command
+from tests.support.stores import BrokenError, KilledError
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+T = TypeVar("T")
+
+HOUR_S = 3600.0
+
+
+class Actor:
+    """A process that lives again after its death."""
+
+    is_done = True
+    """Whether nothing waits for it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._life: Iterator[None] | None = None
+
+    def live(self) -> Iterator[None]:
+        raise NotImplementedError
+
+    def act(self) -> None:
+        """Go on until the next yield; a fault ends this life, and the next act begins a new one."""
+        if self._life is None:
+            self._life = self.live()
+        try:
+            next(self._life)
+        except StopIteration:
+            self._life = None
+        except (KilledError, BrokenError, UpsertFlowError) as error:
+            self.world.trace.append(f"{self} ended by {type(error).__name__}")
+            self._life = None
+
+    def attempt(self, action: Callable[[], T]) -> Generator[None, None, T]:
+        """Call something; after an error that the process survives, now and then once more."""
+        while True:
+            try:
+                return action()
+            except (BrokenError, UpsertFlowError) as error:
+                self.world.trace.append(f"{self} met {type(error).__name__}")
+                if self.world.random.random() < 0.3:
+                    raise
+            yield
+
+
+class Writer(Actor):
+    """A query: batch after batch, each repeated under its number until it is committed."""
+
+    def __init__(self, world: World, name: str, *, tasks: int) -> None:
+        super().__init__(world)
+        self.name = name
+        for number in range(world.random.randint(1, 8 if world.is_forgetful else 4)):
+            transaction = self._transaction(number)
+            world.scripts[transaction] = world.draw_script(world.random.randint(1, tasks))
+            if world.random.random() < 0.08:
+                world.overwrites.add(transaction)
+        self._next = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _transaction(self, number: int) -> Transaction:
+        return Transaction(writer=self.name, number=number)
+
+    @property
+    def is_done(self) -> bool:  # type: ignore[override]
+        return self._transaction(self._next) not in self.world.scripts
+
+    def told(self) -> None:
+        """Note that the next transaction is known to be committed."""
+        self.world.trace.append(f"{self} is told {self._next}")
+        self.world.told.add(self._transaction(self._next))
+        self._next += 1
+
+
+class StagingWriter(Writer):
+    """Stages task by task on one version, and commits behind whatever has come since."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name, tasks=3)
+
+    def live(self) -> Iterator[None]:
+        table = self.world.open()
+        while not self.is_done:
+            transaction = self._transaction(self._next)
+            overwrite = transaction in self.world.overwrites
+            base = Snapshot(table.store, table.log.head())
+            wire = Wire(base.manifest.schema, self.world.columns)
+            yield
+            staged = []
+            for task in self.world.scripts[transaction]:
+                commands = [wire.commands(batch_of(task, self.world.columns))]
+                staged.append(stage(base, commands, overwrite=overwrite))
+                yield
+            for _ in range(self.world.random.choice([0, 0, 1, 4])):
+                yield  # The commit is slow, and much may happen meanwhile.
+            epoch = Epoch(
+                base=base, staged=tuple(staged), transaction=transaction, overwrite=overwrite
+            )
+            yield from self.attempt(lambda epoch=epoch: table.commit(epoch))  # type: ignore[misc]
+            self.told()
+            yield
+
+
+class Appender(Writer):
+    """Calls `Table.append` on a handle that it keeps."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name, tasks=1)
+
+    def live(self) -> Iterator[None]:
+        table = yield from self.attempt(self.world.open)
+        while not self.is_done:
+            transaction = self._transaction(self._next)
+            [task] = self.world.scripts[transaction]
+            rows = pa.Table.from_batches([batch_of(task, self.world.columns)])
+
+            def append(rows: pa.Table = rows, transaction: Transaction = transaction) -> None:
+                table.append(
+                    rows,
+                    envelope=Wire(table.log.head().schema, self.world.columns),
+                    transaction=transaction,
+                    overwrite=transaction in self.world.overwrites,
+                )
+
+            yield from self.attempt(append)
+            self.told()
+            yield
+
+
+class Source:
+    """What several incarnations of an operator read: commands by timestamp, batch by batch."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.length = world.random.randint(1, 5)
+        self.batches = {
+            ts: world.draw_script(2)
+            for ts in range(self.length)
+            if world.random.random() < 0.8 or ts == self.length - 1
+        }
+        if world.schema.scope is Scope.ARRIVAL:
+            self.batches = {ts: [_joined(each)] for ts, each in self.batches.items()}
+        for ts, batches in self.batches.items():
+            world.scripts[self.transaction(ts)] = [_joined(batches)]
+
+    def transaction(self, ts: int) -> Transaction:
+        """Return under what a timestamp stands in the log."""
+        return Transaction(writer=f"operator:{self.name}", number=ts)
+
+    def rows(self, ts: int) -> int:
+        """Return how many commands a timestamp has."""
+        return sum(map(len, self.batches.get(ts, [])))
+
+
+def _joined(batches: Iterable[list[Command]]) -> list[Command]:
+    return [command for batch in batches for command in batch]
+
+
+class Incarnation(Actor):
+    """One incarnation of an operator, which reads its source from the beginning."""
+
+    def __init__(self, world: World, source: Source, number: int) -> None:
+        super().__init__(world)
+        self.source = source
+        self._number = number
+        self.is_done = False
+
+    def __str__(self) -> str:
+        return f"{self.source.name}.{self._number}"
+
+    def live(self) -> Iterator[None]:
+        world, source = self.world, self.source
+        table = world.open()
+        loop = yield from self.attempt(
+            lambda: FeedbackUpsert(
+                table, source.name, Wire(table.log.head().schema, world.columns).commands
+            )
+        )
+        with loop:
+            yield from self._operate(loop)
+        world.trace.append(f"{self} is through")
+        self.is_done = True
+
+    def _operate(self, loop: FeedbackUpsert) -> Iterator[None]:
+        world, source = self.world, self.source
+        ts, taken, committed = 0, 0, 0
+        while True:
+            frontiers = yield from self.attempt(lambda: loop.frontiers)
+            buffered = sum(source.rows(each) for each in frontiers.buffered if each < ts)
+            assert taken == committed + frontiers.dropped_rows + buffered, (
+                f"P5: {taken} rows taken, {committed} committed, {frontiers}"
+            )
+            for ts_durable in source.batches:
+                if ts_durable < frontiers.persist_upper:
+                    world.told.add(source.transaction(ts_durable))
+            if frontiers.dropped_rows:
+                world.trace.append(f"{self} found durable {frontiers.dropped_rows}")
+            if frontiers.persist_upper >= source.length:
+                return
+            if ts < source.length and (ts == 0 or world.random.random() < 0.6):
+                for rows in source.batches.get(ts, []):
+                    batch = batch_of(rows, world.columns)
+                    yield from self.attempt(
+                        lambda batch=batch, ts=ts: loop.ingest(batch, ts)  # type: ignore[misc]
+                    )
+                    taken += len(rows)
+                ts += 1
+                loop.advance(ts)
+            yield
+            commit = yield from self.attempt(loop.step)
+            committed += 0 if commit is None else commit.counters["rows"]
+            yield
+
+
+class Compactor(Actor):
+    """Merges what is due, or everything; what it plans may be overtaken before it commits."""
+
+    def __str__(self) -> str:
+        return "compactor"
+
+    def live(self) -> Iterator[None]:
+        table = self.world.open()
+        head = table.log.head()
+        jobs = table.compaction_jobs(full=self.world.random.random() < 0.5)
+        yield
+        for job in jobs:
+            merged = merge(table.store, head, job)
+            yield
+            count = yield from self.attempt(
+                lambda merged=merged: table.commit_merges([merged])  # type: ignore[misc]
+            )
+            self.world.trace.append(f"{self} merged {count}")
+
+
+class Sweeper(Actor):
+    """Compacts in one go, on a handle that it keeps for a while."""
+
+    def __str__(self) -> str:
+        return "sweeper"
+
+    def live(self) -> Iterator[None]:
+        table = self.world.open()
+        for _ in range(3):
+            full = self.world.random.random() < 0.5
+            merges = self.world.observer.compact(table, full=full)
+            self.world.trace.append(f"{self} merged {merges}")
+            yield
+
+
+class Alterer(Actor):
+    """Widens columns, adds one, and changes for how long deletes are kept."""
+
+    def __str__(self) -> str:
+        return "alterer"
+
+    def live(self) -> Iterator[None]:
+        table = self.world.open()
+        schema = table.log.head().schema
+        columns = {field.name: field.type for field in schema.columns}
+        properties = None
+        match self.world.random.randrange(4):
+            case 0:
+                columns["note"] = pa.string()
+            case 1:
+                columns = {n: pa.int64() if t == pa.int32() else t for n, t in columns.items()}
+            case 2:
+                properties = {PROPERTY: self.world.retention}
+            case _:
+                is_for_ever = Retention.parse(self.world.retention).is_for_ever
+                others = [] if is_for_ever else ["0 epochs", "2 epochs"]
+                properties = {PROPERTY: self.world.random.choice([self.world.retention, *others])}
+        wanted = schema.accept(pa.schema(columns), merge=True).columns
+        yield
+        table.alter(replace(schema, columns=wanted), properties)
+
+
+class Cleaner(Actor):
+    """Gives up old versions and removes their files."""
+
+    def __str__(self) -> str:
+        return "cleaner"
+
+    def live(self) -> Iterator[None]:
+        table = self.world.open()
+        random = self.world.random
+        expiry = yield from self.attempt(
+            lambda: table.expire(
+                retain_versions=random.randrange(5), safety_ms=random.choice([0, 2_000])
+            )
+        )
+        self.world.trace.append(f"{self} expired to {expiry.since}")
+        yield
+        yield from self.attempt(lambda: table.vacuum(grace_ms=random.choice([0, 1_000, 60_000])))
+
+
+class Follower(Actor):
+    """Follows the changes from where it stands, under a lease, and sums them up."""
+
+    def __str__(self) -> str:
+        return "follower"
+
+    def live(self) -> Iterator[None]:
+        table = self.world.open()
+        observer = self.world.observer
+        version = table.log.head().version
+        yield from self.attempt(lambda: table.hold("follower", version))
+        while True:
+            yield
+            upper = table.log.head().version
+            try:
+                rows, _ = observer.folded(table, observer.rows[version], version + 1, upper + 1)
+            except DataLossError:
+                assert not any(lease.is_live(table.log.now_ms()) for lease in table.consumers()), (
+                    "P2: what a lease holds is expired"
+                )
+                raise
+            assert rows == observer.rows[upper], f"P2: followed to {rows}"
+            version = upper
+            yield from self.attempt(lambda: table.hold("follower", version))  # noqa: B023
+
+
+class Time(Actor):
+    """Lets an hour or a week pass at once: everybody sleeps."""
+
+    def live(self) -> Iterator[None]:
+        yield
+        if self.world.random.random() < 0.3:
+            self.world.now.advance(self.world.random.choice([HOUR_S, 25 * HOUR_S, 8 * 24 * HOUR_S]))
+            self.world.trace.append("time passes")
+
+
+def cast_of(world: World) -> list[Actor]:
+    """Draw who lives in a world."""
+    random = world.random
+    people: list[Actor] = []
+    for number in range(random.randint(1, 3)):
+        kind = random.choice([StagingWriter, StagingWriter, Appender])
+        people.append(kind(world, f"w{number}"))
+    if random.random() < 0.5:
+        source = Source(world, "source")
+        people += [Incarnation(world, source, i) for i in range(random.randint(1, 3))]
+    people += [Compactor(world), Compactor(world)]
+    others: list[Callable[[World], Actor]] = [Sweeper, Alterer, Cleaner, Follower, Time]
+    if world.is_forgetful:
+        people += [Sweeper(world)]
+    return people + [kind(world) for kind in others if random.random() < 0.4]

@@ -1,0 +1,260 @@
+"""Looks without faults, and knows what every version must hold.
+
+It knows the commands of each transaction and checks, for each new version:
+
+- P1 every transaction that a writer was told is committed is in the log, exactly once, and no
+  timestamp of a source is passed over;
+- P2 the changes of the version, folded onto the table before, give the table after it, and so
+  do the changes between any two versions that can still be read;
+- P3 what is visible is the whole of some transactions, and nothing else;
+- P4 the table holds what the rules of its scope, engine and error policy say (`Reference`),
+  but for rows that were rejected as late, and only where a delete was rightly forgotten;
+- P5 the counters are those of the rules, and say what the changelog shows.
+
+Two things are asked of the table itself: its low-water mark, and of which keys it holds any
+entry at all, read file by file.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from spark_upsert.schema import RAW_KEY, Scope
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice, Transaction
+from spark_upsert.state.run import RUNS
+from spark_upsert.state.tombstones import PROPERTY, Retention, decode_mark
+from spark_upsert.table import Table
+from spark_upsert.upsert.changes import ChangeOptions, Deduplication
+from spark_upsert.upsert.counters import EMPTY, Counters
+from tests.support.reference import Identity, Placed, Reference, Row
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Rows = dict[Identity, Row]
+
+
+class Observer:
+    """Checks all versions, one after the other."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._reference: Reference = world.reference()
+        self._table: Table | None = None
+        self._version = 0
+        self.rows: dict[int, Rows] = {0: {}}
+        """The rows of each version."""
+        self.totals = EMPTY
+        """The counters of all epochs."""
+        self._committed: set[Transaction] = set()
+        self._known: dict[int, set[Identity] | None] = {0: None}
+        """The keys of which a version held an entry; None where nothing was forgotten."""
+        self._marks: dict[int, int | None] = {0: None}
+        self._is_retention_altered = False
+        self._times_ms: dict[int, int] = {}
+        self._identities: dict[str, list[tuple[int, Identity]]] = {}
+
+    # -- looking ---------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Check all versions since the last look."""
+        if self._table is None or self._world.random.random() < 0.05:
+            self._table = Table(self._world.store, clock=self._world.now)
+        table = self._table
+        head = table.log.head()
+        for version in range(self._version + 1, head.version + 1):
+            self._check(table, version, table.log.commit(version))
+        self._version = head.version
+        missing = self._world.told - self._committed
+        assert not missing, f"P1: told, but not in the log: {missing}"
+        if self._world.random.random() < 0.04:
+            self._look_back(table, head)
+
+    def look_at_the_end(self, table: Any) -> None:
+        """Check that the table is sound, and that compactions come to an end."""
+        self.compact(table, full=False)
+        assert table.compaction_jobs() == [], "P7: a compaction left work"
+        self.compact(table, full=True)
+        self.look()
+        report = table.check()
+        assert report.is_sound, f"P5: a sound table is reported: {report.findings}"
+
+    def compact(self, table: Any, *, full: bool) -> int:
+        """Compact a table; each merge must make progress."""
+        # Each merge leaves a run less, or takes deletes out of the oldest one.
+        table.merges_left = 2 * len(table.log.head().slices) + 4
+        try:
+            merges: int = table.compact(full=full)
+        finally:
+            table.merges_left = None
+        return merges
+
+    def _check(self, table: Table, version: int, commit: Commit) -> None:
+        manifest = table.log.at(version)
+        self._times_ms[version] = commit.timestamp_ms
+        self._is_retention_altered |= manifest.properties[PROPERTY] != self._world.retention
+        if commit.is_epoch:
+            self._check_epoch(table, commit)
+        else:
+            self._check_upkeep(table, manifest)
+        before, shown = self.rows[version - 1], self._shown(table, version)
+        self.rows[version] = shown
+        self._world.trace.append(f"version {version} {commit.kind.value} {shown}")
+        expected = self._reference.rows()
+        assert shown == expected, f"P3, P4: version {version} shows {shown}, not {expected}"
+        folded, count = self.folded(table, before, version, version + 1)
+        assert folded == shown, f"P2: folded {folded}, shown {shown}"
+        output = Counters.from_json(commit.counters).output_count
+        assert output == count, f"P5: {output} counted, {count} changes"
+        assert commit.live_rows == len(shown), f"P5: live rows {commit.live_rows} of {shown}"
+        if self._world.schema.has_quarantine:
+            errors, standing = self._reference.errors(), self._quarantine(table, version)
+            assert standing == errors, f"P4: in quarantine {standing}, not {errors}"
+        self._remember_what_is_known(table, manifest)
+
+    def _check_epoch(self, table: Table, commit: Commit) -> None:
+        transaction = commit.transaction
+        assert transaction is not None
+        assert transaction not in self._committed, "P1: a transaction came twice"
+        for other, script in self._world.scripts.items():
+            if other.writer == transaction.writer and other.number < transaction.number:
+                assert other in self._committed or not any(script), f"P1: {other} is passed over"
+        self._committed.add(transaction)
+        base = self._world.bases[transaction]
+        tally = self._reference.apply(
+            commit.version,
+            self._world.scripts.get(transaction, []),
+            overwrite=commit.kind is Kind.OVERWRITE,
+            is_late=lambda key, order: (
+                self._is_late(base, key, order) or self._is_late(commit.version - 1, key, order)
+            ),
+        )
+        counters = Counters.from_json(commit.counters)
+        assert counters.is_balanced, f"P5: {counters}"
+        self.totals += counters
+        for name in tally.__slots__:
+            found, expected = getattr(counters, name), getattr(tally, name)
+            assert found == expected, f"P5: {name} {found} of version {commit.version}, not {tally}"
+
+    def _is_late(self, version: int, key: Identity, order: int) -> bool:
+        """Return whether a table may reject a command: it knows nothing of a key that old."""
+        mark, known = self._marks[version], self._known[version]
+        return mark is not None and order <= mark and (known is None or key not in known)
+
+    # -- what may be forgotten -------------------------------------------------------
+
+    def _check_upkeep(self, table: Table, manifest: Manifest) -> None:
+        """Check that what a compaction forgot is old enough, and below the mark."""
+        if self._world.schema.scope is not Scope.TABLE:
+            return
+        known = self._read_known(table, manifest)
+        mark = self._mark(manifest)
+        before = self._known[manifest.version - 1]
+        for key, placed in self._reference.deleted().items():
+            was_known = before is None or key in before
+            if was_known and key not in known:
+                self._require_forgettable(table, manifest, placed)
+                assert mark is not None
+                assert placed.command.order <= mark, f"P4: {placed} forgotten above {mark}"
+        for key in self._reference.applied.keys() - self._reference.deleted().keys():
+            assert key in known, f"P4: {key!r} is no delete, and forgotten"
+
+    def _require_forgettable(self, table: Table, manifest: Manifest, placed: Placed) -> None:
+        if self._is_retention_altered:
+            return  # Which of them the merge was planned by cannot be told.
+        text = self._world.retention
+        retention = Retention.parse(text)
+        assert not retention.is_for_ever, f"P4: {placed} is forgotten"
+        if retention.epochs is not None:
+            assert placed.version < manifest.version - retention.epochs, f"P4: {placed}, {text}"
+        if retention.milliseconds is not None:
+            age_ms = table.log.now_ms() - self._times_ms[placed.version]
+            assert age_ms >= retention.milliseconds, f"P4: {placed} after {age_ms} ms, {text}"
+
+    def _remember_what_is_known(self, table: Table, manifest: Manifest) -> None:
+        mark = self._mark(manifest)
+        self._marks[manifest.version] = mark
+        is_forgetful = mark is not None
+        self._known[manifest.version] = self._read_known(table, manifest) if is_forgetful else None
+
+    def _mark(self, manifest: Manifest) -> int | None:
+        if manifest.low_water is None:
+            return None
+        order: int = decode_mark(manifest.low_water, manifest.schema)[-1][0].as_py()
+        return order
+
+    def _read_known(self, table: Table, manifest: Manifest) -> set[Identity]:
+        """Return the keys of which a version holds an entry."""
+        known: set[Identity] = set()
+        for part in manifest.slices:
+            lower, upper = part.hash_lower, part.hash_upper
+            known |= {key for h, key in self._entries(table, part) if lower <= h < upper}
+        return known
+
+    def _entries(self, table: Table, part: Slice) -> list[tuple[int, Identity]]:
+        found = self._identities.get(part.file.path)
+        if found is None:
+            run = RUNS.open(table.store, part.file)
+            names = ["__hash", "key", *([RAW_KEY] if RAW_KEY in run.names else [])]
+            columns = [column.to_pylist() for column in run.slice(names, 0, part.file.rows)]
+            raw = columns[2] if len(columns) > 2 else columns[1]
+            found = [
+                (h, key if key is not None else other)
+                for h, key, other in zip(columns[0], columns[1], raw, strict=True)
+            ]
+            self._identities[part.file.path] = found
+        return found
+
+    # -- reading ---------------------------------------------------------------------
+
+    def _look_back(self, table: Table, head: Manifest) -> None:
+        """Read some versions that are not expired again, and the way from one to the other."""
+        low, high = sorted(self._world.random.choices(range(head.since, head.version + 1), k=2))
+        assert self._shown(table, low) == self.rows[low], f"P2: version {low} changed"
+        net = self._world.random.random() < 0.5
+        folded, _ = self.folded(table, self.rows[low], low + 1, high + 1, net=net)
+        assert folded == self.rows[high], f"P2: {low} to {high} gives {folded}, net={net}"
+
+    def folded(
+        self, table: Table, start: Rows, lower: int, upper: int, *, net: bool = False
+    ) -> tuple[Rows, int]:
+        """Return the rows behind some changes, and how many changes there are."""
+        columns = ("key", *self._columns)
+        mode = Deduplication.NET_CHANGES if net else Deduplication.NONE
+        options = ChangeOptions(columns=columns, deduplication=mode)
+        rows = copy.copy(start)
+        changes = [
+            change
+            for batch in table.iter_changes(lower, upper, options)
+            for change in batch.to_pylist()
+        ]
+        changes.sort(key=lambda change: change["_commit_version"])
+        for change in changes:
+            key, row = change["key"], self._row(change)
+            if change["_diff"] < 0:
+                assert rows.pop(key, None) == row, f"P2: {change} retracts no row"
+            else:
+                assert key not in rows, f"P2: {change} inserts a second row"
+                rows[key] = row
+        return rows, len(changes)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        error = self._world.schema.error_column
+        return (*self._world.columns, *([] if error is None else [error]))
+
+    def _row(self, record: dict[str, Any]) -> Row:
+        values = [record[name] for name in self._columns]
+        return tuple(v["description"] if isinstance(v, dict) else v for v in values)
+
+    def _shown(self, table: Table, version: int) -> Rows:
+        records = table.snapshot(version, columns=["key", *self._columns]).to_pylist()
+        counts = Counter(record["key"] for record in records)
+        assert all(count == 1 for count in counts.values()), f"a key is shown twice: {counts}"
+        return {record["key"]: self._row(record) for record in records}
+
+    def _quarantine(self, table: Table, version: int) -> dict[Identity, int]:
+        records = [r for batch in table.quarantine(version) for r in batch.to_pylist()]
+        return {r["key"] if r["_raw_key"] is None else r["_raw_key"]: r["_epoch"] for r in records}

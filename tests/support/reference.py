@@ -1,0 +1,267 @@
+"""A table of any scope, engine and error policy, by the rules as they are written down.
+
+Per identity of a key there is a plain list of the commands that were applied, in the order in
+which they came; what the row is follows from that list each time anew. Nothing is merged,
+nothing is sorted by hash, nothing is forgotten. What only the table can know (which deletes
+it has forgotten) is asked for by `Judge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from spark_upsert.engines import Engine, MergeEngine, Rule
+from spark_upsert.schema import ErrorPolicy, Scope
+
+Identity = int | bytes | None
+"""A key, the bytes of a key that could not be decoded, or the null key."""
+
+Row = tuple[Any, ...]
+"""The value columns of a row; with `ErrorPolicy.INLINE` the error's description is the last."""
+
+Order = tuple[Any, ...]
+
+
+class Command(NamedTuple):
+    """One command of a writer. ``values`` None deletes; with ``error`` the values are unread."""
+
+    key: Identity
+    values: Row | None
+    order: int
+    error: str | None = None
+
+    @property
+    def is_bad_key(self) -> bool:
+        return not isinstance(self.key, int)
+
+
+class Placed(NamedTuple):
+    """A command and when it came."""
+
+    command: Command
+    version: int
+    task: int
+    place: int
+
+
+Judge = Callable[[Identity, int], bool]
+"""Whether a command, by its identity and order, is below what the table has forgotten."""
+
+
+def never_late(key: Identity, order: int) -> bool:
+    """Judge nothing late: the table forgets no deletes."""
+    return False
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counters of an epoch, under their names in `Counters`."""
+
+    rows: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    absent: int = 0
+    superseded: int = 0
+    stale: int = 0
+    rejected: int = 0
+    retracted: int = 0
+    quarantined: int = 0
+    displaced: int = 0
+
+
+@dataclass
+class Reference:
+    """What a table must hold."""
+
+    scope: Scope
+    engine: MergeEngine = field(default_factory=MergeEngine)
+    policy: ErrorPolicy = ErrorPolicy.FAIL
+    columns: Sequence[str] = ("value",)
+    """The value columns, in the order of `Command.values`."""
+    applied: dict[Identity, list[Placed]] = field(default_factory=dict)
+    """The commands that the table is made of: those that were rejected are not among them."""
+
+    # -- what the table is -----------------------------------------------------------
+
+    def rows(self) -> dict[Identity, Row]:
+        """Return the rows by key."""
+        found = {key: self._row(commands) for key, commands in self.applied.items()}
+        return {key: row for key, row in found.items() if row is not None}
+
+    def errors(self) -> dict[Identity, int]:
+        """Return where error entries stand, and since which version."""
+        standing = {key: self._last(commands) for key, commands in self.applied.items()}
+        return {key: p.version for key, p in standing.items() if self._is_error(p.command)}
+
+    def deleted(self) -> dict[Identity, Placed]:
+        """Return the keys whose entry is a delete, and that delete."""
+        found = {}
+        for key, commands in self.applied.items():
+            last = self._last(commands)
+            if self._row(commands) is None and not self._is_error(last.command):
+                found[key] = last
+        return found
+
+    # -- what an epoch does ----------------------------------------------------------
+
+    def apply(
+        self,
+        version: int,
+        tasks: Sequence[Sequence[Command]],
+        *,
+        overwrite: bool = False,
+        is_late: Judge = never_late,
+    ) -> Tally:
+        """Apply an epoch; returns its counters."""
+        tally = Tally(rows=sum(len(task) for task in tasks))
+        before = self.rows()
+        past = self.applied
+        if overwrite:
+            self.applied = {}
+        touched: dict[Identity, list[Placed]] = {}
+        for number, task in enumerate(tasks):
+            for key, group in _by_key(version, number, task).items():
+                tally.superseded += len(group) - 1
+                if not overwrite and is_late(key, self._entry_order(group)):
+                    tally.rejected += 1
+                    continue
+                tally.superseded += key in touched
+                touched.setdefault(key, []).extend(group)
+        for key, group in touched.items():
+            entries = [] if overwrite else past.get(key, [])
+            self._apply_key(key, group, entries, before.get(key), tally)
+        if overwrite:
+            tally.retracted = len(before.keys() - touched.keys())
+        return tally
+
+    def _apply_key(
+        self,
+        key: Identity,
+        group: list[Placed],
+        entries: list[Placed],
+        old: Row | None,
+        tally: Tally,
+    ) -> None:
+        if self._is_stale(group, entries):
+            tally.stale += 1
+            return
+        self.applied[key] = [*entries, *group]
+        new = self._row(self.applied[key])
+        last = self._last(group).command
+        if self._is_error(last):
+            tally.quarantined += 1
+            tally.displaced += old is not None
+        elif new is not None:
+            tally.updates += old is not None
+            tally.inserts += old is None
+        elif old is not None:
+            tally.deletes += 1
+        elif self._row(group) is not None:
+            tally.stale += 1  # Folded in below a delete, a late row leaves no row.
+        else:
+            tally.absent += 1
+
+    def _is_stale(self, group: list[Placed], entries: list[Placed]) -> bool:
+        """Return whether commands are beaten by what the table holds of their key."""
+        if not entries or self.engine.folds:
+            return False
+        if self.engine.kind is Engine.FIRST_ROW:
+            return self._last(group) != self._last([*entries, *group])
+        return self.scope is Scope.TABLE and self._rank(self._last(group)) < self._rank(
+            self._last(entries)
+        )
+
+    # -- what a list of commands means -----------------------------------------------
+
+    def _rank(self, placed: Placed) -> Order:
+        """Return what decides which of two commands is the later one."""
+        order: Order = (placed.command.order,)
+        came: Order = (placed.version, placed.task, placed.place)
+        if self.scope is Scope.TABLE:
+            return order
+        if self.scope is Scope.EPOCH:
+            # The first row is that of the first epoch, the last one that of the last.
+            return (placed.version, *order)
+        return came
+
+    def _last(self, commands: Sequence[Placed]) -> Placed:
+        """Return the command that decides, for the engines that choose."""
+        chooses_first = self.engine.kind is Engine.FIRST_ROW
+        return (min if chooses_first else max)(commands, key=self._rank)
+
+    def _entry_order(self, group: Sequence[Placed]) -> int:
+        """Return the order key of what becomes of the commands of one task and key."""
+        if self.engine.kind is not Engine.PARTIAL_UPDATE:
+            return self._last(group).command.order
+        deletes = [p for p in group if p.command.values is None]
+        dead = max(map(self._rank, deletes), default=())
+        live = [p for p in group if p.command.values is not None and self._rank(p) > dead]
+        return max(live or group, key=self._rank).command.order
+
+    def _is_error(self, command: Command) -> bool:
+        """Return whether a command is an error entry: only a quarantine has them."""
+        if self.policy is not ErrorPolicy.QUARANTINE or command.values is None:
+            return False
+        return command.error is not None or command.is_bad_key
+
+    def _row(self, commands: Sequence[Placed]) -> Row | None:
+        if self.engine.kind is Engine.PARTIAL_UPDATE:
+            return self._updated_in_part(commands)
+        if self.engine.kind is Engine.AGGREGATION:
+            return self._aggregated(commands)
+        command = self._last(commands).command
+        return None if self._is_error(command) else self.shown(command)
+
+    def shown(self, command: Command) -> Row | None:
+        """Return the row that a command alone gives."""
+        if command.values is None or self.policy is not ErrorPolicy.INLINE:
+            return command.values
+        if command.error is None:
+            return (*command.values, None)
+        return (*(None for _ in command.values), command.error)
+
+    def _updated_in_part(self, commands: Sequence[Placed]) -> Row | None:
+        deletes = [self._rank(p) for p in commands if p.command.values is None]
+        dead = max(deletes, default=())
+        alive = [p for p in commands if p.command.values is not None and self._rank(p) > dead]
+        if not alive:
+            return None
+        return tuple(self._latest(alive, index) for index in range(len(self.columns)))
+
+    def _latest(self, commands: Sequence[Placed], index: int) -> Any:
+        """Return the last value of a column that is not null."""
+        values = [p for p in commands if _value(p, index) is not None]
+        return _value(max(values, key=self._rank), index) if values else None
+
+    def _aggregated(self, commands: Sequence[Placed]) -> Row:
+        return tuple(
+            self._latest(commands, index)
+            if self.engine.rule(name) is Rule.LAST
+            else _AGGREGATES[self.engine.rule(name)](
+                [v for p in commands if (v := _value(p, index)) is not None]
+            )
+            for index, name in enumerate(self.columns)
+        )
+
+
+_AGGREGATES: Mapping[Rule, Callable[[list[Any]], Any]] = {
+    Rule.SUM: lambda values: sum(values) if values else None,
+    Rule.MAX: lambda values: max(values, default=None),
+    Rule.MIN: lambda values: min(values, default=None),
+    Rule.COLLECT: lambda values: sorted(set(values)) or None,
+}
+
+
+def _value(placed: Placed, index: int) -> Any:
+    assert placed.command.values is not None
+    return placed.command.values[index]
+
+
+def _by_key(version: int, task: int, commands: Sequence[Command]) -> dict[Identity, list[Placed]]:
+    groups: dict[Identity, list[Placed]] = {}
+    for place, command in enumerate(commands):
+        groups.setdefault(command.key, []).append(Placed(command, version, task, place))
+    return groups
