@@ -471,8 +471,9 @@ def test_a_stream_that_cannot_be_meant_is_refused(
         ({"ignoreDeletes": "true"}, "'readChangeFeed' and 'ignoreDeletes' contradict"),
         ({"readChangeFeed": "false", "computeUpdates": "false"}, "'computeUpdates' has no meaning"),
     ):
-        with pytest.raises(PySparkException, match=message):
+        with pytest.raises(PySparkException, match=message) as caught:
             drain(batches.collect(changes(spark, path, **options), checkpoint))
+        assert "UnboundLocalError" not in str(caught.value)
     hand_made = spark.readStream.format("upsertflow").option("readChangeFeed", "true")
     with pytest.raises(StreamingQueryException, match=r"expected \['_change_type', .*, found \[\]"):
         drain(batches.collect(hand_made.schema("k bigint").load(str(path)), checkpoint))

@@ -21,6 +21,7 @@ replayed after a further expiry may then hold fewer changes than at first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,19 +68,29 @@ SNAPSHOT_STEPS = 1 << 16
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the changelog of one table as a stream, whole or its new values."""
+    """Reads the changelog of one table as a stream, whole or its new values.
+
+    The constructor never raises: Spark would stop the reader that it has not got, and what the user
+    sees first would be its `UnboundLocalError`.
+    """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._options = ReadOptions.parse(given)
-        self._options.require_stream()
+        self._given = given
         self._schema = schema
         self._table: Table | None = None
         self._lease: Lease | None = None
         self._target: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks only read: the log and what it has cached stay on the driver.
-        return {**self.__dict__, "_table": None}
+        # Tasks only read: the log and what it has cached stay on the driver. A relative path is the
+        # driver's, so that the options travel as they were understood there.
+        return {**self.__dict__, "_table": None, "_options": self._options}
+
+    @cached_property
+    def _options(self) -> ReadOptions:
+        options = ReadOptions.parse(self._given)
+        options.require_stream()
+        return options
 
     # -- planning, on the driver --------------------------------------------------------
 
