@@ -183,7 +183,4 @@ def _member(kind: Any, option: str, text: str) -> Any:
     for member in kind:
         if member.value.replace("-", "_") == text.strip().lower().replace("-", "_"):
             return member
-    names = [member.value for member in kind]
-    raise OptionError.invalid(
-        option, text, "one of " + ", ".join(names), hint=did_you_mean(text, names)
-    )
+    raise OptionError.not_one_of(option, text, [member.value for member in kind])

@@ -106,6 +106,13 @@ class OptionError(UpsertFlowError, ValueError):
             option=name,
         )
 
+    @classmethod
+    def not_one_of(cls, name: str, value: str, choices: Iterable[str]) -> Self:
+        known = list(choices)
+        near = nearest(value, known)
+        hint = f"Did you mean '{near}'?" if near else f"give '{name}' as one of them."
+        return cls.invalid(name, value, f"one of {', '.join(known)}", hint=hint)
+
 
 class SchemaError(UpsertFlowError, ValueError):
     """The columns of the rows and those of the table do not fit."""
@@ -115,9 +122,10 @@ class SchemaError(UpsertFlowError, ValueError):
     @classmethod
     def missing_column(cls, name: str, available: Iterable[str], *, role: str) -> Self:
         columns = list(available)
+        near = nearest(name, columns)
         return cls(
             f"the {role} '{name}' is not among the columns ({', '.join(columns) or 'none'}).",
-            hint=did_you_mean(name, columns) if columns else "give the rows that column.",
+            hint=f"Did you mean '{near}'?" if near else "name one of them, or add that column.",
             column=name,
         )
 

@@ -16,13 +16,13 @@ from typing import TypeVar
 
 from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.engines import MergeEngine
-from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.errors import OptionError
 from spark_upsert.handed_down import missing_path, users_own
 from spark_upsert.schema import ErrorPolicy, Scope
+from spark_upsert.state.properties import checked
 from spark_upsert.state.retention.leases import require_name
 from spark_upsert.state.retention.policy import LEASE_MS
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
-from spark_upsert.state.tombstones import Retention
 from spark_upsert.upsert.changes import Deduplication
 
 STORAGE_PREFIX = "storage."
@@ -335,9 +335,7 @@ def _choice(options: Options, name: str, members: type[_Member]) -> _Member | No
     for member in members:
         if member.value == value.lower():
             return member
-    known = [str(member.value) for member in members]
-    expected = f"one of {', '.join(known)}"
-    raise OptionError.invalid(name, value, expected, hint=did_you_mean(value, known))
+    raise OptionError.not_one_of(name, value, [str(member.value) for member in members])
 
 
 def _on_error(options: Options) -> ErrorPolicy | None:
@@ -554,10 +552,7 @@ def _engine(options: Options) -> MergeEngine | None:
 
 def _properties(options: Options) -> dict[str, str]:
     retention = options.text(TOMBSTONE_RETENTION)
-    if retention is None:
-        return {}
-    Retention.parse(retention)
-    return {TOMBSTONE_RETENTION: retention}
+    return checked({} if retention is None else {TOMBSTONE_RETENTION: retention})
 
 
 def _deduplication(options: Options) -> Deduplication:

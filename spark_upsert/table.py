@@ -34,6 +34,7 @@ from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.log import Clock, Log, new_token
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, is_applicable
+from spark_upsert.state.properties import checked
 from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.retention import (
     GRACE_MS,
@@ -179,16 +180,17 @@ class Table:
         It draws its own hash seed.
         """
         seeded = replace(schema, hash_seed=secrets.randbits(64))
-        return Manifest.unborn(seeded, properties, table_id=new_token())
+        return Manifest.unborn(seeded, checked(properties), table_id=new_token())
 
     def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
         """Change the schema, and set some properties, unless all is as asked already.
 
         What another writer has added or widened since stays.
         """
+        given = checked(properties)
 
         def propose(head: Manifest) -> Commit | None:
-            changed = {**head.properties, **(properties or {})}
+            changed = {**head.properties, **given}
             columns = head.schema.accept(schema.columns, merge=True).columns
             wanted = replace(schema, columns=columns)
             if head.schema == wanted and changed == head.properties:

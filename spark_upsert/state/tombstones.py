@@ -28,6 +28,12 @@ PROPERTY = "tombstoneRetention"
 
 DEFAULT = "7 days"
 
+EXPECTED = (
+    "'forever', a number of epochs, a number of seconds, minutes, hours, days or weeks, or both "
+    "such as '7 days and 100 epochs'"
+)
+"""What an error says that it expected."""
+
 _UNITS_MS = {
     "millisecond": 1,
     "second": 1000,
@@ -60,15 +66,12 @@ class Retention:
         epochs = milliseconds = None
         for part in re.split(r",|\band\b", text.lower()):
             match = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", part)
-            if match is None or match[2] not in {*_UNITS_MS, "epoch"}:
-                expected = (
-                    "'forever', or a number of epochs, seconds, minutes, hours, days or weeks"
-                )
-                raise OptionError.invalid(PROPERTY, text, expected)
-            if match[2] == "epoch":
+            if match is not None and match[2] == "epoch" and epochs is None:
                 epochs = int(match[1])
-            else:
+            elif match is not None and match[2] in _UNITS_MS and milliseconds is None:
                 milliseconds = int(match[1]) * _UNITS_MS[match[2]]
+            else:
+                raise OptionError.invalid(PROPERTY, text, EXPECTED)
         return cls(epochs, milliseconds)
 
 

@@ -97,6 +97,21 @@ def test_without_a_near_name_all_are_listed() -> None:
     assert did_you_mean("zzz", ["path", "keys"]) == "Choose one of: keys, path."
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        SchemaError.missing_column("v", ["id", "serial"], role="column"),
+        SchemaError.missing_column("idd", ["id", "serial"], role="column"),
+        OptionError.not_one_of("onError", "zzz", ["id", "serial"]),
+        OptionError.not_one_of("onError", "idd", ["id", "serial"]),
+    ],
+    ids=str,
+)
+def test_what_there_is_to_choose_from_is_said_once(error: UpsertFlowError) -> None:
+    assert str(error).count("serial") == 1
+    assert ("Did you mean 'id'?" in error.hint) == ("idd" in error.message)
+
+
 def test_the_nearest_name_ignores_case() -> None:
     assert nearest("ORDER_ID", ["order_id", "name"]) == "order_id"
 

@@ -1,0 +1,36 @@
+"""The properties of a table: their names, and the check of a value when it is set.
+
+A bad value would be found only by the first compaction or expiry that reads it, long after the
+write that set it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
+from spark_upsert.state.tombstones import Retention
+
+_CHECKS: Mapping[str, Callable[[str], object]] = {TOMBSTONE_RETENTION: Retention.parse}
+
+
+def checked(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """Return properties that a table may have.
+
+    Raises
+    ------
+    OptionError
+        A name is unknown, or a value is not one of its property.
+    """
+    for name, value in (properties or {}).items():
+        if name not in _CHECKS:
+            raise OptionError(
+                f"a table has no property '{name}'.",
+                hint=did_you_mean(name, _CHECKS),
+                option=name,
+            )
+        if not isinstance(value, str):
+            raise OptionError.invalid(name, value, "a text")
+        _CHECKS[name](value)
+    return dict(properties or {})

@@ -1,0 +1,73 @@
+"""A bad property is refused when it is set, whichever way, and the table stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import OptionError
+from spark_upsert.options import WriteOptions
+from spark_upsert.schema import TableSchema
+from spark_upsert.state.tombstones import Retention
+from spark_upsert.table import Table
+from spark_upsert_sink.plan import plan_write
+from tests.support.stores import MemoryStore
+
+COLUMNS = pa.schema({"id": pa.int64()})
+SCHEMA = TableSchema.of(COLUMNS, keys=["id"])
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a word": ({"tombstoneRetention": "banana"}, "found 'banana'"),
+    "nothing": ({"tombstoneRetention": ""}, "found ''"),
+    "an unknown unit": ({"tombstoneRetention": "7 fortnights"}, "found '7 fortnights'"),
+    "a negative age": ({"tombstoneRetention": "-7 days"}, "found '-7 days'"),
+    "a unit twice": ({"tombstoneRetention": "1 day and 2 days"}, "found '1 day and 2 days'"),
+    "two kinds of age": ({"tombstoneRetention": "1 day, 2 hours"}, "found '1 day, 2 hours'"),
+    "a number": ({"tombstoneRetention": 7}, "expects a text, found 7"),
+    "a typo": ({"tombstoneRetension": "7 days"}, "Did you mean 'tombstoneRetention'"),
+}
+
+WAYS: dict[str, Callable[[Table, Path, dict[str, str]], object]] = {
+    "Table.create": lambda _, path, given: Table.create(
+        str(path), COLUMNS, keys=["id"], properties=given
+    ),
+    "Table.ensure": lambda _, path, given: Table(MemoryStore()).ensure(SCHEMA, given),
+    "Table.unborn": lambda _, path, given: Table.unborn(SCHEMA, given),
+    "Table.alter": lambda table, _, given: table.alter(SCHEMA, given),
+    "an option of a write": lambda _, path, given: plan_write(
+        WriteOptions.parse({"path": str(path), "keys": "id", **given}), COLUMNS, overwrite=False
+    ),
+}
+
+
+NO_OPTIONS = {"nothing", "a number"}
+"""An empty option is one that was not given, and Spark makes texts of all."""
+
+CASES = [
+    pytest.param(way, *BAD[bad], id=f"{way}: {bad}")
+    for way in WAYS
+    for bad in BAD
+    if not (way == "an option of a write" and bad in NO_OPTIONS)
+]
+
+
+@pytest.mark.parametrize(("way", "given", "message"), CASES)
+def test_a_bad_property_is_refused_when_it_is_set(
+    tmp_path: Path, way: str, given: dict[str, Any], message: str
+) -> None:
+    table = Table(MemoryStore())
+    table.ensure(SCHEMA, {"tombstoneRetention": "1 day"})
+    with pytest.raises(OptionError, match=message):
+        WAYS[way](table, tmp_path / "table", given)
+    assert table.log.head().version == 0
+    assert table.log.head().properties == {"tombstoneRetention": "1 day"}
+    assert not (tmp_path / "table").exists()
+
+
+def test_an_age_and_a_number_of_epochs_go_together() -> None:
+    assert Retention.parse("1 hour and 50 epochs") == Retention(50, 3_600_000)
+    assert Retention.parse("50 epochs, 1 hour") == Retention(50, 3_600_000)
