@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.schema import storage_type
-from spark_upsert.upsert.payloads.decoder import Payloads, Undecodable, decode_blocks
+from spark_upsert.upsert.payloads.decoder import Bad, Payloads, Undecodable, decode_blocks, row_type
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
     "null": pa.null(),
@@ -89,27 +89,33 @@ class AvroDecoder:
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the fields of each payload."""
-        return decode_blocks(self.fields, payloads, self._attempt)
+        return decode_blocks(self.fields, payloads, self._decode_block)
 
-    def _attempt(self, payloads: pa.Array) -> pa.Array:
-        read, parsed = _fastavro().schemaless_reader, self._parsed
-        values = []
-        for payload in payloads.to_pylist():
-            stream = io.BytesIO(payload)
+    def _decode_block(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
+        built, type_ = self._built, row_type(self.fields)
+        pieces: list[pa.Array] = []
+        bad: Bad = {}
+        for place, payload in enumerate(payloads.to_pylist()):
             try:
-                values.append(read(stream, parsed, None))
-            except _UNREADABLE as error:
-                raise Undecodable(f"not Avro of the schema: {_described(error)}") from error
-            rest = len(payload) - stream.tell()
-            if rest:
-                raise Undecodable(f"not Avro of the schema: {rest} bytes too many")
-        if not self._is_record:
-            values = [{self.bare_name: value} for value in values]
+                pieces.append(pa.array([self._read(payload)], built).cast(type_))
+            except Undecodable as error:
+                bad[place] = str(error)
+                pieces.append(pa.nulls(1, type_))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                bad[place] = f"a value out of range: {error}"
+                pieces.append(pa.nulls(1, type_))
+        return pa.concat_arrays(pieces), bad
+
+    def _read(self, payload: bytes) -> Any:
+        stream = io.BytesIO(payload)
         try:
-            built = pa.array(values, self._built)
-            return built.cast(pa.struct(list(self.fields)))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise Undecodable(f"a value out of range: {error}") from error
+            value = _fastavro().schemaless_reader(stream, self._parsed, None)
+        except _UNREADABLE as error:
+            raise Undecodable(f"not Avro of the schema: {_described(error)}") from error
+        rest = len(payload) - stream.tell()
+        if rest:
+            raise Undecodable(f"not Avro of the schema: {rest} bytes too many")
+        return value if self._is_record else {self.bare_name: value}
 
 
 def _described(error: Exception) -> str:

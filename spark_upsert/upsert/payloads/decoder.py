@@ -1,9 +1,8 @@
-"""What every payload decoder promises, and how one bad payload is told from its neighbours.
+"""What every payload decoder promises, and the blocks in which payloads are decoded.
 
-A decoder is fast on whole blocks and knows only that a block failed. `isolate` halves a
-failing block until what fails is one payload. So whether a payload is good, what it decodes
-to and why it is bad depend on that payload alone, never on those around it: a replay in other
-batches gives the same rows and the same reasons.
+Whether a payload is good, what it decodes to and why it is bad depend on that payload alone,
+never on those around it: a replay in other batches gives the same rows and the same reasons.
+So a bad payload is told from its neighbours by the decoder, which notes it and goes on.
 """
 
 from __future__ import annotations
@@ -17,15 +16,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-BLOCK_BYTES = 16 << 20
-"""Payload bytes that are decoded at once. One payload may be larger: then it is alone."""
+BLOCK_BYTES = 512 << 10
+"""Payload bytes that are decoded at once. One payload may be larger: then it is alone.
+
+What a bad payload costs grows with its block, and below this size the fixed cost of a block is
+seen in the good ones."""
 
 REASON_CHARS = 200
 """Bound of a reason's text: a library may quote the whole payload."""
 
+SHOWN_CHARS = 60
+"""Bound of what a reason quotes."""
+
 
 class Undecodable(Exception):
-    """A block holds a payload that is not what was declared; never leaves this package."""
+    """A payload is not what was declared; never leaves this package."""
+
+
+Bad = dict[int, str]
+"""Why payloads are bad, by their place in what was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,66 +61,41 @@ class Decoder(Protocol):
 
 
 def decode_blocks(
-    fields: pa.Schema, payloads: pa.Array, attempt: Callable[[pa.Array], pa.Array]
+    fields: pa.Schema, payloads: pa.Array, decode: Callable[[pa.Array], tuple[pa.Array, Bad]]
 ) -> Payloads:
-    """Decode payloads block by block with a decoder that fails as a whole.
+    """Decode payloads block by block.
 
     Parameters
     ----------
     fields : pyarrow.Schema
     payloads : pyarrow.Array of binary, shape (n,)
-    attempt : callable
-        Takes payloads without nulls, returns a struct array of the fields; raises
-        `Undecodable` if one of them is bad.
+    decode : callable
+        Takes payloads without nulls; returns an array of `row_type`, of the same length, and
+        the bad ones, which are null in it.
     """
-    type_ = pa.struct(list(fields))
     present = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
     given = payloads if len(present) == len(payloads) else payloads.drop_null()
     pieces: list[pa.Array] = []
-    bad: dict[int, str] = {}
+    texts: list[str | None] = [None] * len(payloads)
+    is_any_bad = False
     for start, stop in _blocks(given):
-        pieces += isolate(given, start, stop, attempt, bad, type_)
-    found = pa.concat_arrays(pieces) if pieces else pa.array([], type_)
+        found, bad = decode(given.slice(start, stop - start))
+        pieces.append(found)
+        for place, reason in bad.items():
+            texts[int(present[start + place])], is_any_bad = shortened(reason), True
+    found = pa.concat_arrays(pieces) if pieces else pa.nulls(0, row_type(fields))
     if len(present) < len(payloads):
         places = np.zeros(len(payloads), dtype=np.int64)
         absent = np.ones(len(payloads), dtype=np.bool_)
         places[present], absent[present] = np.arange(len(present)), False
         found = found.take(pa.array(places, mask=absent))
     columns = tuple(pc.struct_field(found, [i]) for i in range(len(fields)))
-    if not bad:
-        return Payloads(columns, None)
-    texts: list[str | None] = [None] * len(payloads)
-    for place, reason in bad.items():
-        texts[int(present[place])] = reason
-    return Payloads(columns, pa.array(texts, pa.string()))
+    return Payloads(columns, pa.array(texts, pa.string()) if is_any_bad else None)
 
 
-def isolate(
-    payloads: pa.Array,
-    start: int,
-    stop: int,
-    attempt: Callable[[pa.Array], pa.Array],
-    bad: dict[int, str],
-    type_: pa.DataType,
-) -> Iterator[pa.Array]:
-    """Yield the decoded payloads ``start <= i < stop``; note the bad ones, which become null.
-
-    Notes
-    -----
-    With ``b`` bad payloads of ``n``: at most ``2 b log2(n / b) + 2 b`` attempts.
-    """
-    try:
-        yield attempt(payloads.slice(start, stop - start))
-        return
-    except Undecodable as error:
-        reason = str(error)
-    if stop - start == 1:
-        bad[start] = shortened(reason)
-        yield pa.nulls(1, type_)
-        return
-    middle = (start + stop) // 2
-    yield from isolate(payloads, start, middle, attempt, bad, type_)
-    yield from isolate(payloads, middle, stop, attempt, bad, type_)
+def row_type(fields: pa.Schema) -> pa.DataType:
+    """Return the type of the rows that a decoder makes; a bad one is null, whatever is declared."""
+    return pa.struct([field.with_nullable(True) for field in fields])
 
 
 def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:
@@ -128,4 +112,10 @@ def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:
 def shortened(reason: str) -> str:
     """Return a reason within its bound, on one line."""
     text = re.sub(r"\s+", " ", reason[: 2 * REASON_CHARS]).strip().rstrip(".")
+    text = text.encode(errors="backslashreplace").decode()  # Half a surrogate pair is no text.
     return text if len(text) <= REASON_CHARS else f"{text[:REASON_CHARS]}..."
+
+
+def shown(text: str) -> str:
+    """Return the beginning of a text, so that a reason has room for what is wrong with it."""
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."

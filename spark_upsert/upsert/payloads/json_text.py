@@ -1,7 +1,8 @@
 """JSON payloads, decoded by Arrow's reader many at once.
 
 Each payload becomes a line ``{"v":<payload>}``, and a block of lines is read with a fixed
-schema. Three checks make the answer exact, payload by payload:
+schema. What Arrow says is believed where it cannot be wrong; every payload that it refuses or
+that is not plainly good is read again, alone, by `read_exactly`, which has the last word:
 
 1. The payload is UTF-8: Arrow checks that only in what it keeps.
 2. As many documents come out as lines went in. No document spans two lines: a line ends with
@@ -10,36 +11,87 @@ schema. Three checks make the answer exact, payload by payload:
    numbers agree.
 3. A payload with a comma at its top level (``{},"w":{}``) would be read as two members. Those
    that could be are read again as ``{"v":[<payload>]}``, where this is a syntax error.
+4. A value is converted by Arrow only if any outcome is right or seen. Integers are read as
+   64 bits and compared with their range; floats that came out infinite, NaN or zero are
+   doubted; decimals, dates and times are read as text, and `decimals` and `times` check it.
+5. Arrow would not give a number as text. So a number that follows the name of a decimal gets
+   quotes before it is read: one value takes the place of another, so that what was no JSON is
+   none afterwards. The quotes of a name are its own: inside of a text they were escaped, and
+   behind a text there is no name.
 
-What is declared must be there as declared: a number is no text, ``1.0`` is no BIGINT, and a
-number that does not fit is an error, not a rounded one. Missing members are null, members that
-are not declared are skipped. JSON's own ``null`` in place of an object is not a row, and not a
-delete: only an absent payload is.
+Arrow stops at the first line that is no JSON or of another type than declared, and says which:
+that one is read alone, and Arrow goes on behind it. A bad payload costs some 10 us, and 100 us
+where Arrow finds it.
 
-Rejected: ``json.loads`` per row (several times slower, before a column is made of it), and
-Spark's ``from_json`` (turns what it cannot read into nulls, so that an undecodable row is a
-row).
+Rejected: ``json.loads`` for all (several times slower, before a column is made of it), halving
+a failing block until one payload is left (milliseconds for each), and Spark's ``from_json``
+(turns what it cannot read into nulls, so that an undecodable row is a row).
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.upsert.payloads.decoder import Payloads, Undecodable, decode_blocks
-from spark_upsert.upsert.payloads.raw import as_text
+from spark_upsert.upsert.payloads.decimals import decimals
+from spark_upsert.upsert.payloads.decoder import Bad, Payloads, Undecodable, decode_blocks, row_type
+from spark_upsert.upsert.payloads.json_exact import TooDeep, built_type, read_exactly
+from spark_upsert.upsert.payloads.raw import NOT_UTF8, as_texts
+from spark_upsert.upsert.payloads.times import times
 
 _MEMBER = "v"
 
-_SUSPICIOUS = r'\}\s*,\s*"'
+_TWO_VALUES = r"\}\s*\{"
+"""Where a second document may begin; nothing that is JSON has it outside of texts."""
+
+_TWO_MEMBERS = r'\}\s*,\s*"'
 """Where a payload may end and a second member begin; most nested payloads match, too."""
+
+_SCALAR = r'\A\s*(?:"(?:[^"\\]|\\.)*"|[-+.0-9A-Za-z]+)\s*\z'
+"""One value that is no object and no array, if it is JSON."""
+
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+"""As JSON has it. What is longer or other keeps its rest outside of the quotes: no JSON."""
+
+_TINY = r"(?:[0-9][eE]-[0-9]+\s*(?:[,}\]]|$)|0{40})"
+"""A number that is written as zero and is none has a negative exponent, or many zeros."""
+
+_MISSPELT = "-NaN|Inf(?:[^i]|$)"
+"""Arrow reads more spellings as NaN and infinity than Python does."""
+
+_NEAR = 16
+"""Bad payloads that are nearer than this cost less alone than one by one out of a block."""
+
+
+_WINDOW = 64
+"""Lines of the first attempt behind a bad one."""
+
+_ELEMENT = ""
+"""What stands for a name before the elements of a list."""
+
+_SURE, _SEEN_IN_TEXT, _DOUBTED = range(3)
+"""How sure a value is: as read, if its text does not speak against it, or to be read alone."""
+
+_MAY_BEGIN, _MAY_END = (
+    np.isin(np.arange(256), [ord(char) for char in chars]) for chars in ("{ \n\r\t", "} \n\r\t")
+)
+
+
+class _Stopped(Exception):
+    """Arrow stopped at a line; `line` is None if it does not say at which."""
+
+    def __init__(self, line: int | None) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 @dataclass(frozen=True)
@@ -68,130 +120,302 @@ class JsonDecoder:
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the declared members of each payload."""
-        return decode_blocks(self.fields, payloads, self._attempt)
+        return decode_blocks(self.fields, payloads, self._decode_block)
 
     @cached_property
-    def _parsed(self) -> pa.DataType:
-        """The types that Arrow reads, from which `_converted` makes those declared."""
-        return pa.struct([pa.field(f.name, _parsed_type(f.type)) for f in self.fields])
+    def _type(self) -> pa.DataType:
+        return row_type(self.fields)
 
-    def _attempt(self, payloads: pa.Array) -> pa.Array:
-        texts = as_text(payloads)
+    @cached_property
+    def _read_type(self) -> pa.DataType:
+        """The type that Arrow reads."""
+        return _read_type(self._type)
+
+    @cached_property
+    def _quoted(self) -> str | None:
+        """The pattern of a name and a number that gets quotes; empty if there is no decimal.
+
+        None if a name does not tell a decimal from others: then each payload is read alone.
+        """
         if self.is_bare:
-            [column] = self._parsed
-            lists = _read(texts, pa.list_(column.type), brackets=True, strict=True)
-            if not _is_one_each(lists):
-                raise Undecodable("not one JSON value")
-            parsed = pa.StructArray.from_arrays([lists.flatten()], fields=[column])
-        else:
-            parsed = _read(texts, self._parsed)
-            if parsed.null_count:
-                raise Undecodable("expected a JSON object, found null")
-            suspects = texts.filter(pc.match_substring_regex(texts, _SUSPICIOUS))
-            if len(suspects):
-                _require_one_each(suspects)
-        self._require_present(parsed)
+            is_decimal = pa.types.is_decimal128(self.fields.types[0])
+            return rf'("{_MEMBER}"\s*:\s*)({_NUMBER})' if is_decimal else ""
+        leaves = list(_leaves(self._type))
+        decimal_names = {name for name, type_ in leaves if pa.types.is_decimal128(type_)}
+        others = {name for name, type_ in leaves if not pa.types.is_decimal128(type_)}
+        if not decimal_names:
+            return ""
+        if (
+            decimal_names & others
+            or _ELEMENT in decimal_names
+            or any('"' in name for name in decimal_names | others)
+        ):
+            return None
+        return rf"({_named(decimal_names)}\s*:\s*)({_NUMBER})"
+
+    @cached_property
+    def _no_integer(self) -> str:
+        """The pattern of a name and a number that is no BIGINT, or might be none."""
+        names = {name for name, type_ in _leaves(self._type) if pa.types.is_integer(type_)}
+        before = f'"{_MEMBER}"' if self.is_bare else _named(names)
+        return rf"{before}\s*:\s*-?[0-9]*(?:[0-9][.eE]|[0-9]{{19}})"
+
+    def _decode_block(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
+        texts, is_text = as_texts(payloads)
+        bad = {int(row): NOT_UTF8 for row in np.flatnonzero(~is_text)}
+        rows, found = self._read(texts, np.flatnonzero(is_text))
+        if len(rows) == len(texts):
+            return found, bad
+        places = np.full(len(texts), -1, dtype=np.int64)
+        places[rows] = np.arange(len(rows))
+        pieces, count = [found], len(rows)
+        for row in np.flatnonzero(is_text & (places < 0)).tolist():
+            try:
+                pieces.append(self._read_alone(texts, row))
+            except Undecodable as error:
+                bad[row] = str(error)
+            else:
+                places[row], count = count, count + 1
+        return pa.concat_arrays(pieces).take(pa.array(places, mask=places < 0)), bad
+
+    def _read_alone(self, texts: pa.Array, row: int) -> pa.Array:
+        """Return the value of one payload that Arrow is not sure of."""
         try:
-            columns = [_converted(parsed.field(i), f.type) for i, f in enumerate(self.fields)]
-        except pa.ArrowInvalid as error:
-            raise Undecodable(f"not of the declared type: {error}") from error
-        return pa.StructArray.from_arrays(columns, fields=list(self.fields))
+            value = read_exactly(texts[row].as_py(), self.fields, is_bare=self.is_bare)
+        except TooDeep as error:
+            # It may be here for its neighbours: what Arrow is sure of stays good.
+            rows, found = self._read(texts, np.array([row]))
+            if not len(rows):
+                raise Undecodable(str(error)) from error
+            return found
+        return pa.array([value], built_type(self._type)).cast(self._type)
 
-    def _require_present(self, parsed: pa.Array) -> None:
+    def _read(self, texts: pa.Array, rows: np.ndarray) -> tuple[np.ndarray, pa.Array]:
+        """Return those of some rows that Arrow is sure of, and their values."""
+        if self._quoted is None:
+            return rows[:0], pa.nulls(0, self._type)
+        rows = rows[self._is_one_value(_taken(texts, rows))]
+        taken = _taken(texts, rows)
+        lines = _lines(taken, "", "")
+        if self._quoted:
+            lines = pc.replace_substring_regex(lines, self._quoted, r'\1"\2"')
+        is_read, parsed = self._read_lines(lines)
+        rows, taken = rows[is_read], taken.filter(pa.array(is_read))
+        if self.is_bare:
+            parsed = pa.StructArray.from_arrays([parsed], fields=list(self._read_type))
+        found, doubts = _converted(parsed, self._type)
+        self._doubt_nulls(found, doubts)
+        self._doubt_texts(taken, doubts)
+        is_sure = doubts == _SURE
+        return rows[is_sure], found if is_sure.all() else found.filter(pa.array(is_sure))
+
+    def _is_one_value(self, texts: pa.Array) -> np.ndarray:
+        """Return which texts are one JSON value, if they are JSON."""
+        if self.is_bare:
+            return _mask(pc.match_substring_regex(texts, _SCALAR))
+        is_one = _ends_as_object(texts) & ~_mask(pc.match_substring_regex(texts, _TWO_VALUES))
+        nested = np.flatnonzero(is_one & _mask(pc.match_substring_regex(texts, _TWO_MEMBERS)))
+        if len(nested):
+            lines = _lines(_taken(texts, nested), "[", "]")
+            is_read, lists = _read_lines(lines, pa.list_(pa.struct([])))
+            is_one[nested] = is_read
+            is_one[nested[is_read]] = _mask(pc.equal(pc.list_value_length(lists), 1))
+        return is_one
+
+    def _read_lines(self, lines: pa.Array) -> tuple[np.ndarray, pa.Array]:
+        """Return which lines Arrow reads, and their values."""
+        type_ = self._read_type[0].type if self.is_bare else self._read_type
+        try:
+            return _read_lines(lines, type_)
+        except _Stopped:
+            # A number was no BIGINT; Arrow does not say which.
+            is_plain = ~_mask(pc.match_substring_regex(lines, self._no_integer))
+        try:
+            is_read, found = _read_lines(lines.filter(pa.array(is_plain)), type_)
+        except _Stopped:
+            return np.zeros(len(lines), dtype=np.bool_), pa.nulls(0, type_)
+        is_plain[is_plain] = is_read
+        return is_plain, found
+
+    def _doubt_nulls(self, found: pa.Array, doubts: np.ndarray) -> None:
+        """Doubt payloads that are null, or lack what is declared NOT NULL."""
+        doubts[_mask(found.is_null())] = _DOUBTED
         for index, field in enumerate(self.fields):
-            if not field.nullable and parsed.field(index).null_count:
-                raise Undecodable(f"'{field.name}' is missing or null, and declared NOT NULL")
+            if not field.nullable:
+                doubts[_mask(found.field(index).is_null())] = _DOUBTED
+
+    def _doubt_texts(self, texts: pa.Array, doubts: np.ndarray) -> None:
+        """Settle by their texts which floats are what they seem to be."""
+        floats = np.flatnonzero(doubts == _SEEN_IN_TEXT)
+        if len(floats):
+            is_other = pc.match_substring_regex(_taken(texts, floats), f"{_TINY}|{_MISSPELT}")
+            doubts[floats] = np.where(_mask(is_other), _DOUBTED, _SURE)
 
 
-def _read(
-    texts: pa.Array, type_: pa.DataType, *, brackets: bool = False, strict: bool = False
-) -> pa.Array:
-    """Read one value per text; all or nothing."""
-    before, after = ("[", "]") if brackets else ("", "")
-    pieces = (f'{{"{_MEMBER}":{before}', texts, f"{after}}}\n", "")
-    # Large: the longest payload that Arrow can hold gets longer here.
-    lines = pc.binary_join_element_wise(
-        *(
-            pa.scalar(piece, pa.large_string())
-            if isinstance(piece, str)
-            else piece.cast(pa.large_string())
-            for piece in pieces
-        )
+def _taken(texts: pa.Array, rows: np.ndarray) -> pa.Array:
+    return texts if len(rows) == len(texts) else texts.take(pa.array(rows))
+
+
+def _mask(found: pa.Array) -> np.ndarray:
+    """Return a boolean array without nulls for numpy to change."""
+    return np.array(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _named(names: Iterable[str]) -> str:
+    """Return the pattern of a member's name, in its usual spelling."""
+    return f"(?:{'|'.join(re.escape(json.dumps(n, ensure_ascii=False)) for n in sorted(names))})"
+
+
+def _leaves(type_: pa.DataType, name: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the simple types inside of a type, each with the name that stands before it."""
+    if pa.types.is_struct(type_):
+        for field in type_.fields:
+            yield from _leaves(field.type, field.name)
+    elif pa.types.is_list(type_):
+        yield from _leaves(type_.value_type, _ELEMENT)
+    else:
+        yield name, type_
+
+
+def _ends_as_object(texts: pa.Array) -> np.ndarray:
+    """Return which texts begin and end like an object; most broken ones do not."""
+    if not len(texts):
+        return np.zeros(0, dtype=np.bool_)
+    _, offsets_buffer, data = texts.buffers()
+    chars = np.frombuffer(data or b"", np.uint8)
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset :][: len(texts) + 1]
+    is_some = offsets[1:] > offsets[:-1]
+    found = np.zeros(len(texts), dtype=np.bool_)
+    found[is_some] = (
+        _MAY_BEGIN[chars[offsets[:-1][is_some]]] & _MAY_END[chars[offsets[1:][is_some] - 1]]
     )
-    buffer = lines.buffers()[2]
+    return found
+
+
+def _lines(texts: pa.Array, before: str, after: str) -> pa.Array:
+    """Return one line per text."""
+    # Large: the longest payload that Arrow can hold gets longer here.
+    head, tail, nothing = (
+        pa.scalar(piece, pa.large_string())
+        for piece in (f'{{"{_MEMBER}":{before}', f"{after}}}\n", "")
+    )
+    return pc.binary_join_element_wise(head, texts.cast(pa.large_string()), tail, nothing)
+
+
+def _read_lines(lines: pa.Array, type_: pa.DataType) -> tuple[np.ndarray, pa.Array]:
+    """Return which lines Arrow reads, and their values.
+
+    Raises
+    ------
+    _Stopped
+        Arrow does not say at which.
+
+    Notes
+    -----
+    Once it stopped, it goes on in windows that grow, because an attempt costs as much as it is
+    given. Every line is parsed three times at most.
+    """
+    is_read = np.ones(len(lines), dtype=np.bool_)
+    at, window = 0, len(lines)
+    while at < len(lines):
+        try:
+            found = _parsed(lines.slice(at, window), type_)
+        except _Stopped as stopped:
+            if stopped.line is None:
+                raise
+            first = at + stopped.line
+            at = first + 1 + (_NEAR if stopped.line < _NEAR else 0)
+            is_read[first:at] = False
+            window = _WINDOW
+        else:
+            if window == len(lines):
+                return is_read, found
+            at, window = at + window, window * 4
+    return is_read, _parsed(lines.filter(pa.array(is_read)), type_)
+
+
+def _parsed(lines: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return the value of each line; all or nothing."""
+    if not len(lines):
+        return pa.nulls(0, type_)
+    _, offsets_buffer, data = lines.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)
+    start, stop = int(offsets[lines.offset]), int(offsets[lines.offset + len(lines)])
     try:
         table = pyarrow.json.read_json(
-            pa.BufferReader(buffer),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
+            pa.BufferReader(data.slice(start, stop - start)),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=stop - start + 1),
             parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema([(_MEMBER, type_)]),
-                unexpected_field_behavior="error" if strict else "ignore",
+                explicit_schema=pa.schema([(_MEMBER, type_)]), unexpected_field_behavior="ignore"
             ),
         )
     except pa.ArrowInvalid as error:
-        raise Undecodable(_explained(str(error))) from error
-    if table.num_rows != len(texts):
-        raise Undecodable("more than one JSON value")
+        line = re.search(r" in row (\d+)\Z", str(error))
+        raise _Stopped(int(line[1]) if line else None) from error
+    if table.num_rows != len(lines):
+        raise _Stopped(None)
     found: pa.Array = table.column(_MEMBER).combine_chunks()
     return found
 
 
-def _require_one_each(texts: pa.Array) -> None:
-    """Raise if a text that was read as a member is not one object."""
-    try:
-        lists = _read(texts, pa.list_(pa.struct([])), brackets=True)
-    except Undecodable as error:
-        raise Undecodable("more than one JSON value") from error
-    if not _is_one_each(lists):
-        raise Undecodable("more than one JSON value")
-
-
-def _is_one_each(lists: pa.Array) -> bool:
-    return bool(pc.all(pc.equal(pc.list_value_length(lists), 1), min_count=0).as_py())
-
-
-def _explained(message: str) -> str:
-    """Return Arrow's message without its row number, in terms of what was declared."""
-    text = re.sub(r" in row \d+$", "", message)
-    match = re.fullmatch(
-        rf"JSON parse error: Column\(/{_MEMBER}/?(.*)\) changed from (\w+) to (\w+)", text
-    )
-    if match is None:
-        return text
-    where = ".".join(name for name in match[1].split("/") if name not in ("", "[]"))
-    if not where:
-        return f"expected a JSON {match[2]}, found {match[3]}"
-    return f"'{where}' is declared {match[2]}, found {match[3]}"
-
-
-def _parsed_type(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_float32(type_):
-        return pa.float64()  # As a float, Arrow makes 1e99 infinite.
-    if pa.types.is_date32(type_):
-        return pa.string()
-    if pa.types.is_list(type_):
-        return pa.list_(pa.field("element", _parsed_type(type_.value_type)))
+def _read_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type that Arrow reads, from which `_converted` makes the one declared."""
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(f.name, _parsed_type(f.type)) for f in type_.fields])
-    return type_
-
-
-def _converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return an array as Arrow read it in the declared type."""
+        return pa.struct([pa.field(f.name, _read_type(f.type)) for f in type_.fields])
     if pa.types.is_list(type_):
-        values = _converted(array.values, type_.value_type)
-        mask = array.is_null() if array.null_count else None
-        return pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=mask)
+        return pa.list_(pa.field("element", _read_type(type_.value_type)))
+    if pa.types.is_integer(type_):
+        return pa.int64()
+    if pa.types.is_floating(type_):
+        return pa.float64()
+    return pa.bool_() if pa.types.is_boolean(type_) else pa.string()
+
+
+def _converted(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Return an array as Arrow read it in the declared type, and how sure each value is."""
+    doubts = np.full(len(array), _SURE, dtype=np.uint8)
     if pa.types.is_struct(type_):
-        columns = [_converted(array.field(i), f.type) for i, f in enumerate(type_.fields)]
+        columns = []
+        for index, field in enumerate(type_.fields):
+            column, doubts_inside = _converted(array.field(index), field.type)
+            columns.append(column)
+            np.maximum(doubts, doubts_inside, out=doubts)
         mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(columns, fields=list(type_.fields), mask=mask)
-    if not pa.types.is_float32(type_):
-        return array.cast(type_)
-    narrow = array.cast(type_)
-    if pc.any(pc.and_not(pc.is_inf(narrow), pc.is_inf(array)), min_count=0).as_py():
-        raise pa.ArrowInvalid("a number is too large for FLOAT")
-    return narrow
+        fields = list(type_.fields)
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=mask), doubts
+    if pa.types.is_list(type_):
+        values, doubts_inside = _converted(array.values, type_.value_type)
+        inside = np.flatnonzero(doubts_inside)
+        parents = np.searchsorted(np.asarray(array.offsets), inside, side="right") - 1
+        np.maximum.at(doubts, parents, doubts_inside[inside])
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=mask), doubts
+    if pa.types.is_floating(type_):
+        found = array.cast(type_)
+        doubts[_mask(pc.fill_null(pc.is_inf(found), False))] = _DOUBTED
+        is_odd = pc.or_(pc.is_nan(found), pc.equal(found, 0.0))
+        doubts[_mask(pc.fill_null(is_odd, False))] = _SEEN_IN_TEXT
+        return found, doubts
+    if pa.types.is_integer(type_):
+        found, bad = _in_range(array, type_)
+    elif pa.types.is_decimal128(type_):
+        found, bad = decimals(array, type_)
+    elif pa.types.is_string(type_) or pa.types.is_boolean(type_):
+        return array, doubts
+    else:
+        found, bad = times(array, type_)
+    doubts[bad] = _DOUBTED
+    return found, doubts
+
+
+def _in_range(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Return 64-bit integers in the declared type, and which do not fit."""
+    limit = 1 << (type_.bit_width - 1)
+    if type_.bit_width == 64:
+        return array, np.zeros(len(array), dtype=np.bool_)
+    fits = pc.and_(pc.greater_equal(array, -limit), pc.less(array, limit))
+    found = pc.if_else(fits, array, None).cast(type_)
+    return found, _mask(pc.fill_null(pc.invert(fits), False))
 
 
 _DECODABLE: tuple[Callable[[pa.DataType], bool], ...] = (

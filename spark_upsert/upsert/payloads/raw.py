@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.upsert.payloads.decoder import Payloads, Undecodable, decode_blocks
+from spark_upsert.upsert.payloads.decoder import Bad, Payloads, decode_blocks, row_type
 
 
 @dataclass(frozen=True)
@@ -31,19 +33,29 @@ class RawDecoder:
             return Payloads((payloads.cast(pa.binary()),), None)
         return decode_blocks(self.fields, payloads, self._as_text)
 
-    def _as_text(self, payloads: pa.Array) -> pa.Array:
-        return pa.StructArray.from_arrays([as_text(payloads)], fields=list(self.fields))
+    def _as_text(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
+        texts, is_text = as_texts(payloads)
+        bad = {int(i): NOT_UTF8 for i in np.flatnonzero(~is_text)}
+        return pa.StructArray.from_arrays([texts], fields=list(row_type(self.fields))), bad
 
 
-def as_text(payloads: pa.Array) -> pa.Array:
-    """Return binary payloads as text.
+NOT_UTF8 = "not UTF-8"
 
-    Raises
-    ------
-    Undecodable
-        One of them is not UTF-8.
-    """
+
+def as_texts(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return binary payloads as text, and which of them are UTF-8; the others are null."""
     try:
-        return payloads.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise Undecodable("not UTF-8") from error
+        return payloads.cast(pa.string()), np.ones(len(payloads), dtype=np.bool_)
+    except pa.ArrowInvalid:
+        # Arrow does not say which; a block is small.
+        is_text = np.array([_is_utf8(payload) for payload in payloads.to_pylist()], dtype=np.bool_)
+        kept = pc.if_else(pa.array(is_text), payloads, None)
+        return kept.cast(pa.string()), is_text
+
+
+def _is_utf8(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,492 @@
+"""Hostile payloads, and what they are according to Python's own readers.
+
+Run as a program, in a process of its own: ``python -m tests.support.payload_fuzz json 7 2000``
+decodes 2000 payloads of seed 7 and says how the decoder and Python differ. What kills the
+interpreter kills this process, and is seen by its exit code.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import math
+import random
+import re
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.upsert.payloads.ddl import parse_schema
+from spark_upsert.upsert.payloads.decoder import Decoder
+from spark_upsert.upsert.payloads.json_text import JsonDecoder
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+WRITTEN = """
+0 -0 1 -1 7 127 128 -128 -129 32767 32768 -32769 2147483647 2147483648 -2147483649 16777217
+9007199254740993 9223372036854775807 9223372036854775808 -9223372036854775808
+-9223372036854775809 18446744073709551616 48151415102163378576555277819065061780 99999 999.99
+999.995 1000 -999.99 0.5 1.50 1.500 1.255 0.1 -0.0 0.00 00 01 1. .5 -.5 + - +1 1e0 1E+2 1e-2
+1e-3 150e-2 15e-1 0e0 0e99 0e-999 0E-8 0e9999999 0e-9999999 1e-41 1e38 1e39 1e-45 1e-46 1e-50
+7e-46 3.4028234e38 3.4028236e38 1e-320 1e-323 1e-324 2.4e-324 1e-999 -1e-999 1e308 1e309
+1.7976931348623157e308 1.7976931348623159e308 1e999 1e400 1e-9999999 1e9999999
+1e99999999999999999999 1e-99999999999999999999 1e 1e+ 1.e1 1ee1 1.1.1 --1 0x10 1_0 NaN -NaN
+Infinity -Infinity Inf -Inf nan inf 123abc 1-1 1/2
+"""
+NUMBERS = [
+    *WRITTEN.split(),
+    "1" * 38,
+    "9" * 39,
+    "9" * 400,
+    "0." + "0" * 50 + "1",
+    "0." + "0" * 400 + "1e401",
+    "1" + "0" * 400 + "e-400",
+    "0." + "3" * 60,
+    "1e" + "0" * 50 + "1",
+]
+TEXTS = [
+    "",
+    "a",
+    "\\u0000",
+    "\\ud800",
+    "\\udc00\\ud800",
+    "\\ud83d\\ude00",
+    '\\n\\"\\\\\\/',
+    "\\x",
+    "\\u12",
+    "\u00eb\U0001f600",
+    "\n",
+    "\t",
+    "\x7f",
+    "}{",
+    "}, ",
+    '\\"v\\":1e-9999999',
+    "x" * 3000,
+    "Inf",
+    "-NaN",
+    "\ufeff",
+    "1\\u0065-9999999",
+    "\\u0031",
+    " 1",
+    "1 ",
+    "\u0661",
+]
+TIMES = [
+    "2024-02-29",
+    "2023-02-29",
+    "1900-02-29",
+    "2000-02-29",
+    "0000-01-01",
+    "0001-01-01",
+    "9999-12-31",
+    "10000-01-01",
+    "2024-13-01",
+    "2024-00-10",
+    "2024-04-31",
+    "2024-1-1",
+    "20240101",
+    "-2024-01-01",
+    "2024-01-01T",
+    "2024-01-01T12",
+    "2024-01-01T12:30",
+    "2024-01-01 12:30:59",
+    "2024-01-01t12:30:59z",
+    "2024-01-01T12:30:60Z",
+    "2024-01-01T24:00:00Z",
+    "2024-01-01T12:30:59.1",
+    "2024-01-01T12:30:59.123456Z",
+    "2024-01-01T12:30:59.1234560Z",
+    "2024-01-01T12:30:59.1234567Z",
+    "2024-01-01T12:30:59.",
+    "2024-01-01T12:30:59,5Z",
+    "2024-01-01T12:30:59+02",
+    "2024-01-01T12:30:59-0230",
+    "2024-01-01T12:30:59+02:30",
+    "2024-01-01T12:30+23:59",
+    "2024-01-01T12:30+24:00",
+    "2024-01-01T12:30+02:60",
+    "2024-01-01T12:30 +02:00",
+    "2024-01-01T12:30:59 Z",
+    "2024-01-01Z",
+    "2024-01-01  12:30",
+    "0001-01-01T00:00+00:01",
+    "0001-01-01T00:00-00:01",
+    "9999-12-31T23:59:59.999999Z",
+    "9999-12-31T23:59:59.999999-00:01",
+    "noon",
+    "\u0662024-01-01",
+]
+AROUND = [
+    ("", ',"w":{}'),
+    ("", "}"),
+    ('1}{"v":', ""),
+    ("", '],"w":[{}'),
+    ("\ufeff", ""),
+    ("", "\0"),
+]
+STRUCTURES = [
+    "null",
+    "true",
+    "false",
+    "[]",
+    "{}",
+    "[1]",
+    '{"x":1}',
+    "[null]",
+    "[[]]",
+    "nul",
+    "True",
+]
+
+SCHEMAS = [
+    "a TINYINT, b SMALLINT, c INT, d BIGINT",
+    "a FLOAT, b DOUBLE",
+    "a DECIMAL(5,2), b DECIMAL(38,2)",
+    "a DECIMAL(38,0), b DECIMAL(38,38), c DECIMAL(1,1)",
+    "a DATE, b TIMESTAMP, c TIMESTAMP_NTZ",
+    "a STRING, b BOOLEAN, c DECIMAL(12,3) NOT NULL",
+    "a ARRAY<DECIMAL(5,2)>, b ARRAY<BIGINT>",
+    "a ARRAY<STRUCT<b: DECIMAL(5,2), c: ARRAY<FLOAT>>>, s STRING",
+    "a STRUCT<a: DECIMAL(5,2), t: TIMESTAMP>, b STRUCT<x: BIGINT>, d DECIMAL(5,2)",
+    "a STRUCT<a: BIGINT, v: DECIMAL(5,2)>, v DOUBLE",
+    'v DECIMAL(38,2), `a b` DECIMAL(3,1), `\u00eb` DECIMAL(3,1), `"` BIGINT',
+    "BIGINT",
+    "DOUBLE",
+    "DECIMAL(38,2)",
+    "STRING",
+    "TIMESTAMP",
+]
+
+Payload = bytes
+
+
+class Bad(Exception):
+    """Python's own readers do not take a payload for what is declared."""
+
+
+# -- JSON ----------------------------------------------------------------------------------
+
+
+def json_value(draw: random.Random, type_: pa.DataType | None, depth: int = 0) -> str:
+    """Return the text of a value, mostly of a type."""
+    if draw.random() < 0.06:
+        type_ = None
+    if type_ is None:
+        pool = draw.choice([NUMBERS, STRUCTURES, [f'"{t}"' for t in TEXTS]])
+        return draw.choice(pool)
+    if pa.types.is_struct(type_):
+        return json_object(draw, list(type_.fields), depth + 1)
+    if pa.types.is_list(type_):
+        values = [json_value(draw, type_.value_type, depth + 1) for _ in range(draw.randrange(4))]
+        return f"[{', '.join(values)}]"
+    if draw.random() < 0.1:
+        return "null"
+    if pa.types.is_boolean(type_):
+        return draw.choice(["true", "false"])
+    if pa.types.is_string(type_):
+        return f'"{draw.choice(TEXTS)}"'
+    if pa.types.is_date32(type_) or pa.types.is_timestamp(type_):
+        return f'"{draw.choice(TIMES)}"'
+    if draw.random() < 0.5:
+        number = draw.choice(NUMBERS)
+    elif pa.types.is_integer(type_):
+        number = str(draw.randrange(-100, 100))
+    else:
+        number = f"{draw.randrange(-1000, 1000)}.{draw.randrange(100):02}"
+    is_text = pa.types.is_decimal128(type_) and draw.random() < 0.4
+    return f'"{number}"' if is_text else number
+
+
+def json_object(draw: random.Random, fields: list[pa.Field], depth: int = 0) -> str:
+    members = []
+    for field in fields:
+        if draw.random() < 0.1:
+            continue
+        name = json.dumps(field.name, ensure_ascii=draw.random() < 0.3)
+        if draw.random() < 0.03 and field.name.isalpha() and field.name.isascii():
+            name = f'"\\u{ord(field.name):04x}"'
+        space = draw.choice(["", " ", "\n", "\t "])
+        members.append(f"{name}{space}:{space}{json_value(draw, field.type, depth)}")
+        if draw.random() < 0.02:
+            members.append(members[-1])
+    if draw.random() < 0.2:
+        members.append(f'"z{draw.choice(TEXTS)}": {json_value(draw, None)}')
+    draw.shuffle(members)
+    return f"{{{draw.choice([', ', ',', ' , '])[:3].join(members)}}}"
+
+
+def json_payload(draw: random.Random, fields: pa.Schema, is_bare: bool) -> Payload:
+    """Return a payload: good, of wrong values, or of a damaged text."""
+    text = json_value(draw, fields[0].type) if is_bare else json_object(draw, list(fields))
+    if draw.random() < 0.05:
+        text = draw.choice(["", " ", "null", "[1]", "1", text + text, text + "\n" + text])
+    if draw.random() < 0.03:
+        before, after = draw.choice(AROUND)
+        text = before + text + after
+    if draw.random() < 0.03 and text.startswith('{"'):
+        deep = draw.choice([150, 199, 200, 201, 250, 5000])
+        text = f'{{"deep": {"[" * deep}{"]" * deep}, {text[1:]}'
+    payload = text.encode("utf-8", "surrogatepass")
+    if draw.random() < 0.15:
+        at = draw.randrange(len(payload) + 1)
+        put = draw.choice(
+            [b"", b",", b"}", b"{", b'"', b"\\", b"\xff", b"\xed\xa0\x80", b"0", b"e", b"-"]
+        )
+        payload = payload[:at] + put + payload[at + draw.randrange(3) :]
+    return payload
+
+
+def json_expected(payload: Payload, fields: pa.Schema, is_bare: bool) -> dict[str, Any]:
+    """Return what a payload holds according to Python's `json` and `decimal`; or raise `Bad`."""
+    found = json_read(payload)
+    if is_bare:
+        return {fields[0].name: declared(found, fields[0].type)}
+    if not isinstance(found, Pairs):
+        raise Bad("no object")
+    values = members_of(found, list(fields))
+    for field in fields:
+        if not field.nullable and values[field.name] is None:
+            raise Bad("null")
+    return values
+
+
+MISSPELT = re.compile(r'("(?:[^"\\]|\\.)*")|-NaN|-?Inf(?!inity)', re.DOTALL)
+"""Numbers to Arrow, which no declared column may hold; elsewhere they are stepped over."""
+
+
+def json_read(payload: Payload) -> Any:
+    """Return what Python's reader makes of a payload; numbers stay as they are written."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError as error:
+        raise Bad("no text") from error
+    plain = MISSPELT.sub(lambda match: match[1] or "NaN", text)
+    for given, constant in ((text, Written), (plain, lambda _: Written("misspelt"))):
+        try:
+            return json.loads(
+                given,
+                parse_int=Written,
+                parse_float=Written,
+                parse_constant=constant,
+                object_pairs_hook=Pairs,
+            )
+        except ValueError:
+            continue
+    raise Bad("no JSON")
+
+
+class Written(str):
+    """A number as it is written."""
+
+
+class Pairs(list[Any]):
+    """An object's members."""
+
+
+def members_of(found: Pairs, fields: list[pa.Field]) -> dict[str, Any]:
+    names = [name for name, _ in found]
+    if any(names.count(field.name) > 1 for field in fields):
+        raise Bad("twice")
+    given = dict(found)
+    return {field.name: declared(given.get(field.name), field.type) for field in fields}
+
+
+def declared(found: Any, type_: pa.DataType) -> Any:
+    """Return a JSON value as a type, by the obvious means."""
+    if found is None:
+        return None
+    if pa.types.is_struct(type_):
+        return members_of(only(found, Pairs), list(type_.fields))
+    if pa.types.is_list(type_):
+        if isinstance(found, Pairs):
+            raise Bad("kind")
+        return [declared(value, type_.value_type) for value in only(found, list)]
+    if pa.types.is_boolean(type_):
+        return only(found, bool)
+    if pa.types.is_decimal128(type_):
+        return decimal_of(only(found, str), type_)
+    is_number = isinstance(found, Written)
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        if not is_number:
+            raise Bad("kind")
+        return integer_of(found, type_) if pa.types.is_integer(type_) else float_of(found, type_)
+    if is_number:
+        raise Bad("kind")
+    text = only(found, str)
+    if pa.types.is_string(type_):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise Bad("surrogate") from error
+        return text
+    return time_of(text, type_)
+
+
+def only(found: Any, type_: type) -> Any:
+    if not isinstance(found, type_):
+        raise Bad("kind")
+    return found
+
+
+def integer_of(text: str, type_: pa.DataType) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise Bad("no integer") from error
+    if not -(2 ** (type_.bit_width - 1)) <= value < 2 ** (type_.bit_width - 1):
+        raise Bad("range")
+    return value
+
+
+def float_of(text: str, type_: pa.DataType) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise Bad("no float") from error
+    if pa.types.is_float32(type_):
+        with np.errstate(all="ignore"):
+            value = float(np.float32(value))
+    if math.isinf(value) and "Inf" not in text:
+        raise Bad("too large")
+    if value == 0 and set(re.split("[eE]", text)[0]) & set("123456789"):
+        raise Bad("too small")
+    return value
+
+
+EXACT = decimal.Context(
+    prec=1000,
+    Emin=-(10**9),
+    Emax=10**9,
+    traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow, decimal.Rounded],
+)
+
+
+def decimal_of(text: str, type_: pa.DataType) -> decimal.Decimal:
+    if re.search(r"[^-+.0-9eE]", text):
+        raise Bad("no number")
+    try:
+        value = decimal.Decimal(text)
+    except decimal.InvalidOperation as error:
+        raise Bad("no number") from error
+    if value == 0:
+        return decimal.Decimal(0)
+    if value.adjusted() > 50 or value.adjusted() < -50:
+        raise Bad("range")
+    try:
+        unscaled = EXACT.normalize(value).scaleb(type_.scale, EXACT)
+        if unscaled != EXACT.to_integral_value(unscaled):
+            raise Bad("scale")
+    except decimal.DecimalException as error:
+        raise Bad("scale") from error
+    if abs(unscaled) >= 10**type_.precision:
+        raise Bad("precision")
+    return value
+
+
+TIME = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d(?::?[0-5]\d)?)?)?", re.ASCII
+)
+
+
+def time_of(text: str, type_: pa.DataType) -> Any:
+    if not TIME.fullmatch(text):
+        raise Bad("no time")
+    try:
+        if pa.types.is_date32(type_):
+            return dt.date.fromisoformat(text)
+        short = re.sub(r"(\.\d{6})0+(?!\d)", r"\1", text)
+        if re.search(r"\.\d{7}", short):
+            raise Bad("fine")
+        value = dt.datetime.fromisoformat(re.sub(r"(\.\d+)", lambda m: m[1].ljust(7, "0"), short))
+        if type_.tz is None and value.tzinfo is not None:
+            raise Bad("zone")
+        return (
+            value
+            if type_.tz is None
+            else value.replace(tzinfo=value.tzinfo or dt.UTC).astimezone(dt.UTC)
+        )
+    except (ValueError, OverflowError) as error:
+        raise Bad("no time") from error
+
+
+def check_json(seed: int, count: int) -> str | None:
+    """Return how the decoder differs from Python, if it does."""
+    draw = random.Random(seed)
+    schema = SCHEMAS[seed % len(SCHEMAS)]
+    fields, is_bare = parse_schema("s", schema, bare_name="v")
+    payloads = [json_payload(draw, fields, is_bare) for _ in range(count)]
+    return compared(
+        JsonDecoder(fields, is_bare),
+        payloads,
+        lambda payload: json_expected(payload, fields, is_bare),
+        schema,
+    )
+
+
+# -- both ----------------------------------------------------------------------------------
+
+
+def compared(
+    decoder: Decoder,
+    payloads: list[Payload],
+    expected: Callable[[Payload], dict[str, Any]],
+    schema: str,
+) -> str | None:
+    """Return the first payload that is decoded to something else than was expected."""
+    found = decoder.decode(pa.array(payloads, pa.binary()))
+    for column in found.columns:
+        column.validate(full=True)
+    reasons = [None] * len(payloads) if found.reasons is None else found.reasons.to_pylist()
+    columns = [column.to_pylist() for column in found.columns]
+    for row, (payload, reason) in enumerate(zip(payloads, reasons, strict=True)):
+        given = {f.name: column[row] for f, column in zip(decoder.fields, columns, strict=True)}
+        try:
+            wanted: dict[str, Any] | None = expected(payload)
+        except Bad:
+            wanted = None
+        if wanted is None and reason is None:
+            return f"{schema}: {payload!r:.500} is bad, and was taken for {given}"
+        if wanted is not None and reason is not None and TOO_DEEP not in reason:
+            return f"{schema}: {payload!r:.500} is {wanted}, and was refused: {reason}"
+        if wanted is not None and reason is None and not same(given, wanted):
+            return f"{schema}: {payload!r:.500} is {wanted}, and was taken for {given}"
+    return None
+
+
+def same(given: Any, wanted: Any) -> bool:
+    """Return whether two values are one, down to the sign of a zero."""
+    if isinstance(wanted, dict):
+        return given is not None and all(same(given[name], wanted[name]) for name in wanted)
+    if isinstance(wanted, list):
+        return given is not None and len(given) == len(wanted) and all(map(same, given, wanted))
+    if isinstance(wanted, float) and given is not None:
+        return struct.pack("<d", given) == struct.pack("<d", wanted) or (
+            math.isnan(given) and math.isnan(wanted)
+        )
+    return bool(given == wanted)
+
+
+TOO_DEEP = "nested more than 200 deep"
+"""What of deep payloads is plainly good is taken, and nothing else."""
+
+CHECKS: dict[str, Callable[[int, int], str | None]] = {"json": check_json}
+
+
+def main(format_: str, first: int, seeds: int, count: int) -> int:
+    """Check some seeds; the exit code says whether all agree."""
+    sys.setrecursionlimit(20_000)  # Of Python's reader, which is asked about deep payloads.
+    for seed in range(first, first + seeds):
+        difference = CHECKS[format_](seed, count)
+        if difference:
+            print(f"{format_} seed {seed}, {count} payloads: {difference}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))
