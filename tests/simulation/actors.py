@@ -11,9 +11,10 @@ import pyarrow as pa
 from spark_upsert.errors import DataLossError, UpsertFlowError
 from spark_upsert.schema import Scope
 from spark_upsert.state.compaction import merge
-from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import PROPERTY, Retention
+from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch, stage
 from spark_upsert.upsert.operator import FeedbackUpsert
 from tests.simulation.wire import Wire, batch_of
@@ -106,7 +107,7 @@ class StagingWriter(Writer):
         while not self.is_done:
             transaction = self._transaction(self._next)
             overwrite = transaction in self.world.overwrites
-            base = Snapshot(table.store, table.log.head())
+            base = Snapshot(table.store, self._head_or_unborn(table))
             wire = Wire(base.manifest.schema, self.world.columns)
             yield
             staged = []
@@ -117,11 +118,18 @@ class StagingWriter(Writer):
             for _ in range(self.world.random.choice([0, 0, 1, 4])):
                 yield  # The commit is slow, and much may happen meanwhile.
             epoch = Epoch(
-                base=base, staged=tuple(staged), transaction=transaction, overwrite=overwrite
+                base=base,
+                staged=tuple(staged),
+                transaction=replace(transaction, is_consecutive=True),
+                overwrite=overwrite,
             )
             yield from self.attempt(lambda epoch=epoch: table.commit(epoch))  # type: ignore[misc]
             self.told()
             yield
+
+    def _head_or_unborn(self, table: Table) -> Manifest:
+        head = table.log.try_head()
+        return head or Table.unborn(self.world.schema, self.world.properties)
 
 
 class Appender(Writer):

@@ -43,15 +43,15 @@ class Observer:
         self._world = world
         self._reference: Reference = world.reference()
         self._table: Table | None = None
-        self._version = 0
-        self.rows: dict[int, Rows] = {0: {}}
-        """The rows of each version."""
+        self._version = -1
+        self.rows: dict[int, Rows] = {-1: {}}
+        """The rows of each version, and before the first."""
         self.totals = EMPTY
         """The counters of all epochs."""
         self._committed: set[Transaction] = set()
-        self._known: dict[int, set[Identity] | None] = {0: None}
+        self._known: dict[int, set[Identity] | None] = {-1: None}
         """The keys of which a version held an entry; None where nothing was forgotten."""
-        self._marks: dict[int, int | None] = {0: None}
+        self._marks: dict[int, int | None] = {-1: None}
         self._is_retention_altered = False
         self._times_ms: dict[int, int] = {}
         self._identities: dict[str, list[tuple[int, Identity]]] = {}
@@ -63,7 +63,9 @@ class Observer:
         if self._table is None or self._world.random.random() < 0.05:
             self._table = Table(self._world.store, clock=self._world.now)
         table = self._table
-        head = table.log.head()
+        head = table.log.try_head()
+        if head is None:
+            return
         for version in range(self._version + 1, head.version + 1):
             self._check(table, version, table.log.commit(version))
         self._version = head.version
