@@ -76,6 +76,7 @@ HISTORY = _schema(
     files=pa.int64(),
     bytes=pa.int64(),
     ranges_taken=pa.int64(),
+    restored=pa.int64(),
     since=pa.int64(),
     fence=pa.int64(),
     **_TABLE,
@@ -120,7 +121,7 @@ def _epochs(table: Table) -> Iterator[Row]:
 def _history(table: Table) -> Iterator[Row]:
     for commit, manifest in versions(table.log):
         frontiers = {"since": manifest.since, "fence": manifest.fence}
-        taken = {"ranges_taken": len(commit.taken)}
+        taken = {"ranges_taken": len(commit.taken), "restored": commit.restored}
         yield {**_origin(commit), **_written(commit), **taken, **frontiers, **_state(manifest)}
 
 
@@ -136,7 +137,8 @@ def _origin(commit: Commit) -> Row:
 
 
 def _written(commit: Commit) -> Row:
-    files = [part.file for part in commit.slices()]
+    # A restore takes over what older versions have written.
+    files = [] if commit.restored is not None else [part.file for part in commit.slices()]
     return {"files": len(files), "bytes": sum(file.bytes for file in files)}
 
 

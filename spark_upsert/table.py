@@ -56,6 +56,7 @@ from spark_upsert.upsert.changes import ChangeOptions, Deduplication, plan, read
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
+from spark_upsert.upsert.restore import restoration
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 
@@ -343,6 +344,24 @@ class Table:
                 "long, run 'upsertflow expire' and 'vacuum' with a longer --retain and --grace.",
             )
 
+    def restore(self, version: int) -> Commit | None:
+        """Turn the table into what it was at a version, by an epoch with all retractions.
+
+        Nothing is read or rewritten (`upsert.restore`). Schema, properties and transactions stay
+        as they are: a query that writes goes on with its next batch.
+
+        Returns
+        -------
+        Commit or None
+            None if the table is as it was then.
+
+        Raises
+        ------
+        DataLossError
+            The version is expired, or not there.
+        """
+        return self.log.append(lambda head: restoration(head, self.log.at(version)))
+
     def discard(self, staged: Iterable[Staged], merges: Iterable[Merged] = ()) -> None:
         """Remove staged files, unless some version has come to use them.
 
@@ -422,6 +441,10 @@ class Table:
             def propose(head: Manifest, merged: Merged = merged) -> Commit | None:
                 self.log.require_descent(head, merged.base, "the merge")
                 if not head.accepts(merged.base_version):
+                    return None
+                # What it merges may be live again, below other runs than it was planned under.
+                between = self.log.commits(merged.base_version + 1, head.upper)
+                if any(commit.restored is not None for commit in between):
                     return None
                 if not is_applicable(head, merged.taken) or not merged.is_safe(self.store, head):
                     return None

@@ -203,12 +203,18 @@ def changes(
 
 @upsertflow.command()
 @_on_table
+@click.option("--hold", metavar="NAME", help="Take a lease on all versions, as for a backup.")
 @click.option("--release", metavar="NAME", help="Drop the lease of a consumer that is no more.")
 @_as_json
-def consumers(path: str, storage: Mapping[str, str], release: str | None, as_json: bool) -> None:
+def consumers(
+    path: str, storage: Mapping[str, str], hold: str | None, release: str | None, as_json: bool
+) -> None:
     """Show who holds a lease, on which version, and until when."""
+    table = Table.open(path, storage=storage)
+    if hold is not None:
+        table.hold(hold, table.log.head().since)
     if release is not None:
-        Table.open(path, storage=storage).release(release)
+        table.release(release)
     _show(Metadata.CONSUMERS, path, storage, None, as_json=as_json)
 
 
@@ -260,6 +266,26 @@ def compact(path: str, storage: Mapping[str, str], full: bool, as_json: bool) ->
     merges = table.compact(full=full)
     runs = table.log.head().run_count
     print_facts({"merges": merges, "runs_before": before, "runs": runs}, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--to", "version", type=int, required=True, help="The version to go back to.")
+@_as_json
+def restore(path: str, storage: Mapping[str, str], version: int, as_json: bool) -> None:
+    """Turn the table into what it was at a version, by a new version with all retractions."""
+    table = Table.open(path, storage=storage)
+    commit = table.restore(version)
+    head = table.log.head() if commit is None else table.log.at(commit.version)
+    print_facts(
+        {
+            "restored": version,
+            "version": head.version,
+            "has_changed": commit is not None,
+            "live_rows": head.live_rows,
+        },
+        as_json=as_json,
+    )
 
 
 @upsertflow.command()

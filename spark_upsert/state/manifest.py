@@ -121,7 +121,9 @@ class Commit:
     added: tuple[RunFile, ...] = ()
     """Runs of an append or overwrite, in the order of their tasks."""
     compacted: tuple[Slice, ...] = ()
-    """Slices that a compaction adds."""
+    """Slices that a compaction adds, or that a restore takes over."""
+    restored: int | None = None
+    """The version whose contents an overwrite brings back (`upsert.restore`)."""
     taken: tuple[Taken, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     live_rows: int = 0
@@ -129,7 +131,8 @@ class Commit:
     properties: Mapping[str, str] | None = None
     """The table's properties, where a version sets them."""
     low_water: str | None = None
-    """The low-water mark behind a compaction that forgot deletes (`tombstones`)."""
+    """The low-water mark behind a compaction that forgot deletes, or of a restored version
+    (`tombstones`)."""
     since: int = 0
     """The frontier that an expiry advances (`Manifest.since`)."""
     fence: int = 0
@@ -171,6 +174,8 @@ class Commit:
             record["added"] = [file.to_json() for file in self.added]
         if self.compacted:
             record["compacted"] = [part.to_json() for part in self.compacted]
+        if self.restored is not None:
+            record["restored"] = self.restored
         if self.taken:
             record["taken"] = [
                 [part.path, f"{part.hash_lower:016x}", f"{part.hash_upper:016x}"]
@@ -203,6 +208,7 @@ class Commit:
             else None,
             added=tuple(RunFile.from_json(file) for file in record.get("added", ())),
             compacted=tuple(Slice.from_json(part) for part in record.get("compacted", ())),
+            restored=record.get("restored"),
             taken=tuple(
                 Taken(path=path, hash_lower=int(low, 16), hash_upper=int(high, 16))
                 for path, low, high in record.get("taken", ())
@@ -409,7 +415,9 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         transactions=transactions,
         live_rows=commit.live_rows,
         properties=manifest.properties if commit.properties is None else commit.properties,
-        low_water=None if commit.kind is Kind.OVERWRITE else commit.low_water or manifest.low_water,
+        low_water=commit.low_water
+        if commit.kind is Kind.OVERWRITE
+        else commit.low_water or manifest.low_water,
         forgot=max(0, manifest.forgot) if commit.low_water is None else commit.version,
         token=commit.token,
         since=max(manifest.since, commit.since),

@@ -5,7 +5,8 @@ For every epoch, with the counters of `Counters`::
     rows   = inserts + updates + deletes + absent + quarantined  (applied, "eligible")
              + superseded + duplicates + stale + rejected   (ignored, each with its reason)
     output = inserts + 2 * updates + deletes + displaced + retracted     (of the changelog)
-    live   = live before + inserts - deletes - displaced - retracted
+                                                              + restored
+    live   = live before + inserts - deletes - displaced - retracted + restored
 
 A row that cannot be applied goes, if the table has a quarantine, into ``quarantined``. The
 row of its key, if there was one, is retracted: that is ``displaced``, a part of
@@ -48,7 +49,9 @@ class Counters:
     rejected: int = 0
     """Refused: a bad key, or older than what the table still remembers of deletes."""
     retracted: int = 0
-    """Rows of keys that an overwrite left out."""
+    """Rows of keys that an overwrite left out; of a restore, all rows that there were."""
+    restored: int = 0
+    """Rows of the old version that a restore brought back. They did not come in."""
     quarantined: int = 0
     """Could not be applied, and became the error entry of their key."""
     displaced: int = 0
@@ -74,12 +77,13 @@ class Counters:
     def output_count(self) -> int:
         """Rows of the changelog, unchanged pairs included."""
         gone = self.deletes + self.displaced + self.retracted
-        return self.inserts + 2 * self.updates + gone
+        return self.inserts + 2 * self.updates + gone + self.restored
 
     @property
     def live_delta(self) -> int:
         """By how many rows the snapshot grew."""
-        return self.inserts - self.deletes - self.displaced - self.retracted
+        gone = self.deletes + self.displaced + self.retracted
+        return self.inserts + self.restored - gone
 
     @property
     def is_balanced(self) -> bool:

@@ -92,6 +92,26 @@ def test_history_shows_every_version(path: str) -> None:
     assert found[-1]["ranges_taken"] == 3
 
 
+def test_a_restore_says_what_it_did(path: str) -> None:
+    rows = lines("snapshot", path, "--version", "1")
+    facts = {"restored": 1, "version": 4, "live_rows": 2}
+    assert lines("restore", path, "--to", "1") == [{**facts, "has_changed": True}]
+    assert lines("snapshot", path) == rows
+    assert lines("restore", path, "--to", "1") == [{**facts, "has_changed": False}]
+    assert lines("history", path)[-1]["restored"] == 1
+
+
+def test_a_restore_to_a_version_that_is_not_there_is_refused(path: str) -> None:
+    done = run("restore", path, "--to", "9")
+    assert (done.exit_code, "[DATA_LOSS]" in done.output) == (1, True)
+
+
+def test_a_lease_can_be_held_from_outside(path: str) -> None:
+    (held,) = lines("consumers", path, "--hold", "backup")
+    assert (held["consumer"], held["version"], held["is_live"]) == ("backup", 0, True)
+    assert lines("consumers", path, "--release", "backup") == []
+
+
 def test_a_limit_shows_the_newest(path: str) -> None:
     assert [row["version"] for row in lines("history", path, "--limit", "2")] == [2, 3]
     assert lines("history", path, "--limit", "0") == []

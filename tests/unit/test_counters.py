@@ -31,11 +31,14 @@ def test_the_derived_numbers_follow_their_formulas(a: Counters) -> None:
     gone = a.deletes + a.displaced + a.retracted
     assert a.eligible == a.inserts + a.updates + a.deletes + a.absent + a.quarantined
     assert a.result_count == a.updates + a.deletes + a.displaced
-    assert a.output_count == a.inserts + 2 * a.updates + gone
-    assert a.live_delta == a.inserts - gone
+    assert a.output_count == a.inserts + 2 * a.updates + gone + a.restored
+    assert a.live_delta == a.inserts + a.restored - gone
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("rows", "retracted", "displaced")])
+_NOT_REASONS = ("rows", "retracted", "displaced", "restored")
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in _NOT_REASONS])
 def test_a_row_under_any_reason_balances_a_row_that_came_in(name: str) -> None:
     assert Counters(rows=1, **{name: 1}).is_balanced
     assert not Counters(**{name: 1}).is_balanced
@@ -47,6 +50,7 @@ def test_a_row_without_a_reason_is_not_balanced() -> None:
 
 def test_rows_retracted_by_an_overwrite_did_not_come_in() -> None:
     assert Counters(retracted=5).is_balanced
+    assert Counters(retracted=5, restored=7).is_balanced
 
 
 def test_a_displaced_row_is_counted_with_the_quarantined_one_that_took_it_away() -> None:
