@@ -23,11 +23,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.hashing import hash_keys
+from spark_upsert.hashing import HASH_END, hash_keys
 from spark_upsert.schema import DIFF, HASH, TableSchema
 from spark_upsert.state.log import Log
 from spark_upsert.state.manifest import Commit, Manifest, apply
-from spark_upsert.state.run import Run, RunFile
+from spark_upsert.state.rows import Rows, RunPart
+from spark_upsert.state.run import Run, RunFile, Span
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
 from spark_upsert.upsert.counters import Counters
@@ -35,6 +36,9 @@ from spark_upsert.words import sort_words
 
 _CHUNK_ROWS = 1 << 17
 """Entries that are looked at at once."""
+
+_FIRST = np.zeros(1, dtype=np.int64)
+"""The first row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,8 @@ def _check_file(store: Store, schema: TableSchema, file: RunFile) -> Iterator[Fi
         # Opened anew: an open run remembers which of its blocks were good once.
         run = Run(file, store.map(file.path))
         run.verify()
+        # Types and columns are compared where rows of several runs are put together.
+        Rows(schema, [RunPart(Span.within(run, 0, HASH_END))]).take(schema.run.names, _FIRST)
     except FileNotFoundError:
         yield Finding(place=file.path, expected=f"{file.bytes} bytes", found="no such file")
         return

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.schema import HASH, TableSchema
+from spark_upsert.errors import CorruptionError
+from spark_upsert.schema import HASH, TableSchema, widens
 from spark_upsert.state.run import RUNS, Positions, Span
 
 _INT16_MAX = 1 << 15
@@ -218,14 +219,14 @@ class Rows:
         stored = [name for name in names if part.has(name)]
         found = dict(zip(stored, part.take(stored, positions), strict=True))
         RUNS.settle(len(positions))
-        return [self._adapt(found.get(name), name, len(positions)) for name in names]
+        return [self._adapt(part, found.get(name), name, len(positions)) for name in names]
 
     def slice(self, index: int, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return columns of consecutive rows of one part, without a copy where possible."""
         part = self.parts[index]
         stored = [name for name in names if part.has(name)]
         found = dict(zip(stored, part.slice(stored, start, stop), strict=True))
-        return [self._adapt(found.get(name), name, stop - start) for name in names]
+        return [self._adapt(part, found.get(name), name, stop - start) for name in names]
 
     def gathered(self, names: Sequence[str]) -> Rows:
         """Return some columns of the same rows as one part in memory, cheap to address.
@@ -240,8 +241,17 @@ class Rows:
     def _type(self, name: str) -> pa.DataType:
         return self.schema.run.field(name).type
 
-    def _adapt(self, column: pa.Array | None, name: str, count: int) -> pa.Array:
+    def _adapt(self, part: Part, column: pa.Array | None, name: str, count: int) -> pa.Array:
+        """Return a part's column in the table's type, nulls if the part is older than it."""
         type_ = self._type(name)
         if column is None:
+            if name in self.schema.keys:
+                raise CorruptionError.in_file(part.path, f"the key column '{name}'", "none")
             return pa.nulls(count, type=type_)
-        return column if column.type == type_ else column.cast(type_)
+        if column.type == type_:
+            return column
+        if not widens(column.type, type_):
+            raise CorruptionError.in_file(
+                part.path, f"column '{name}' of type {type_}", str(column.type)
+            )
+        return column.cast(type_)

@@ -40,7 +40,9 @@ from spark_upsert.state.blocks import (
     BlockSink,
     block_count,
 )
+from spark_upsert.state.frame import MAGIC_BYTES, PREFIX_BYTES, parse
 from spark_upsert.state.layout import NO_BLOCKS, Layout
+from spark_upsert.state.soundness import require_sound
 from spark_upsert.store import Store, resident_bytes
 
 Positions = npt.NDArray[np.int64]
@@ -174,21 +176,26 @@ class Run:
         self._on_damage = on_damage
         if buffer.size != file.bytes:
             raise CorruptionError.in_file(file.path, f"{file.bytes} bytes", f"{buffer.size}")
-        tail_crc = zlib.crc32(memoryview(buffer)[file.body_bytes :])
+        begin, count = file.body_bytes + len(END_OF_STREAM), block_count(file.body_bytes)
+        if file.body_bytes < MAGIC_BYTES or begin + count * SUM_BYTES > file.bytes:
+            raise CorruptionError.in_file(
+                file.path,
+                f"checksums of {count} blocks behind byte {begin}",
+                f"{file.bytes} bytes",
+            )
+        view = memoryview(buffer)
+        tail_crc = zlib.crc32(view[file.body_bytes :])
         if tail_crc != file.tail_crc:
             raise CorruptionError.in_file(
                 file.path, f"checksum {file.tail_crc:08x} of its tail", f"{tail_crc:08x}"
             )
-        view, count = memoryview(buffer), block_count(file.body_bytes)
-        begin = file.body_bytes + len(END_OF_STREAM)
-        if begin + count * SUM_BYTES > file.bytes:
-            raise CorruptionError.in_file(
-                file.path, f"checksums of {count} blocks", f"{file.bytes - begin} bytes"
-            )
         sums = np.frombuffer(view, dtype="<u4", count=count, offset=begin)
         self._blocks = Blocks(view[: file.body_bytes], sums)
         self._verify_head()
-        self._batch = pa.ipc.open_file(buffer).get_batch(0)
+        try:
+            self._batch = parse(buffer.slice(0, file.body_bytes), rows=file.rows)
+        except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+            raise self._unsound(error) from error
         self._layouts: dict[str, Layout] = {}
         self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
 
@@ -207,12 +214,16 @@ class Run:
         Both are messages: four bytes of mark, four of length, and as many of content. Each
         is read only after its blocks are verified.
         """
-        begin = _MAGIC_BYTES
+        begin, limit = MAGIC_BYTES, self.file.body_bytes
         for _ in range(2):
-            content = begin + _PREFIX_BYTES
-            self._verify_range(begin, content)
+            content = begin + PREFIX_BYTES
+            self._verify_range(begin, min(content, limit))
             length = memoryview(self._buffer)[begin + 4 : content]
             begin = content + int.from_bytes(length, "little")
+            if begin > limit:
+                raise CorruptionError.in_file(
+                    self.file.path, f"two messages in {limit} bytes", f"one of them ends at {begin}"
+                )
             self._verify_range(content, begin)
 
     @property
@@ -223,43 +234,103 @@ class Run:
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return verified views of rows ``start <= i < stop`` of some columns."""
         layouts = [self._layout(name) for name in names]
-        if start < stop and not self._blocks.are_verified:
+        if start < stop:
             for layout in layouts:
-                for low, high in layout.ranges_of(start, stop):
-                    self._verify_range(low, high)
-                for low, high in layout.text_ranges_of(start, stop):
-                    self._verify_range(low, high)
+                if layout.is_plain:
+                    self._verify_rows(layout, start, stop)
+                elif not layout.is_known and (rows := layout.unjudged(start, stop)) is not None:
+                    self._judge_rows(layout, *rows)
         return [layout.array.slice(start, stop - start) for layout in layouts]
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
         """Return verified copies of the rows at some positions of some columns."""
         self.verify_at(names, positions)
         indices = pa.array(positions)
-        return [self._layout(name).array.take(indices) for name in names]
+        layouts = [self._layout(name) for name in names]
+        taken = [layout.array.take(indices) for layout in layouts]
+        try:
+            for layout, column in zip(layouts, taken, strict=True):
+                if not (layout.is_plain or layout.is_known):
+                    require_sound(column)
+        except pa.ArrowException as error:
+            raise self._unsound(error) from error
+        return taken
 
     def verify(self) -> None:
-        """Verify every block."""
+        """Verify every block, and judge every column."""
         self._verify(np.arange(len(self._blocks)))
+        for name in self.names:
+            self.slice([name], 0, self.file.rows)
 
     def verify_at(self, names: Iterable[str], positions: Positions) -> None:
-        """Verify the blocks that hold the rows at some positions."""
-        if len(positions) == 0 or self._blocks.are_verified:
+        """Verify the blocks that hold the rows at some positions, and that Arrow can take them."""
+        if len(positions) == 0:
             return
-        wanted = [layout for layout in map(self._layout, names) if not layout.is_verified]
+        whole = self._blocks.are_verified
+        layouts = [layout for layout in map(self._layout, names) if not layout.is_known]
+        wanted = [layout for layout in layouts if not (whole and layout.is_plain)]
         if not wanted:
             return
-        parts = [part for layout in wanted for part in layout.blocks_at(positions)]
-        self._verify(np.concatenate([NO_BLOCKS, *parts]))
-        texts = [layout.text_blocks_at(positions) for layout in wanted if layout.is_text]
-        if texts:
-            self._verify(np.concatenate(texts))
+        if not whole:
+            parts = [part for layout in wanted for part in layout.blocks_at(positions)]
+            self._verify(np.concatenate([NO_BLOCKS, *parts]))
+        for layout in wanted:
+            if layout.is_nested:
+                self._judge_rows(layout, 0, self.file.rows)
+        self._verify_texts([layout for layout in wanted if layout.is_text], positions)
         for layout in wanted:
             # It is only worth a look where much of the column was wanted.
-            if len(positions) * 8 >= layout.block_count:
-                layout.is_verified = all(self._blocks.has_verified(*at) for at in layout.extents)
+            if len(positions) * 8 >= layout.block_count and not layout.is_nested:
+                self._learn(layout)
+
+    def _learn(self, layout: Layout) -> None:
+        """Judge a column whose blocks happen to be verified, so that it is never asked again."""
+        if not all(self._blocks.has_verified(*extent) for extent in layout.extents):
+            return
+        if layout.is_plain:
+            layout.is_known = True
+        else:
+            self._judge_rows(layout, 0, self.file.rows)
+
+    def _verify_texts(self, layouts: Sequence[Layout], positions: Positions) -> None:
+        """Verify the bytes of texts at some positions, whose offsets are verified."""
+        if not layouts:
+            return
+        try:
+            blocks = [layout.text_blocks_at(positions) for layout in layouts]
+        except pa.ArrowException as error:
+            raise self._unsound(error) from error
+        if not self._blocks.are_verified:
+            self._verify(np.concatenate(blocks))
+
+    def _verify_rows(self, layout: Layout, start: int, stop: int) -> None:
+        """Verify consecutive rows."""
+        if self._blocks.are_verified or layout.is_known:
+            return
+        for low, high in layout.ranges_of(start, stop):
+            self._verify_range(low, high)
+        for low, high in layout.text_ranges_of(start, stop):
+            self._verify_range(low, high)
+
+    def _judge_rows(self, layout: Layout, start: int, stop: int) -> None:
+        """Verify and judge consecutive rows."""
+        try:
+            self._verify_rows(layout, start, stop)
+            layout.judge(start, stop)
+        except pa.ArrowException as error:
+            raise self._unsound(error) from error
+
+    def _unsound(self, error: Exception) -> CorruptionError:
+        """Return the error for contents that have the right checksums and mean nothing."""
+        self._report_damage()
+        return CorruptionError.in_file(
+            self.file.path, f"{self.file.rows} sound rows", f"contents that are not: {error}"
+        )
 
     def _layout(self, name: str) -> Layout:
         if name not in self._layouts:
+            if name not in self.names:
+                raise CorruptionError.in_file(self.file.path, f"a column '{name}'", "none")
             self._layouts[name] = Layout(self._batch.column(name), self._buffer.address)
         return self._layouts[name]
 
@@ -272,8 +343,7 @@ class Run:
         damage = self._blocks.verify(blocks)
         if damage is None:
             return
-        if self._on_damage is not None:
-            self._on_damage()
+        self._report_damage()
         block, expected, found = damage
         begin = block * BLOCK_BYTES
         raise CorruptionError.in_file(
@@ -282,12 +352,9 @@ class Run:
             f"{found:08x}",
         )
 
-
-_MAGIC_BYTES = 8
-"""``ARROW1`` and padding, at the beginning of a file."""
-
-_PREFIX_BYTES = 8
-"""Mark and length, before each message of a file."""
+    def _report_damage(self) -> None:
+        if self._on_damage is not None:
+            self._on_damage()
 
 
 _RESIDENT_BYTES = 128 << 20
@@ -324,7 +391,9 @@ class RunCache:
             run = self._runs.get(key)
             if run is not None:
                 self._runs.move_to_end(key)
-                return run
+        # A file that was cut since it was mapped is not to be touched: it would be a SIGBUS.
+        if run is not None and store.mapped_bytes(file.path) in (None, file.bytes):
+            return run
 
         def on_damage() -> None:
             # It may be the local copy of a remote object: whoever tries again fetches another.

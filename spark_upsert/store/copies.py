@@ -121,6 +121,13 @@ class LocalCopies:
         buffer = _try_map(copy)
         return self._fill(copy, fetch) if buffer is None else buffer
 
+    def bytes_of(self, name: str) -> int | None:
+        """Return the bytes of an object by the length of its copy; None if there is no copy."""
+        try:
+            return os.stat(f"{self._folder}/{name}").st_size - _TRAILER_BYTES
+        except FileNotFoundError:
+            return None
+
     def forget(self, name: str) -> None:
         """Remove a copy, for example because its contents are damaged."""
         (self._folder / name).unlink(missing_ok=True)

@@ -103,6 +103,14 @@ class LocalStore:
             with pa.memory_map(str(target)) as mapped:
                 return mapped.read_buffer()
 
+    def mapped_bytes(self, path: str) -> int | None:
+        target = f"{self._root}/{path}"
+        with translated("read", Path(target)):
+            try:
+                return os.stat(target).st_size
+            except FileNotFoundError:
+                return None
+
     def release(self, buffer: pa.Buffer) -> None:
         release_mapped(buffer)
 

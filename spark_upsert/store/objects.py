@@ -163,6 +163,9 @@ class ObjectStore:
     def map(self, path: str) -> pa.Buffer:
         return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))
 
+    def mapped_bytes(self, path: str) -> int | None:
+        return self._copies.bytes_of(self._copy_name(path))
+
     def release(self, buffer: pa.Buffer) -> None:
         release_mapped(buffer)
 

@@ -89,6 +89,14 @@ class Store(Protocol):
         """Return the bytes of an immutable object, mapped rather than read where possible."""
         ...
 
+    def mapped_bytes(self, path: str) -> int | None:
+        """Return how long what `map` maps is at present; None if it is gone or no file.
+
+        Whoever touches a mapped file behind its end is killed by the system, so that it is
+        asked before a read. What is gone stays readable for those who have mapped it.
+        """
+        ...
+
     def release(self, buffer: pa.Buffer) -> None:
         """Give back what a mapped object takes of this process's memory; it stays readable."""
         ...

@@ -68,6 +68,10 @@ class MemoryStore:
     def map(self, path: str) -> pa.Buffer:
         return pa.py_buffer(self.read(path))
 
+    def mapped_bytes(self, path: str) -> int | None:
+        """Return None: no file is mapped."""
+        return None
+
     def release(self, buffer: pa.Buffer) -> None:
         """Do nothing: no file is mapped."""
 
@@ -218,6 +222,9 @@ class FaultyStore:
     def map(self, path: str) -> pa.Buffer:
         with self._steps.step(f"map {path}"):
             return self._store.map(path)
+
+    def mapped_bytes(self, path: str) -> int | None:
+        return self._store.mapped_bytes(path)
 
     def release(self, buffer: pa.Buffer) -> None:
         self._store.release(buffer)

@@ -73,9 +73,9 @@ def test_what_writers_make_has_a_name_of_theirs(table: Table) -> None:
         "notes.txt",
         "report.arrow",
         "0123456789abcdef.arrow",
-        f"{uuid.uuid4()}.arrow",
-        f"{uuid.uuid4().hex}.arrow.bak",
-        f"{uuid.uuid4().hex.upper()}G.arrow",
+        "01234567-89ab-cdef-0123-456789abcdef.arrow",
+        "0123456789abcdef0123456789abcdef.arrow.bak",
+        "0123456789ABCDEF0123456789ABCDEF.arrow",
         ".tmp-of-mine",
     ],
 )
@@ -174,6 +174,7 @@ def test_a_file_from_the_future_makes_nothing_older(table: Table) -> None:
     data = folder_of(table) / "data"
     waiting = data / f"{uuid.uuid4().hex}.arrow"
     waiting.write_text("staged")
+    age(data, days=0.1)
     strange = data / "from_the_future"
     strange.write_text("")
     late_s = strange.stat().st_mtime + 30 * DAY_S
