@@ -139,17 +139,22 @@ MESSAGE = (
 
 def change(op: str, before: Row | None, after: Row | None, lsn: int) -> bytes:
     message = {"before": before, "after": after, "op": op, "source": {"lsn": lsn}, "ts_ms": 0}
-    return json.dumps({"schema": {}, "payload": message}).encode()
+    return json.dumps({"schema": None, "payload": message}).encode()
 
 
 def parsed(rows: DataFrame) -> DataFrame:
-    """Parse the values of Debezium's messages as its users do."""
+    """Parse the values of Debezium's messages, and leave those out that have none."""
     message = F.from_json(F.col("value").cast("string"), MESSAGE)
-    return rows.select(message.alias("message")).select("message.*")
+    return rows.where("value IS NOT NULL").select(message.alias("message")).select("message.*")
 
 
-def test_debezium_messages_parsed_by_from_json(
-    spark: SparkSession, feed: Feed, path: Path, checkpoint: Path
+CHANGES = {"envelope": "debezium", "keys": "id", "sequenceBy": "source.lsn"}
+RECORDS = {**CHANGES, "valueFormat": "json", "valueSchema": "id BIGINT, name STRING"}
+
+
+@pytest.mark.parametrize("form", ["records", "parsed by from_json"])
+def test_messages_of_debezium(
+    spark: SparkSession, feed: Feed, path: Path, checkpoint: Path, form: str
 ) -> None:
     one, two = {"id": 1, "name": "a"}, {"id": 2, "name": "b"}
     renamed, moved = {"id": 1, "name": "c"}, {"id": 5, "name": "b"}
@@ -162,12 +167,28 @@ def test_debezium_messages_parsed_by_from_json(
             [(None, change("c", None, one, 6)), (None, change("u", None, renamed, 2))],
         )
     )
-    stream = parsed(feed.stream(spark)).repartition(3, F.rand())
-    options = {"envelope": "debezium", "keys": "id", "sequenceBy": "source.lsn"}
-    drain(upserts(stream, path, checkpoint, **options))
+    stream = feed.stream(spark).repartition(3, F.rand())
+    if form == "records":
+        drain(upserts(stream, path, checkpoint, **RECORDS))
+    else:
+        drain(upserts(parsed(stream), path, checkpoint, **CHANGES))
     assert rows_of(path) == {(1,): ("a",), (5,): ("b",)}
     assert counters_of(path).rejected == 0
     assert_sound(path)
+
+
+def test_what_is_no_change_event_is_kept_apart_and_deletes_nothing(
+    spark: SparkSession, feed: Feed, path: Path, checkpoint: Path
+) -> None:
+    one = {"id": 1, "name": "a"}
+    name = json.dumps({"id": 1}).encode()
+    cut = change("u", one, {"id": 1, "name": "b"}, 2)[:-30]
+    feed.add(*batches([(name, change("c", None, one, 1))], [(name, cut), (name, b"\xff")]))
+    drain(upserts(feed.stream(spark), path, checkpoint, onError="quarantine", **RECORDS))
+    assert rows_of(path) == {(1,): ("a",)}
+    [error] = errors(spark, path)
+    assert bytes(error["_raw_key"]) == name
+    assert "the value is undecodable" in error["_reason"]
 
 
 def test_a_batch_of_change_events_with_a_truncate(spark: SparkSession, path: Path) -> None:

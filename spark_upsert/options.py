@@ -24,6 +24,8 @@ from spark_upsert.state.retention.leases import require_name
 from spark_upsert.state.retention.policy import LEASE_MS
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.upsert.changes import Deduplication
+from spark_upsert.upsert.envelopes.debezium.events import Truncates
+from spark_upsert.upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
 
 STORAGE_PREFIX = "storage."
 
@@ -44,16 +46,27 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "envelope": "What the rows are. `upsert`: plain columns. `debezium`: change events with "
     "`before`, `after` and `op`. `kafka`: records with bytes in `key` and `value`. Default "
     "`upsert`.",
-    "keyFormat": "With `envelope=kafka`: how keys are written: `json`, `avro`, `raw` (the bytes "
-    "are the value), or `json-confluent` and `avro-confluent` (behind Confluent's header of five "
-    "bytes).",
-    "keySchema": "With `envelope=kafka`: what keys hold. For `json`: columns as in `id BIGINT`, a "
+    "keyFormat": "With `envelope=kafka` or `debezium`: how keys are written: `json`, `avro`, `raw` "
+    "(the bytes are the value), or `json-confluent` and `avro-confluent` (behind Confluent's "
+    "header of five bytes).",
+    "keySchema": "What keys hold. For `json`: columns as in `id BIGINT`, a "
     "type alone for a plain value, or the JSON of a StructType. For `avro`: the writer's schema. "
     "For `raw`: `BINARY` (the default) or `STRING`, with a name before it or not.",
     "keySchemaId": "With a Confluent format: the only schema id that keys may have. Default: any.",
-    "valueFormat": "The same as `keyFormat`, for values.",
-    "valueSchema": "The same as `keySchema`, for values.",
+    "valueFormat": "The same as `keyFormat`, for values. With `envelope=debezium`: `json` or "
+    "`json-confluent`, and the default of `keyFormat`; without it, the rows are events that are "
+    "structs already.",
+    "valueSchema": "The same as `keySchema`, for values. With `envelope=debezium` and `json`: the "
+    "columns of a row, as in `id BIGINT, name STRING`.",
     "valueSchemaId": "The same as `keySchemaId`, for values.",
+    "timeUnit": "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
+    "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 texts.",
+    "timeUnit.<column>": "The same for one column, be it TIMESTAMP or TIMESTAMP_NTZ.",
+    "decimalHandling": "With `envelope=debezium` and JSON without schemas: how DECIMAL columns are "
+    "written, as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
+    "`string` or `double`. Required if there are any.",
+    "onTruncate": "With `envelope=debezium`: what becomes of a truncate (`op` = `t`). `error`: "
+    "`onError` decides. `ignore`: a warning in the log; the rows stay. Default `error`.",
     "onError": "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a "
     "value that cannot be decoded is a row with an error. `quarantine`: the row is kept apart "
     "until a later row of its key clears it. Fixed by the first write. Default `fail`.",
@@ -285,6 +298,9 @@ class EnvelopeOptions:
     schema_ids: Mapping[str, int | None]
     """By ``key`` and ``value``."""
     nulls_as_deletes: bool
+    unsaid: Unsaid
+    """What messages of Debezium without a schema leave open."""
+    truncates: Truncates
 
     @classmethod
     def parse(cls, options: Options) -> EnvelopeOptions:
@@ -292,12 +308,28 @@ class EnvelopeOptions:
         kind = _choice(options, "envelope", EnvelopeKind) or EnvelopeKind.UPSERT
         sides = ("key", "value")
         names = [f"{side}{what}" for side in sides for what in ("Format", "Schema", "SchemaId")]
-        if kind is not EnvelopeKind.KAFKA:
+        if kind is EnvelopeKind.UPSERT:
             for name in names:
                 options.refuse(
                     name,
                     f"has no meaning with the envelope '{kind.value}'",
-                    hint="add .option('envelope', 'kafka') for records of Kafka, or drop it.",
+                    hint="add .option('envelope', 'kafka') for records of Kafka, or 'debezium' for "
+                    "change events in them; or drop it.",
+                )
+        if kind is EnvelopeKind.DEBEZIUM and options.text("valueFormat") is None:
+            for name in (*names, "timeUnit", "decimalHandling"):
+                options.refuse(
+                    name,
+                    "says how Kafka's records are written, and 'valueFormat' is missing",
+                    hint="add 'valueFormat' and 'valueSchema' to read the columns 'key' and "
+                    "'value' of Kafka's records; drop it where the events are structs already.",
+                )
+        if kind is not EnvelopeKind.DEBEZIUM:
+            for name in ("timeUnit", "decimalHandling", "onTruncate"):
+                options.refuse(
+                    name,
+                    f"has no meaning with the envelope '{kind.value}'",
+                    hint="add .option('envelope', 'debezium') for change events, or drop it.",
                 )
         if kind is not EnvelopeKind.UPSERT:
             for name in ("applyAsDeletes", "nullsAsDeletes"):
@@ -311,6 +343,8 @@ class EnvelopeOptions:
             payloads={name: options.text(name) for name in names if not name.endswith("Id")},
             schema_ids={side: options.number(f"{side}SchemaId") for side in sides},
             nulls_as_deletes=options.flag("nullsAsDeletes"),
+            unsaid=_unsaid(options),
+            truncates=_choice(options, "onTruncate", Truncates) or Truncates.ERROR,
         )
 
 
@@ -330,12 +364,23 @@ _Member = TypeVar("_Member", bound=Enum)
 
 def _choice(options: Options, name: str, members: type[_Member]) -> _Member | None:
     value = options.text(name)
-    if value is None:
-        return None
+    return None if value is None else _member(name, value, members)
+
+
+def _member(name: str, value: str, members: type[_Member]) -> _Member:
     for member in members:
         if member.value == value.lower():
             return member
     raise OptionError.not_one_of(name, value, [str(member.value) for member in members])
+
+
+def _unsaid(options: Options) -> Unsaid:
+    units = options.by_column("timeUnit.<column>")
+    return Unsaid(
+        unit=_choice(options, "timeUnit", TimeUnit),
+        units={name.lower(): _member("timeUnit", text, TimeUnit) for name, text in units.items()},
+        decimals=_choice(options, "decimalHandling", DecimalForm),
+    )
 
 
 def _on_error(options: Options) -> ErrorPolicy | None:

@@ -9,7 +9,7 @@ a row whose            fail    inline    quarantine: an error entry
 key is null            fails   fails     of the one identity of all null keys
 key is undecodable     fails   fails     of the bytes of the key
 order key is null      fails   fails     of the key; it is before all other entries
-value is undecodable   fails   a row     of the key
+value is undecodable   fails   a row     of the key; if the order key is in it, as above
 =====================  ======  ========  ==========================================
 
 A row that is at once a delete has no value to be wrong. In a quarantine a delete of a null
@@ -108,6 +108,8 @@ class Decoded:
     """The keys as they came, as binary."""
     ignores_null_deletes: bool = False
     """Whether a delete of a null key is harmless under any policy."""
+    hint: str = ""
+    """What to do about bad values and keys, if it is not what is usual."""
 
 
 class _Fault(IntEnum):
@@ -116,15 +118,19 @@ class _Fault(IntEnum):
     NONE = 0
     NULL_KEY = 1
     BAD_KEY = 2
-    NULL_ORDER = 3
-    BAD_VALUE = 4
+    LOST = 3
+    """The value could not be decoded, and the order key is in it."""
+    NULL_ORDER = 4
+    BAD_VALUE = 5
 
 
 _HINTS = {
     _Fault.NULL_KEY: "drop such rows before the write, or choose other 'keys'",
     _Fault.BAD_KEY: "correct what writes the keys, or the declared 'keyFormat' and 'keySchema'",
     _Fault.NULL_ORDER: "drop such rows before the write, or fill the column",
-    _Fault.BAD_VALUE: "correct what writes the values, or their declared format",
+    **dict.fromkeys(
+        (_Fault.LOST, _Fault.BAD_VALUE), "correct what writes the values, or their declared format"
+    ),
 }
 
 
@@ -219,14 +225,13 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
     note(_Fault.NULL_KEY, is_null_key, f"the key {names} is null")
     if decoded.bad_keys is not None:
         note(_Fault.BAD_KEY, is_bad_key, decoded.bad_keys)
+    is_bad = _valid(decoded.bad_values, count) & ~decoded.tombstones
     for own, column in zip(schema.order, decoded.order, strict=True):
-        note(
-            _Fault.NULL_ORDER,
-            ~_valid(column, count),
-            f"the sequenceBy column '{own.name}' is null",
-        )
+        is_null = ~_valid(column, count)
+        if decoded.bad_values is not None:
+            note(_Fault.LOST, is_null & is_bad, decoded.bad_values)
+        note(_Fault.NULL_ORDER, is_null, f"the sequenceBy column '{own.name}' is null")
     if decoded.bad_values is not None:
-        is_bad = _valid(decoded.bad_values, count) & ~decoded.tombstones
         note(_Fault.BAD_VALUE, is_bad, decoded.bad_values)
     return _Faults(kinds, reasons)
 
@@ -257,11 +262,13 @@ def _require_covered(
         where = [f"key {_excerpt(decoded.raw_keys[first])}"]
     raw = decoded.raw_values(rows[:1])[0]
     where.append(f"value {_excerpt(raw)}")
+    is_ours = kind in (_Fault.NULL_KEY, _Fault.NULL_ORDER)
+    hint = _HINTS[kind] if is_ours else decoded.hint or _HINTS[kind]
     policies = "onError=inline covers values only; " if covered else ""
     raise DataError(
         f"{reason} in {int(alike.sum())} of {len(fatal)} rows of a batch "
         f"(for example {', '.join(where)}){more}. Nothing was committed.",
-        hint=f"{_HINTS[kind]}; {policies}a new table made with .option('onError', 'quarantine') "
+        hint=f"{hint}; {policies}a new table made with .option('onError', 'quarantine') "
         "keeps such rows apart and goes on.",
         reason=reason,
     )

@@ -7,9 +7,11 @@ from typing import assert_never
 import pyarrow as pa
 
 from spark_upsert.options import EnvelopeKind, EnvelopeOptions
-from spark_upsert.upsert.envelopes.debezium import DebeziumForm
+from spark_upsert.upsert.envelopes.debezium.parsed import ParsedForm
+from spark_upsert.upsert.envelopes.debezium.records import record_form
 from spark_upsert.upsert.envelopes.form import Form, UpsertForm
-from spark_upsert.upsert.envelopes.kafka import KafkaForm, decoder_of
+from spark_upsert.upsert.envelopes.formats import Written
+from spark_upsert.upsert.envelopes.kafka import KafkaForm
 
 
 def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
@@ -33,11 +35,15 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
             return UpsertForm(
                 others=rows, deletes=deletes, nulls_as_deletes=options.nulls_as_deletes
             )
+        case EnvelopeKind.DEBEZIUM if options.payloads["valueFormat"] is None:
+            return ParsedForm(rows, options.truncates)
         case EnvelopeKind.DEBEZIUM:
-            return DebeziumForm(rows)
+            return record_form(
+                rows, options.payloads, options.schema_ids, options.unsaid, options.truncates
+            )
         case EnvelopeKind.KAFKA:
             key, value = (
-                decoder_of(side, options.payloads, options.schema_ids[side])
+                Written.parse(side, options.payloads, options.schema_ids).decoder()
                 for side in ("key", "value")
             )
             return KafkaForm(rows, key, value)

@@ -34,62 +34,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.errors import SchemaError
 from spark_upsert.names import find_column
 from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.upsert.commands import Decoded, to_commands
 from spark_upsert.upsert.envelopes.form import Path, at_path, dotted, order_names
-from spark_upsert.upsert.payloads.avro import parse_avro
-from spark_upsert.upsert.payloads.confluent import ConfluentDecoder
-from spark_upsert.upsert.payloads.ddl import parse_schema
 from spark_upsert.upsert.payloads.decoder import Decoder, Payloads
-from spark_upsert.upsert.payloads.json_text import JsonDecoder
-from spark_upsert.upsert.payloads.raw import RawDecoder
 
 _KEY, _VALUE = "key", "value"
 _ORDER = ("partition", "offset")
-
-FORMATS = ("json", "avro", "raw", "json-confluent", "avro-confluent")
-"""How a payload may be written; the latter two behind Confluent's header."""
-
-
-def decoder_of(side: str, given: Mapping[str, str | None], schema_id: int | None) -> Decoder:
-    """Return the decoder of one side of the records.
-
-    Parameters
-    ----------
-    side : {"key", "value"}
-    given : mapping of str to str or None
-        The options ``<side>Format`` and ``<side>Schema``.
-    schema_id : int or None
-        The option ``<side>SchemaId``.
-    """
-    format_option, schema_option = f"{side}Format", f"{side}Schema"
-    name = given[format_option]
-    if name is None:
-        raise OptionError.missing(format_option, f"one of {', '.join(FORMATS)}")
-    folded = name.lower()
-    if folded not in FORMATS:
-        raise OptionError.invalid(format_option, name, f"one of {', '.join(FORMATS)}")
-    format_, _, header = folded.partition("-")
-    text = given[schema_option]
-    if text is None and format_ != "raw":
-        raise OptionError.missing(
-            schema_option, f"what the {side}s hold, for {format_option}={name}"
-        )
-    if schema_id is not None and not header:
-        raise OptionError(
-            f"option '{side}SchemaId' has no meaning with {format_option}={name}.",
-            hint=f"use {format_option}={name}-confluent, or drop the option.",
-            option=f"{side}SchemaId",
-        )
-    decoder: Decoder
-    if format_ == "avro":
-        decoder = parse_avro(schema_option, str(text), bare_name=side)
-    else:
-        fields, is_bare = parse_schema(schema_option, text or "BINARY", bare_name=side)
-        decoder = RawDecoder(fields) if format_ == "raw" else JsonDecoder(fields, is_bare)
-    return ConfluentDecoder(decoder, schema_id) if header else decoder
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The ``debezium`` envelope: change events, parsed already or in Kafka's records."""

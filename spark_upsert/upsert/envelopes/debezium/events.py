@@ -1,0 +1,323 @@
+"""What change events mean: the rules of the ``debezium`` envelope.
+
+=========  ==========================================================================
+``after``  struct: the row behind the change; its fields are the columns of the table
+``before`` struct, optional: the row before it, or as much of it as the database gives
+``op``     ``c`` create, ``u`` update, ``r`` snapshot read: a put, with ``after``;
+           ``d``: a delete, without ``after``
+others     whatever orders the changes, such as ``source.lsn``
+=========  ==========================================================================
+
+Anything else is an error and goes to the table's error policy: an event without ``op`` or of
+another one, a put without ``after``, a delete with ``after`` or without a key, a payload that
+could not be read. **What is broken never deletes**: a delete is an event that says so in two
+places, or a record of Kafka without a value.
+
+The key is that in ``after``, else in ``before``, else apart from the event: in the record's key.
+An update whose key differs from that in ``before`` is two commands: a delete of the old key,
+then a put of the new one.
+
+A truncate (``t``) is of no key. It is an error, or ignored if an option says so.
+
+Source: Debezium's change event format, and Materialize's ``ENVELOPE DEBEZIUM``, which refuses
+truncates likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.schema import TableSchema
+from spark_upsert.state.run import Positions
+from spark_upsert.upsert.commands import Decoded, Mask, to_commands
+from spark_upsert.upsert.envelopes.form import Path, at_path
+from spark_upsert.words import equal_rows
+
+_logger = logging.getLogger(__name__)
+
+BEFORE, AFTER, OP = "before", "after", "op"
+
+_HINT = (
+    "correct what writes the events or what is declared of them: 'valueFormat', 'valueSchema' and, "
+    "for messages without a schema, 'timeUnit' and 'decimalHandling'; rows that are no change "
+    "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=ignore' passes over truncates"
+)
+
+_NO_REASON = pa.scalar(None, pa.string())
+
+_PUTS = ("c", "r", "u")
+_DELETE, _TRUNCATE = "d", "t"
+
+
+class Truncates(Enum):
+    """What becomes of an event that empties the table."""
+
+    ERROR = "error"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """Events of n rows. Arrays are of length n."""
+
+    batch: pa.RecordBatch
+    """The rows with events as structs."""
+    raw_values: Callable[[Positions], pa.Array]
+    """As in `Decoded`."""
+    keys: Callable[[Mask], Keys]
+    """Gives the keys that stand apart from the events, of some rows."""
+    tombstones: Mask
+    """The records without a value: they delete their key, and are no events."""
+    reasons: pa.Array | None = None
+    """Why an event could not be read, as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Keys that stand apart from the events."""
+
+    columns: dict[str, pa.Array]
+    """The key columns; null where there is none."""
+    reasons: pa.Array | None = None
+    """Why a key could not be decoded, as text."""
+    raw: pa.Array | None = None
+    """The keys of all rows as they came, as binary."""
+
+
+class Reader(Protocol):
+    """Finds the events in rows. Travels to the tasks by pickle."""
+
+    def read(self, batch: pa.RecordBatch) -> Read:
+        """Return the events of a batch."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebeziumEnvelope:
+    """Turns change events into commands: one each, two where a row moves to another key."""
+
+    schema: TableSchema
+    reader: Reader
+    event: Path
+    """Where the event stands in what the reader gives."""
+    before: str | None
+    after: str
+    op: str
+    columns: dict[str, Path]
+    """For each column of the table that events have, where it is."""
+    order: tuple[Path, ...]
+    own_order: dict[str, Path]
+    truncates: Truncates = Truncates.ERROR
+
+    def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of a batch, in its order (`Envelope.commands`)."""
+        read = self.reader.read(batch)
+        after, op = self._part(read, self.after), self._part(read, self.op)
+        before = None if self.before is None else self._part(read, self.before)
+        has_after = _mask(after.is_valid())
+        old_keys = self._keys_in(before, batch.num_rows)
+        in_before = _any_valid(old_keys)
+        apart = read.keys(~(has_after | in_before))
+        columns = {own: _column(read.batch, path) for own, path in self.columns.items()}
+        columns |= self._keys(self._keys_in(after, batch.num_rows), old_keys, apart, has_after)
+        has_key = _any_valid({key: columns[key] for key in self.schema.keys})
+
+        is_nothing = self._ignored(op)
+        if self._is_ordered_by_events and not self.schema.has_quarantine:
+            is_nothing |= read.tombstones
+        reasons = _first(read.reasons, _faults(op, has_after, has_key, apart.reasons))
+        reasons = pc.if_else(pa.array(read.tombstones | is_nothing), None, reasons)
+        is_bad = _mask(reasons.is_valid())
+        is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~is_bad
+        decoded = Decoded(
+            columns=columns,
+            order=[_column(read.batch, path) for path in self.order],
+            own_order={n: _column(read.batch, path) for n, path in self.own_order.items()},
+            tombstones=is_delete | read.tombstones,
+            bad_values=reasons,
+            # Without a key there is nothing that an inline error could stand at.
+            bad_keys=_first(
+                pc.if_else(pa.array(has_key), _NO_REASON, reasons),
+                pc.if_else(
+                    pa.array(read.tombstones), _first(apart.reasons, _NO_REASON), _NO_REASON
+                ),
+            ),
+            raw_keys=apart.raw,
+            ignores_null_deletes=True,
+            raw_values=read.raw_values,
+            hint=_HINT,
+        )
+        if apart.raw is not None and self._is_ordered_by_events and self.schema.has_quarantine:
+            decoded = self._by_raw_key(decoded)
+        moved = self._moved(columns, old_keys, has_after) & ~is_bad & ~is_delete
+        return to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
+
+    def _by_raw_key(self, decoded: Decoded) -> Decoded:
+        """Put rows of no order at the bytes of their key, apart from the key itself.
+
+        An error of unknown order would be older than anything that its key holds, and so would
+        not be seen. At the bytes of the key nothing is but such errors; a record without a value
+        takes them away.
+        """
+        unordered = ~np.logical_and.reduce([_mask(column.is_valid()) for column in decoded.order])
+        names = ", ".join(f"'{field.name}'" for field in self.schema.order)
+        reasons = _first(
+            decoded.bad_keys,
+            decoded.bad_values,
+            f"the sequenceBy column {names} is null",
+        )
+        where = pa.array(unordered)
+        return replace(
+            decoded,
+            columns={
+                name: pc.if_else(where, None, column) if name in self.schema.keys else column
+                for name, column in decoded.columns.items()
+            },
+            bad_keys=pc.if_else(where, reasons, decoded.bad_keys),
+        )
+
+    def _part(self, read: Read, name: str) -> pa.Array:
+        return _column(read.batch, (*self.event, name))
+
+    @property
+    def _is_ordered_by_events(self) -> bool:
+        """Whether a record without a value has no order."""
+        return any(path[: len(self.event)] == self.event for path in self.order)
+
+    def _ignored(self, op: pa.Array) -> Mask:
+        """Return the truncates that are to change nothing; says that there are some."""
+        if self.truncates is Truncates.ERROR:
+            return np.zeros(len(op), dtype=np.bool_)
+        found = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
+        if found.any():
+            _logger.warning(
+                "event=truncates_ignored count=%d: rows that the source no longer has stay in the "
+                "table (onTruncate=ignore)",
+                int(found.sum()),
+            )
+        return found
+
+    def _keys_in(self, row: pa.Array | None, count: int) -> dict[str, pa.Array]:
+        """Return the key columns of ``before`` or ``after``; null where it has none."""
+        found = {}
+        for key in self.schema.keys:
+            name = self.columns[key][-1]
+            own = self.schema.columns.field(key).type
+            has = row is not None and row.type.get_field_index(name) >= 0
+            found[key] = at_path(row, (name,)).cast(own) if has else pa.nulls(count, own)
+        return found
+
+    def _keys(
+        self,
+        new: dict[str, pa.Array],
+        old: dict[str, pa.Array],
+        apart: Keys,
+        has_after: Mask,
+    ) -> dict[str, pa.Array]:
+        """Return the key of each event, whole from one place."""
+        in_before = pa.array(_any_valid(old))
+        return {
+            key: pc.if_else(
+                pa.array(has_after),
+                new[key],
+                pc.if_else(in_before, old[key], _cast(apart.columns.get(key), old[key])),
+            )
+            for key in self.schema.keys
+        }
+
+    def _moved(
+        self, columns: dict[str, pa.Array], old_keys: dict[str, pa.Array], has_after: Mask
+    ) -> Mask:
+        """Return which events take a row from one key to another."""
+        names = self.schema.keys
+        same = equal_rows([columns[n] for n in names], [old_keys[n] for n in names])
+        return has_after & _any_valid(old_keys) & ~same
+
+
+def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array | None) -> pa.Array:
+    """Return why an event cannot be applied, null where it can."""
+    is_put = pc.is_in(op, pa.array(_PUTS))
+    is_delete = pc.equal(op, _DELETE).fill_null(False)
+    after, key = pa.array(has_after), pa.array(has_key)
+    named = pc.binary_join_element_wise("op '", op, "'", "")
+    no_key: pa.Array | str = "op 'd' has no key in 'before', nor is there one beside the event"
+    if key_reasons is not None:
+        undecodable = pc.binary_join_element_wise("op 'd', and ", key_reasons, "")
+        no_key = pc.coalesce(undecodable, no_key)
+    return pc.case_when(
+        pc.make_struct(
+            op.is_null(),
+            pc.equal(op, _TRUNCATE),
+            pc.invert(pc.or_(is_put, is_delete)),
+            pc.and_not(is_put, after),
+            pc.and_(is_delete, after),
+            pc.and_not(is_delete, key),
+        ),
+        "the event has no 'op'",
+        "op 't' (truncate) is not supported",
+        pc.binary_join_element_wise(named, " is not one of c, r, u, d", ""),
+        pc.binary_join_element_wise(named, " has no 'after'", ""),
+        "op 'd' has an 'after'",
+        no_key,
+        _NO_REASON,
+    )
+
+
+def _first(*reasons: pa.Array | str | None) -> pa.Array:
+    return pc.coalesce(*(given for given in reasons if given is not None))
+
+
+def _repeated(
+    decoded: Decoded, is_nothing: Mask, moved: Mask, old_keys: dict[str, pa.Array]
+) -> Decoded:
+    """Drop what is nothing, and put a delete of the old key before each event that leaves it."""
+    if not (is_nothing.any() or moved.any()):
+        return decoded
+    counts = np.where(is_nothing, 0, 1 + moved)
+    rows = np.repeat(np.arange(len(moved)), counts)
+    is_old = np.zeros(len(rows), dtype=np.bool_)
+    is_old[(np.cumsum(counts) - counts)[moved]] = True
+    places, old = pa.array(rows), pa.array(is_old)
+    columns = {
+        name: pc.if_else(old, old_keys[name].take(places), column.take(places))
+        if name in old_keys
+        else column.take(pa.array(rows, mask=is_old))
+        for name, column in decoded.columns.items()
+    }
+    assert decoded.bad_values is not None
+    assert decoded.bad_keys is not None
+    return replace(
+        decoded,
+        columns=columns,
+        order=[column.take(places) for column in decoded.order],
+        own_order={name: column.take(places) for name, column in decoded.own_order.items()},
+        tombstones=decoded.tombstones[rows] | is_old,
+        bad_values=decoded.bad_values.take(places),
+        bad_keys=decoded.bad_keys.take(places),
+        raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(places),
+        raw_values=lambda chosen: decoded.raw_values(rows[chosen]),
+    )
+
+
+def _cast(column: pa.Array | None, like: pa.Array) -> pa.Array:
+    return pa.nulls(len(like), like.type) if column is None else column.cast(like.type)
+
+
+def _any_valid(columns: dict[str, pa.Array]) -> Mask:
+    return np.logical_or.reduce([_mask(column.is_valid()) for column in columns.values()])
+
+
+def _column(batch: pa.RecordBatch, path: Path) -> pa.Array:
+    return at_path(batch.column(path[0]), path[1:])
+
+
+def _mask(values: pa.Array) -> Mask:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -1,0 +1,300 @@
+"""Change events in Kafka's records: the columns ``key`` and ``value`` as bytes.
+
+What was written is read here, so that a record without a value, which says that its key is
+deleted, is told from bytes that are no event.
+
+The table's columns are those of a row (``before`` and ``after``). Beside them stand the fields
+that Debezium's connectors give with each change (`EVENT_FIELDS`), and the columns of the record.
+Only what is asked for is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.names import find_column
+from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.upsert.envelopes.debezium.events import (
+    AFTER,
+    BEFORE,
+    OP,
+    DebeziumEnvelope,
+    Keys,
+    Read,
+    Truncates,
+)
+from spark_upsert.upsert.envelopes.form import Path, dotted, order_names
+from spark_upsert.upsert.envelopes.formats import JSON, Written
+from spark_upsert.upsert.payloads.connect import Unsaid
+from spark_upsert.upsert.payloads.connect_json import ConnectJsonDecoder
+from spark_upsert.upsert.payloads.ddl import parse_schema
+from spark_upsert.upsert.payloads.decoder import Decoder
+
+KEY, VALUE = "key", "value"
+_ORDER = ("partition", "offset")
+
+_TIMES = {"ts_ms": pa.int64(), "ts_us": pa.int64(), "ts_ns": pa.int64()}
+
+EVENT_FIELDS = pa.schema(
+    {
+        OP: pa.string(),
+        **_TIMES,
+        "source": pa.struct(
+            {
+                **dict.fromkeys(("connector", "name", "version", "db", "schema"), pa.string()),
+                **dict.fromkeys(("table", "snapshot", "sequence"), pa.string()),
+                **_TIMES,
+                # PostgreSQL.
+                **dict.fromkeys(("lsn", "txId", "xmin"), pa.int64()),
+                # MySQL and MariaDB.
+                **dict.fromkeys(("server_id", "pos", "row", "thread"), pa.int64()),
+                **dict.fromkeys(("file", "gtid", "query"), pa.string()),
+                # SQL Server.
+                **dict.fromkeys(("change_lsn", "commit_lsn"), pa.string()),
+                "event_serial_no": pa.int64(),
+            }
+        ),
+        "transaction": pa.struct(
+            {
+                "id": pa.string(),
+                "total_order": pa.int64(),
+                "data_collection_order": pa.int64(),
+            }
+        ),
+    }
+)
+"""What an event has beside the rows. Oracle's numbers of changes are texts, which do not compare
+as numbers do; its topics are ordered by their offsets."""
+
+_FORMATS = (JSON, "json-confluent")
+
+MakeDecoder = Callable[[pa.Schema], Decoder]
+"""Returns the decoder of some fields."""
+
+
+def record_form(
+    rows: pa.Schema,
+    given: Mapping[str, str | None],
+    schema_ids: Mapping[str, int | None],
+    unsaid: Unsaid,
+    truncates: Truncates,
+) -> RecordForm:
+    """Return the form of records whose options are given (`Written.parse`)."""
+    value = Written.parse(VALUE, given, schema_ids, formats=_FORMATS)
+    key = Written.parse(KEY, given, schema_ids, default=value.name)
+    image, is_plain = parse_schema(value.option, value.require_text(), bare_name=VALUE)
+    if is_plain:
+        raise OptionError.invalid(
+            value.option, str(value.text), "the columns of a row, such as 'id BIGINT, name STRING'"
+        )
+
+    def values(event: pa.Schema) -> Decoder:
+        return value.behind_header(ConnectJsonDecoder(event, unsaid, (BEFORE, AFTER)))
+
+    def keys(columns: pa.Schema) -> Decoder:
+        if key.format != JSON:
+            return key.decoder()
+        if key.text is not None:
+            fields, is_bare = parse_schema(key.option, key.text, bare_name=KEY)
+            if is_bare:
+                return key.decoder()
+            columns = fields
+        return key.behind_header(ConnectJsonDecoder(columns, unsaid))
+
+    return RecordForm(rows, image, keys, values, truncates)
+
+
+@dataclass(frozen=True)
+class RecordForm:
+    """Records of Kafka whose values are change events.
+
+    Parameters
+    ----------
+    rows : pyarrow.Schema
+        The columns of the records.
+    image : pyarrow.Schema
+        The columns of ``before`` and ``after``.
+    make_keys : callable
+        Takes the key columns.
+    make_values : callable
+        Takes the fields of the event that are asked for.
+    truncates : Truncates
+
+    Raises
+    ------
+    SchemaError
+        The records lack a column.
+    """
+
+    rows: pa.Schema
+    image: pa.Schema
+    make_keys: MakeDecoder
+    make_values: MakeDecoder
+    truncates: Truncates
+    keys: tuple[str, ...] = ()
+    scope: Scope = Scope.EPOCH
+
+    def __post_init__(self) -> None:
+        for name in (KEY, VALUE):
+            type_ = self.rows.field(self._name(name)).type
+            if type_ not in (pa.binary(), pa.string()):
+                raise SchemaError(
+                    f"the column '{name}' of Kafka's records must be binary, found {type_}.",
+                    hint="write the rows of spark.readStream.format('kafka') as they come; for "
+                    "events that are parsed already, drop 'valueFormat'.",
+                    column=name,
+                )
+
+    def _name(self, name: str) -> str:
+        return find_column(name, self.rows.names, role="column of Kafka's records")
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The columns of a row image."""
+        return pa.schema([field.with_nullable(True) for field in self.image])
+
+    @property
+    def others(self) -> pa.Schema:
+        """The fields of the event beside the rows, and the columns of the record."""
+        return self.orders
+
+    @cached_property
+    def orders(self) -> pa.Schema:
+        """The same."""
+        event = dotted(EVENT_FIELDS)
+        taken = {field.name for field in event} | {self._name(VALUE)}
+        return pa.schema([*event, *(field for field in self.rows if field.name not in taken)])
+
+    @property
+    def sequence_by(self) -> tuple[str, ...]:
+        """Partition and offset, if the rows have them."""
+        names = {name.lower() for name in self.rows.names}
+        return _ORDER if names.issuperset(_ORDER) else ()
+
+    def require_keys(self, keys: Sequence[str]) -> None:
+        """Accept any column of a row."""
+
+    def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
+        """Return the envelope for a table."""
+        own = schema.columns.names
+        value = self._name(VALUE)
+        of_event = {field.name for field in dotted(EVENT_FIELDS)}
+
+        def path(name: str) -> Path:
+            return (value, *name.split(".")) if name in of_event else (name,)
+
+        order = tuple(path(name) for name in order_names(schema, self.orders))
+        own_order = {c: path(source) for c, source in schema.engine.column_order.items()}
+        images = {name for name in columns.names if name in self.image.names}
+        stored = {
+            find_column(name, own, role="column"): (value, AFTER, name)
+            if name in images
+            else path(name)
+            for name in columns.names
+        }
+        asked = {p for p in (*order, *own_order.values(), *stored.values()) if p[0] == value}
+        key_fields = [self.columns.field(stored[key][-1]) for key in schema.keys]
+        return DebeziumEnvelope(
+            schema=schema,
+            reader=_RecordReader(
+                key_name=self._name(KEY),
+                value_name=value,
+                value=self.make_values(_event(self.columns, images, {p[1:] for p in asked})),
+                key=self.make_keys(pa.schema(key_fields)),
+                key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
+                required=tuple(
+                    field.name
+                    for field in self.image
+                    if field.name in images and not field.nullable
+                ),
+            ),
+            event=(value,),
+            before=BEFORE,
+            after=AFTER,
+            op=OP,
+            columns=stored,
+            order=order,
+            own_order=own_order,
+            truncates=self.truncates,
+        )
+
+
+def _event(image: pa.Schema, images: set[str], asked: set[Path]) -> pa.Schema:
+    """Return the fields of the event that are to be read."""
+    row = pa.struct([field for field in image if field.name in images])
+    fields = [pa.field(BEFORE, row), pa.field(AFTER, row)]
+    for field in EVENT_FIELDS:
+        if pa.types.is_struct(field.type):
+            inside = [part for part in field.type.fields if (field.name, part.name) in asked]
+            if inside:
+                fields.append(pa.field(field.name, pa.struct(inside)))
+        elif field.name == OP or (field.name,) in asked:
+            fields.append(field)
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordReader:
+    """Decodes the values of records, and of the keys those that events lack."""
+
+    key_name: str
+    value_name: str
+    value: Decoder
+    key: Decoder
+    key_fields: dict[str, str]
+    """For each key column of the table, its name in a row."""
+    required: tuple[str, ...]
+    """The columns that are declared NOT NULL."""
+
+    def read(self, batch: pa.RecordBatch) -> Read:
+        """Return the events of a batch."""
+        raw_keys, raw_values = (
+            batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
+        )
+        values = self.value.decode(raw_values)
+        fields = [field.with_nullable(True) for field in self.value.fields]
+        events = pa.StructArray.from_arrays(list(values.columns), fields=fields)
+        arrays = [events if n == self.value_name else batch.column(n) for n in batch.schema.names]
+        reasons = values.reasons
+        after = pc.struct_field(events, [events.type.get_field_index(AFTER)])
+        for name in self.required:
+            column = pc.struct_field(after, [after.type.get_field_index(name)])
+            lacks = pc.and_(after.is_valid(), column.is_null())
+            why = pc.if_else(lacks, f"'{AFTER}.{name}' is null, and declared NOT NULL", None)
+            reasons = why if reasons is None else pc.coalesce(reasons, why)
+        return Read(
+            batch=pa.RecordBatch.from_arrays(arrays, names=batch.schema.names),
+            raw_values=lambda rows: raw_values.take(pa.array(rows)),
+            keys=lambda where: self._keys(pc.if_else(pa.array(where), raw_keys, None), raw_keys),
+            tombstones=np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False)),
+            reasons=None
+            if reasons is None
+            else pc.binary_join_element_wise("the value is undecodable: ", reasons, ""),
+        )
+
+    def _keys(self, wanted: pa.Array, raw: pa.Array) -> Keys:
+        found = self.key.decode(wanted)
+        by_name = dict(zip(self.key.fields.names, found.columns, strict=True))
+        if len(by_name) == 1 == len(self.key_fields):
+            # A key that is a plain value has no name that could matter.
+            by_name = dict(zip(self.key_fields.values(), by_name.values(), strict=True))
+        columns = {own: by_name[name] for own, name in self.key_fields.items() if name in by_name}
+        holds = [column.is_valid() for column in columns.values()]
+        is_empty = wanted.is_valid()
+        for valid in holds:
+            is_empty = pc.and_not(is_empty, valid)
+        reasons = pc.if_else(is_empty, f"it lacks {', '.join(self.key_fields.values())}", None)
+        if found.reasons is not None:
+            reasons = pc.coalesce(found.reasons, reasons)
+        return Keys(
+            columns=columns,
+            reasons=pc.binary_join_element_wise("the key is undecodable: ", reasons, ""),
+            raw=raw,
+        )

@@ -1,0 +1,361 @@
+"""The debezium envelope on Kafka's records: what messages of Debezium mean, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError
+from tests.support.envelopes import (
+    KAFKA,
+    assert_sound,
+    counters_of,
+    plan,
+    quarantine_of,
+    records,
+    rows_of,
+    write,
+)
+
+OPTIONS = {
+    "envelope": "debezium",
+    "valueFormat": "json",
+    "valueSchema": "id BIGINT, v STRING",
+    "keys": "id",
+    "sequenceBy": "source.lsn",
+}
+
+
+def image(number: int, text: str | None) -> dict[str, Any]:
+    return {"id": number, "v": text}
+
+
+def event(
+    op: str | None,
+    before: dict[str, Any] | None,
+    after: dict[str, Any] | None,
+    lsn: int | None,
+) -> dict[str, Any]:
+    """Return an event as the PostgreSQL connector (pgoutput) writes it without schemas."""
+    return {
+        "before": before,
+        "after": after,
+        "source": {
+            "version": "3.0.0.Final",
+            "connector": "postgresql",
+            "name": "shop",
+            "ts_ms": 1717000000123,
+            "snapshot": "false",
+            "db": "shop",
+            "sequence": '["24023119","24023128"]',
+            "ts_us": 1717000000123456,
+            "ts_ns": 1717000000123456000,
+            "schema": "public",
+            "table": "customers",
+            "txId": 755,
+            "lsn": lsn,
+            "xmin": None,
+        },
+        "transaction": None,
+        "op": op,
+        "ts_ms": 1717000000456,
+        "ts_us": 1717000000456789,
+        "ts_ns": 1717000000456789012,
+    }
+
+
+def member(field: str, type_: str, **more: Any) -> dict[str, Any]:
+    return {"type": type_, "optional": True, "field": field, **more}
+
+
+ROW = [member("id", "int64"), member("v", "string")]
+
+
+def schema_of(row: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return an event's schema as Connect's converter writes it."""
+    source = [member("lsn", "int64"), member("txId", "int64"), member("table", "string")]
+    return {
+        "type": "struct",
+        "fields": [
+            member("before", "struct", fields=row, name="shop.public.customers.Value"),
+            member("after", "struct", fields=row, name="shop.public.customers.Value"),
+            member(
+                "source", "struct", fields=source, name="io.debezium.connector.postgresql.Source"
+            ),
+            member("transaction", "struct", fields=[member("id", "string")], name="event.block"),
+            {"type": "string", "optional": False, "field": "op"},
+            member("ts_ms", "int64"),
+        ],
+        "optional": False,
+        "name": "shop.public.customers.Envelope",
+        "version": 2,
+    }
+
+
+def bare(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def wrapped(message: dict[str, Any], row: list[dict[str, Any]] = ROW) -> bytes:
+    return bare({"schema": schema_of(row), "payload": message})
+
+
+def key(number: int | None) -> bytes:
+    return bare({"id": number})
+
+
+def wrapped_key(number: int) -> bytes:
+    schema = {"type": "struct", "fields": [{"type": "int64", "optional": False, "field": "id"}]}
+    return bare({"schema": schema, "payload": {"id": number}})
+
+
+CREATE = event("c", None, image(1, "a"), 1)
+UPDATE = event("u", image(1, "a"), image(1, "b"), 2)
+DELETE = event("d", image(1, "a"), None, 2)
+
+Message = tuple[int, dict[str, Any] | None]
+"""The number in the record's key, and the event; None for a record without a value."""
+
+HISTORIES: dict[str, tuple[list[Message], dict[int, str | None]]] = {
+    "a create": ([(1, CREATE)], {1: "a"}),
+    "a snapshot read": ([(1, event("r", None, image(1, "a"), 1))], {1: "a"}),
+    "an update": ([(1, CREATE), (1, UPDATE)], {1: "b"}),
+    "an update without before": ([(1, CREATE), (1, event("u", None, image(1, "b"), 2))], {1: "b"}),
+    "an update to nulls": ([(1, CREATE), (1, event("u", None, image(1, None), 2))], {1: None}),
+    "a late update": ([(1, UPDATE), (1, CREATE)], {1: "b"}),
+    "a delete and its tombstone": ([(1, CREATE), (1, DELETE), (1, None)], {}),
+    "a delete of the replica identity": (
+        [(1, CREATE), (1, event("d", image(1, None), None, 2))],
+        {},
+    ),
+    "a delete that only the record's key names": (
+        [(1, CREATE), (1, event("d", None, None, 2))],
+        {},
+    ),
+    "a row that comes back before its tombstone is read": (
+        [(1, CREATE), (1, DELETE), (1, event("c", None, image(1, "z"), 3)), (1, None)],
+        {1: "z"},
+    ),
+    "a change of the key, as Debezium writes it": (
+        [(1, CREATE), (1, DELETE), (1, None), (2, event("c", None, image(2, "a"), 2))],
+        {2: "a"},
+    ),
+    "a change of the key in one event": (
+        [(1, CREATE), (2, event("u", image(1, "a"), image(2, "b"), 2))],
+        {2: "b"},
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", ["fail", "inline", "quarantine"])
+@pytest.mark.parametrize("form", ["bare", "wrapped"])
+@pytest.mark.parametrize("case", HISTORIES.values(), ids=HISTORIES.keys())
+def test_a_history_of_messages_is_applied(
+    tmp_path: Path, case: tuple[list[Message], dict[int, str | None]], form: str, policy: str
+) -> None:
+    history, expected = case
+    of_key, of_value = (key, bare) if form == "bare" else (wrapped_key, wrapped)
+    pairs = [(of_key(k), None if e is None else of_value(e)) for k, e in history]
+    for way, path in (("at once", tmp_path / "once"), ("one by one", tmp_path / "each")):
+        for part in [pairs] if way == "at once" else [[pair] for pair in pairs]:
+            write(path, records(part), onError=policy, **OPTIONS)
+        assert {row["id"]: row["v"] for row in rows_of(path)} == expected
+        assert policy != "quarantine" or quarantine_of(path) == []
+        assert_sound(path)
+
+
+def test_bare_and_wrapped_messages_of_several_schemas_may_be_mixed(tmp_path: Path) -> None:
+    """As after a change of the converter, or of the database's schema."""
+    wide = [*ROW, member("w", "int32")]
+    pairs = [
+        (key(1), bare(CREATE)),
+        (key(2), wrapped(event("c", None, image(2, "b"), 2))),
+        (key(3), wrapped(event("c", None, {**image(3, "c"), "w": 7}, 3), wide)),
+        (key(4), wrapped(event("c", None, {"id": 4}, 4), ROW[:1])),
+        (key(5), bare({"schema": None, "payload": event("c", None, image(5, "e"), 5)})),
+        (key(6), json.dumps({"schema": schema_of(ROW), "payload": CREATE}, indent=2).encode()),
+    ]
+    path = tmp_path / "t"
+    write(path, records(pairs), **OPTIONS)
+    assert {row["id"]: row["v"] for row in rows_of(path)} == {
+        1: "a",
+        2: "b",
+        3: "c",
+        4: None,
+        5: "e",
+    }
+
+
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "garbage": (b"\x00\x01garbage", "the value is undecodable: JSON parse error"),
+    "nothing": (b"", "the value is undecodable"),
+    "cut off": (bare(UPDATE)[:-40], "the value is undecodable: JSON parse error"),
+    "not UTF-8": (bare(UPDATE).replace(b'"b"', b'"\xff"'), "not UTF-8"),
+    "null": (b"null", "the value is undecodable: expected a JSON object, found null"),
+    "wrapped null": (bare({"schema": None, "payload": None}), "the event has no 'op'"),
+    "a value of another type": (
+        bare(event("u", None, {"id": 1, "v": 7}, 2)),
+        "'after.v' is declared string, found number",
+    ),
+    "a schema that is none": (b'{"schema":{"type":1,"payload":{}}', "is not JSON"),
+    "a schema of something else": (
+        bare({"schema": {"type": "string"}, "payload": "x"}),
+        "expected the schema of an object",
+    ),
+    "a row that was flattened": (bare(image(1, "b")), "the event has no 'op'"),
+    "no op": (bare(event(None, image(1, "a"), None, 2)), "the event has no 'op'"),
+    "an unknown op": (bare(event("m", None, None, 2)), "op 'm' is not one of c, r, u, d"),
+    "a create without after": (bare(event("c", None, None, 2)), "op 'c' has no 'after'"),
+    "an update without after": (bare(event("u", image(1, "a"), None, 2)), "op 'u' has no 'after'"),
+    "a read without after": (bare(event("r", None, None, 2)), "op 'r' has no 'after'"),
+    "a delete with after": (bare(event("d", None, image(1, "b"), 2)), "op 'd' has an 'after'"),
+    "no order": (bare(event("u", None, image(1, "b"), None)), "'source.lsn' is null"),
+    "a truncate": (bare(event("t", None, None, 2)), "op 't' (truncate) is not supported"),
+}
+
+
+@pytest.mark.parametrize(("payload", "reason"), BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_broken_fails_or_is_kept_apart_and_never_deletes(
+    tmp_path: Path, payload: bytes, reason: str
+) -> None:
+    path = tmp_path / "fail"
+    write(path, records([(key(1), bare(CREATE))]), **OPTIONS)
+    with pytest.raises(DataError) as caught:
+        write(
+            path,
+            records([(key(2), bare(event("c", None, image(2, "b"), 3))), (key(1), payload)]),
+            **OPTIONS,
+        )
+    assert reason in str(caught.value)
+    assert rows_of(path) == [image(1, "a")]
+
+    path = tmp_path / "quarantine"
+    write(path, records([(key(1), bare(CREATE))]), onError="quarantine", **OPTIONS)
+    commit = write(path, records([(key(1), payload)]), **OPTIONS)
+    assert counters_of(commit).quarantined == 1
+    assert counters_of(commit).deletes == 0
+    [error] = quarantine_of(path)
+    assert reason in error["_reason"]
+    assert error["_raw_value"] == payload
+    # Without an order the error cannot be newer than the row, and stands beside it.
+    assert (error["id"], error["_raw_key"]) in ((1, None), (None, key(1)))
+    assert rows_of(path) == ([] if error["id"] == 1 else [image(1, "a")])
+    assert_sound(path)
+
+
+def test_a_delete_without_any_key_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, records([(key(1), bare(CREATE))]), **OPTIONS)
+    for raw, reason in ((None, "has no key in 'before'"), (b"?", "the key is undecodable")):
+        with pytest.raises(DataError, match=reason):
+            write(path, records([(raw, bare(event("d", None, None, 2)))]), **OPTIONS)
+
+
+def test_the_key_of_a_record_is_not_asked_where_the_row_has_it(tmp_path: Path) -> None:
+    """Keys may be written by another converter, as `Struct{id=1}`."""
+    write(
+        tmp_path / "t", records([(b"Struct{id=1}", bare(CREATE)), (None, bare(UPDATE))]), **OPTIONS
+    )
+    assert rows_of(tmp_path / "t") == [image(1, "b")]
+
+
+@pytest.mark.parametrize(
+    ("options", "raw"),
+    [
+        ({"keySchema": "id BIGINT"}, b'{"id":1}'),
+        ({"keySchema": "BIGINT"}, b"1"),
+        ({"keySchema": "id BIGINT, region STRING"}, b'{"id":1,"region":"x"}'),
+        ({"keyFormat": "json-confluent"}, b'\0\0\0\0\x07{"id":1}'),
+    ],
+    ids=["declared", "a plain value", "with more", "behind a header"],
+)
+def test_keys_are_read_as_declared(tmp_path: Path, options: dict[str, str], raw: bytes) -> None:
+    pairs = [(raw, bare(CREATE)), (raw, bare(event("d", None, None, 2)))]
+    commit = write(tmp_path / "t", records(pairs), **OPTIONS, **options)
+    assert rows_of(tmp_path / "t") == []
+    assert counters_of(commit).rows == 2
+
+
+def test_ordered_by_offsets_a_record_without_a_value_deletes(tmp_path: Path) -> None:
+    """A broker that compacts a topic may leave nothing else of a delete."""
+    options = {name: text for name, text in OPTIONS.items() if name != "sequenceBy"}
+    path = tmp_path / "t"
+    write(path, records([(key(1), bare(CREATE)), (key(2), None), (None, None)]), **options)
+    assert rows_of(path) == [image(1, "a")]
+    write(path, records([(key(1), None)], offsets=[3]), **options)
+    assert rows_of(path) == []
+    with pytest.raises(DataError, match="the key is undecodable"):
+        write(path, records([(b"?", None)], offsets=[4]), **options)
+
+
+def test_truncates_are_passed_over_if_an_option_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = [(key(1), bare(CREATE)), (None, bare(event("t", None, None, 2)))]
+    for policy in ("fail", "quarantine"):
+        path = tmp_path / policy
+        commit = write(path, records(pairs), onTruncate="ignore", onError=policy, **OPTIONS)
+        assert rows_of(path) == [image(1, "a")]
+        assert counters_of(commit).rows == 1
+        assert "truncates_ignored count=1" in caplog.text
+
+
+def test_metadata_is_stored_if_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    names = "id,v,op,ts_ms,source.lsn,source.txId,transaction.total_order,offset"
+    pairs = [(key(1), wrapped(CREATE)), (key(2), bare(event("r", None, image(2, "b"), 2)))]
+    write(path, records(pairs), columnList=names, **OPTIONS)
+    rest = {"ts_ms": 1717000000456, "source.txId": 755, "transaction.total_order": None}
+    assert rows_of(path) == [
+        {"id": 1, "v": "a", "op": "c", "source.lsn": 1, "offset": 0, **rest},
+        {"id": 2, "v": "b", "op": "r", "source.lsn": 2, "offset": 1, **rest},
+    ]
+
+
+def test_an_order_may_have_several_parts(tmp_path: Path) -> None:
+    """MySQL: the rows of one statement share a position."""
+
+    def change(text: str, file: str, pos: int, row: int) -> bytes:
+        source = {"connector": "mysql", "file": file, "pos": pos, "row": row, "server_id": 1}
+        return bare({**event("u", None, image(1, text), None), "source": source})
+
+    pairs = [
+        (key(1), change("c", "binlog.000002", 4, 1)),
+        (key(1), change("b", "binlog.000002", 4, 0)),
+        (key(1), change("a", "binlog.000001", 900, 3)),
+    ]
+    options = {**OPTIONS, "sequenceBy": "source.file,source.pos,source.row"}
+    write(tmp_path / "t", records(pairs), **options)
+    assert rows_of(tmp_path / "t") == [image(1, "c")]
+
+
+def test_columns_that_are_not_declared_are_passed_over_and_missing_ones_are_null(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t"
+    after = {"id": 1, "w": {"deep": [1]}}
+    write(path, records([(key(1), bare(event("c", None, after, 1)))]), **OPTIONS)
+    assert rows_of(path) == [image(1, None)]
+    options = {**OPTIONS, "valueSchema": "id BIGINT, v STRING NOT NULL"}
+    with pytest.raises(DataError, match=r"'after\.v' is null, and declared NOT NULL"):
+        write(path, records([(key(1), bare(event("c", None, after, 2)))]), **options)
+
+
+def test_a_column_that_is_left_out_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    after = {"id": 1, "v": {"not": "a text"}}
+    pairs = [(key(1), bare(event("c", None, after, 1)))]
+    write(path, records(pairs), exceptColumnList="v", **OPTIONS)
+    assert rows_of(path) == [{"id": 1}]
+
+
+def test_an_empty_batch(tmp_path: Path) -> None:
+    planned = plan(tmp_path / "t", KAFKA, **OPTIONS)
+    empty = pa.RecordBatch.from_pylist([], schema=KAFKA)
+    assert planned.envelope.commands(empty).num_rows == 0
+    only_tombstones = records([(key(1), None)]).to_batches()[0]
+    assert planned.envelope.commands(only_tombstones).num_rows == 0
