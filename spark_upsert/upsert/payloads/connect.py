@@ -302,7 +302,7 @@ def _struct(declared: pa.DataType, said: Said | None, wire: _WireOf) -> Wire:
     wires = []
     for part in declared.fields:
         if known is not None and part.name not in known:
-            wires.append(_missing(part.type))
+            wires.append(_missing(part))
         else:
             wires.append(wire(part, None if known is None else known[part.name]))
     fields = [pa.field(f.name, w.type) for f, w in zip(declared.fields, wires, strict=True)]
@@ -318,9 +318,13 @@ def _struct(declared: pa.DataType, said: Said | None, wire: _WireOf) -> Wire:
     return Wire(pa.struct(fields), convert)
 
 
-def _missing(type_: pa.DataType) -> Wire:
-    """Return the wire of what is not there; any type will do to read it."""
-    return Wire(pa.string(), lambda array: (pa.nulls(len(array), type_), []))
+def _missing(part: pa.Field) -> Wire:
+    """Return the wire of what the schema does not have; any type will do to read nothing."""
+    return _leaf_wire(
+        pa.string(),
+        lambda array: (pa.nulls(len(array), part.type), _valid(array)),
+        f"'{part.name}' is there, and not in the message's schema",
+    )
 
 
 def _list(item: Wire, declared: pa.DataType) -> Wire:
