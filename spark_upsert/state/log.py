@@ -42,14 +42,12 @@ file per version for ever.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
 import uuid
-import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,7 +59,8 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
-from spark_upsert.state.manifest import FORMAT_VERSION, Commit, Kind, Manifest, Place, apply
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Place, Slice, apply
+from spark_upsert.state.records import encode, read_record, text, whole
 from spark_upsert.store import Store
 
 CHECKPOINT_EVERY = 50
@@ -91,19 +90,6 @@ def commit_path(version: int) -> str:
     return f"{_FOLDER}/{version:020d}.json"
 
 
-def encode(record: Mapping[str, Any]) -> bytes:
-    """Return a record as JSON whose last field is the CRC-32 of all before it."""
-    body = json.dumps(record, separators=(",", ":")).encode()
-    return body[:-1] + _checksum(body)
-
-
-def _checksum(body: bytes) -> bytes:
-    return b',"crc":"%08x"}' % zlib.crc32(body)
-
-
-_CHECKSUM_BYTES = len(_checksum(b""))
-
-
 def _checkpoint_path(version: int) -> str:
     return f"{_FOLDER}/{version:020d}.checkpoint.json"
 
@@ -119,6 +105,19 @@ class LogEntry:
     """By the storage's own clock, in seconds since 1970."""
     is_link: bool = False
     """Whether it lies elsewhere, where nothing is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mark:
+    """What of a commit tells whose it is."""
+
+    token: str
+    is_cut: bool
+    """Of version 0: the versions behind it may be cut off."""
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> _Mark:
+        return cls(token=text(record["token"]), is_cut=record.get("cut", False) is True)
 
 
 class Log:
@@ -355,10 +354,13 @@ class Log:
 
         Reads the storage, never the memory. None stands for a log that was never cut.
         """
-        record = self._read_json(commit_path(0 if manifest is None else manifest.version))
-        if record is None or record.get("cut", False):
+        found = self._mark(0 if manifest is None else manifest.version)
+        if found is None or found.is_cut:
             return False
-        return manifest is None or bool(manifest.token == record["token"])
+        return manifest is None or manifest.token == found.token
+
+    def _mark(self, version: int) -> _Mark | None:
+        return read_record(self._store, commit_path(version), _Mark.from_json)
 
     def _roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
         """Apply the commits behind a manifest, up to ``last`` or to the end."""
@@ -374,10 +376,9 @@ class Log:
             known = self._commits.get(version)
         if known is not None:
             return known
-        record = self._read_json(commit_path(version))
-        if record is None:
+        commit = read_record(self._store, commit_path(version), Commit.from_json)
+        if commit is None:
             return None
-        commit = Commit.from_json(record)
         with self._lock:
             if len(self._commits) >= _COMMITS_KEPT:
                 self._commits.clear()
@@ -385,21 +386,21 @@ class Log:
         return commit
 
     def _last_checkpoint(self) -> Manifest | None:
+        """Return the checkpoint that the hint names, or None: then the log is read without."""
         hinted = self._hint()
-        return None if hinted is None else self._checkpoint_at(hinted)
+        return None if hinted is None else self._read_checkpoint(hinted)
 
     def _hint(self) -> int | None:
         """Return the version of a checkpoint that is there, or was."""
         try:
-            record = self._read_json(_HINT)
+            return read_record(self._store, _HINT, lambda record: whole(record["version"]))
         except CorruptionError:
             return None  # Only a shortcut is lost.
-        return None if record is None else int(record["version"])
 
     def _newest_checkpoint(self) -> Manifest | None:
         """Return the newest checkpoint of this log that is there, whatever the hint says."""
         for entry in reversed(self.entries()):
-            manifest = self._checkpoint_at(entry.version) if entry.is_checkpoint else None
+            manifest = self._read_checkpoint(entry.version) if entry.is_checkpoint else None
             if manifest is not None and self._is_in_log(manifest):
                 return manifest
         if not self._is_in_log(None):
@@ -428,43 +429,29 @@ class Log:
         """Return the run files that versions below one name, as far as the log still holds them."""
         files = set()
         for entry in self.entries():
-            record = self._read_json(entry.path) if entry.version < version else None
-            if record is None:
+            if entry.version >= version:
                 continue
-            if entry.is_checkpoint:
-                files |= {part.file.path for part in Manifest.from_json(record).slices}
-            else:
-                files |= {part.file.path for part in Commit.from_json(record).slices()}
+            slices = _slices_of_checkpoint if entry.is_checkpoint else _slices_of_commit
+            parts = read_record(self._store, entry.path, slices)
+            files |= {part.file.path for part in parts or ()}
         return files
 
     def _checkpoint_at(self, version: int) -> Manifest | None:
         """Return the newest checkpoint at or below a multiple of the interval, if near."""
         for candidate in range(version, 0, -CHECKPOINT_EVERY):
-            record = self._read_json(_checkpoint_path(candidate))
-            if record is not None:
-                return Manifest.from_json(record)
+            manifest = self._read_checkpoint(candidate)
+            if manifest is not None:
+                return manifest
         return None
 
-    def _read_json(self, path: str) -> dict[str, Any] | None:
-        try:
-            data = self._store.read(path)
-        except FileNotFoundError:
-            return None
-        body = data[:-_CHECKSUM_BYTES] + b"}"
-        if data[-_CHECKSUM_BYTES:] != _checksum(body):
+    def _read_checkpoint(self, version: int) -> Manifest | None:
+        path = _checkpoint_path(version)
+        manifest = read_record(self._store, path, Manifest.from_json)
+        if manifest is not None and manifest.version != version:
             raise CorruptionError.in_file(
-                f"{self._store.url}/{path}",
-                "a JSON record that ends with its checksum",
-                f"{len(data)} bytes with another end",
+                f"{self._store.url}/{path}", f"version {version}", f"version {manifest.version}"
             )
-        record: dict[str, Any] = json.loads(body)
-        if record.get("format", FORMAT_VERSION) > FORMAT_VERSION:
-            raise CorruptionError.in_file(
-                f"{self._store.url}/{path}",
-                f"format {FORMAT_VERSION} or older",
-                f"format {record['format']}; a newer release wrote it",
-            )
-        return record
+        return manifest
 
     # -- writing ---------------------------------------------------------------------
 
@@ -524,7 +511,7 @@ class Log:
             The folder holds versions of a log that has no beginning.
         """
         rest = [entry for entry in self.entries() if entry.version > 0]
-        if rest and self._read_json(commit_path(0)) is None:
+        if rest and self._mark(0) is None:
             raise CorruptionError(
                 f"'{self._store.url}' holds no table, but the rest of one: '{rest[0].path}' and "
                 f"{len(rest) - 1} further objects of its log. Nothing was written.",
@@ -547,14 +534,14 @@ class Log:
             if self._store.put_if_absent(path, encode(commit.to_json())):
                 self._durable_version = commit.version
                 return True
-            record = self._read_json(path)
+            found = self._mark(commit.version)
         except Exception as error:
-            record = self._read_json(path)
-            if record is None:
+            found = self._mark(commit.version)
+            if found is None:
                 if isinstance(error, OSError):
                     self.try_head()  # Says what became of the table, if it was removed.
                 raise
-        if record is None or record["token"] != commit.token:
+        if found is None or found.token != commit.token:
             return False
         self._make_durable(commit.version)
         return True
@@ -598,16 +585,15 @@ class Log:
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
         """Return whether a version that is missing was not cut off: the log is another one."""
-        first = self._read_json(commit_path(0))
-        if first is None or first["token"] != manifest.table_id:
+        first = self._mark(0)
+        if first is None or first.token != manifest.table_id:
             return True
-        return not first.get("cut", False) and not self._is_in_log(manifest)
+        return not first.is_cut and not self._is_in_log(manifest)
 
     def _take_back(self, commit: Commit) -> None:
-        path = commit_path(commit.version)
-        record = self._read_json(path)
-        if record is not None and record["token"] == commit.token:
-            self._store.delete(path)
+        found = self._mark(commit.version)
+        if found is not None and found.token == commit.token:
+            self._store.delete(commit_path(commit.version))
 
     def _checkpoint(self, version: int) -> None:
         """Write a checkpoint if one is due. A failure costs only speed, so it is not raised."""
@@ -675,9 +661,17 @@ class Log:
         hinted = self._hint()
         if hinted is None or hinted < version:
             self._store.put(_HINT, encode({"version": version}))
-        first = self._read_json(commit_path(0))
+        first = read_record(self._store, commit_path(0), dict)
         if first is not None and not first.get("cut", False):
             self._store.put(commit_path(0), encode({**first, "cut": True}))
+
+
+def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:
+    return Manifest.from_json(record).slices
+
+
+def _slices_of_commit(record: dict[str, Any]) -> tuple[Slice, ...]:
+    return Commit.from_json(record).slices()
 
 
 def _no_version(version: int, head: Manifest) -> DataLossError:
@@ -696,4 +690,4 @@ def _iso(timestamp_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(timestamp_ms / 1000))
 
 
-__all__ = ["CHECKPOINT_EVERY", "Clock", "Kind", "Log", "commit_path", "new_token"]
+__all__ = ["CHECKPOINT_EVERY", "Clock", "Kind", "Log", "commit_path", "encode", "new_token"]

@@ -22,9 +22,20 @@ from spark_upsert.epochs import Epoch, Interval
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import TableSchema
+from spark_upsert.state.records import (
+    FORMAT_VERSION,
+    counted,
+    hash_number,
+    numbers,
+    optional,
+    text,
+    texts,
+    whole,
+)
 from spark_upsert.state.run import RunFile
 
-FORMAT_VERSION = 1
+TIME_MS_MAX = 253_402_300_800_000
+"""The year 10 000, which clocks and calendars do not reach."""
 
 
 class Kind(Enum):
@@ -73,11 +84,11 @@ class Slice:
         lower, upper = record["epochs"]
         return cls(
             file=RunFile.from_json(record),
-            hash_lower=int(record["live"][0], 16),
-            hash_upper=int(record["live"][1], 16),
-            epochs=Interval(lower=Epoch(lower), upper=Epoch(upper)),
-            index=record["index"],
-            is_held=record.get("held", False),
+            hash_lower=hash_number(record["live"][0]),
+            hash_upper=hash_number(record["live"][1]),
+            epochs=Interval(lower=Epoch(whole(lower)), upper=Epoch(whole(upper))),
+            index=whole(record["index"]),
+            is_held=record.get("held", False) is True,
         )
 
 
@@ -103,6 +114,12 @@ class Transaction:
     def __post_init__(self) -> None:
         if self.number < 0:
             raise OptionError.invalid("number of a transaction", self.number, "0 or more")
+
+    @classmethod
+    def from_json(cls, record: list[Any]) -> Transaction:
+        """Rebuild a transaction from its form in the log."""
+        writer, number = record
+        return cls(writer=text(writer), number=whole(number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,28 +214,26 @@ class Commit:
         """Rebuild a commit from its form in the log."""
         schema, transaction = record.get("schema"), record.get("transaction")
         return cls(
-            version=record["version"],
+            version=whole(record["version"]),
             kind=Kind(record["kind"]),
-            timestamp_ms=record["timestamp_ms"],
-            token=record["token"],
-            previous=record["previous"],
-            schema=TableSchema.from_json(schema) if schema else None,
-            transaction=Transaction(writer=transaction[0], number=transaction[1])
-            if transaction
-            else None,
+            timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
+            token=text(record["token"]),
+            previous=text(record["previous"]),
+            schema=optional(TableSchema.from_json, schema),
+            transaction=optional(Transaction.from_json, transaction),
             added=tuple(RunFile.from_json(file) for file in record.get("added", ())),
             compacted=tuple(Slice.from_json(part) for part in record.get("compacted", ())),
             restored=record.get("restored"),
             taken=tuple(
-                Taken(path=path, hash_lower=int(low, 16), hash_upper=int(high, 16))
+                Taken(path=text(path), hash_lower=hash_number(low), hash_upper=hash_number(high))
                 for path, low, high in record.get("taken", ())
             ),
-            counters=record.get("counters", {}),
-            live_rows=record["live_rows"],
-            properties=record.get("properties"),
-            low_water=record.get("low_water"),
-            since=record.get("since", 0),
-            fence=record.get("fence", 0),
+            counters=numbers(record.get("counters", {})),
+            live_rows=counted(record["live_rows"]),
+            properties=optional(texts, record.get("properties")),
+            low_water=optional(text, record.get("low_water")),
+            since=whole(record.get("since", 0)),
+            fence=whole(record.get("fence", 0)),
         )
 
 
@@ -351,19 +366,19 @@ class Manifest:
     def from_json(cls, record: dict[str, Any]) -> Manifest:
         """Rebuild a manifest from a checkpoint."""
         return cls(
-            version=record["version"],
-            timestamp_ms=record["timestamp_ms"],
+            version=whole(record["version"]),
+            timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
             schema=TableSchema.from_json(record["schema"]),
             slices=tuple(Slice.from_json(part) for part in record["slices"]),
-            transactions=record["transactions"],
-            live_rows=record["live_rows"],
-            properties=record.get("properties", {}),
-            low_water=record.get("low_water"),
-            forgot=record.get("forgot", 0),
-            token=record["token"],
-            table_id=record["table_id"],
-            since=record.get("since", 0),
-            fence=record.get("fence", 0),
+            transactions=numbers(record["transactions"]),
+            live_rows=counted(record["live_rows"]),
+            properties=texts(record.get("properties", {})),
+            low_water=optional(text, record.get("low_water")),
+            forgot=whole(record.get("forgot", 0)),
+            token=text(record["token"]),
+            table_id=text(record["table_id"]),
+            since=whole(record.get("since", 0)),
+            fence=whole(record.get("fence", 0)),
         )
 
 

@@ -42,6 +42,7 @@ from spark_upsert.state.blocks import (
 )
 from spark_upsert.state.frame import MAGIC_BYTES, PREFIX_BYTES, parse
 from spark_upsert.state.layout import NO_BLOCKS, Layout
+from spark_upsert.state.records import hash_number, text, whole
 from spark_upsert.state.soundness import require_sound
 from spark_upsert.store import Store, resident_bytes
 
@@ -98,19 +99,19 @@ class RunFile:
         CorruptionError
             The path may lead out of the table.
         """
-        path = record["path"]
+        path = text(record["path"])
         if _LOGGED_PATH.fullmatch(path) is None:
             raise CorruptionError.in_file("_log", "the path of a run in the table", repr(path))
         return cls(
             path=path,
-            rows=record["rows"],
-            tombstones=record["tombstones"],
-            bytes=record["bytes"],
-            body_bytes=record["body_bytes"],
-            tail_crc=record["tail_crc"],
-            hash_min=int(record["hash_min"], 16),
-            hash_max=int(record["hash_max"], 16),
-            errors=record.get("errors", 0),
+            rows=whole(record["rows"], least=1),
+            tombstones=whole(record["tombstones"], most=record["rows"]),
+            bytes=whole(record["bytes"]),
+            body_bytes=whole(record["body_bytes"], most=record["bytes"]),
+            tail_crc=whole(record["tail_crc"], most=2**32 - 1),
+            hash_min=hash_number(record["hash_min"]),
+            hash_max=hash_number(record["hash_max"]),
+            errors=whole(record.get("errors", 0), most=record["rows"]),
         )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.schema import TableSchema
 from spark_upsert.words import compare
 
@@ -85,7 +85,17 @@ def encode_mark(order: Sequence[pa.Array], schema: TableSchema) -> str:
 def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
     """Return the order key of a low-water mark, arrays of length 1."""
     layout = pa.schema([pa.field(field.name, field.type) for field in schema.order_fields])
-    return list(pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(text)), layout).columns)
+    try:
+        data = pa.py_buffer(base64.b64decode(text, validate=True))
+        batch = pa.ipc.read_record_batch(data, layout)
+        batch.validate(full=True)
+        if batch.num_rows != 1:
+            raise ValueError(f"{batch.num_rows} rows")
+    except (ValueError, EOFError, MemoryError, OSError, pa.ArrowException) as error:
+        raise CorruptionError.in_file("_log", "a low-water mark, one order key", f"{error}") from (
+            error
+        )
+    return list(batch.columns)
 
 
 def is_at_or_below(order: Sequence[pa.Array], mark: str, schema: TableSchema) -> pa.Array:

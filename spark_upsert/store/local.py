@@ -28,6 +28,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from spark_upsert.errors import CorruptionError
 from spark_upsert.store.protocol import ObjectInfo
 from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.system_errors import links_required, translated
@@ -50,9 +51,12 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
         target = self._root / path
         with translated("read", target):
+            size = target.stat().st_size
+            if bytes_max is not None and size > bytes_max:
+                raise CorruptionError.in_file(str(target), f"at most {bytes_max} bytes", f"{size}")
             return target.read_bytes()
 
     def prepare(self, folder: str) -> None:

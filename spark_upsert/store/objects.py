@@ -29,7 +29,7 @@ import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from spark_upsert.errors import OptionError, StorageError, UpsertFlowError, masked
+from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
 from spark_upsert.store.copies import CopyFile, LocalCopies
 from spark_upsert.store.failures import is_conflict, may_pass, translate
 from spark_upsert.store.protocol import ObjectInfo
@@ -82,9 +82,15 @@ class ObjectStore:
     def __repr__(self) -> str:
         return f"ObjectStore({masked(self.url)!r})"
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
         with self._translated("read", path):
-            return obstore.get(self._client, path).bytes().to_bytes()
+            answer = obstore.get(self._client, path)
+            size: int = answer.meta["size"]
+            if bytes_max is not None and size > bytes_max:
+                raise CorruptionError.in_file(
+                    f"{self._url}/{path}", f"at most {bytes_max} bytes", f"{size}"
+                )
+            return answer.bytes().to_bytes()
 
     def prepare(self, folder: str) -> None:
         """Do nothing: a bucket has no folders."""

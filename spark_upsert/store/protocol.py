@@ -54,8 +54,16 @@ class Store(Protocol):
         """The root, in the form that `open_store` takes."""
         ...
 
-    def read(self, path: str) -> bytes:
-        """Return a whole object. Raises `FileNotFoundError`."""
+    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+        """Return a whole object.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        CorruptionError
+            It is larger than ``bytes_max``; no memory was taken for it.
+        """
         ...
 
     def prepare(self, folder: str) -> None:

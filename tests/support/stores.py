@@ -18,6 +18,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from spark_upsert.errors import CorruptionError
 from spark_upsert.state.run import RUNS
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
 
@@ -39,11 +40,14 @@ class MemoryStore:
     def __repr__(self) -> str:
         return f"MemoryStore(objects={len(self.objects)})"
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
         try:
-            return self.objects[path]
+            data = self.objects[path]
         except KeyError:
             raise FileNotFoundError(path) from None
+        if bytes_max is not None and len(data) > bytes_max:
+            raise CorruptionError.in_file(path, f"at most {bytes_max} bytes", f"{len(data)}")
+        return data
 
     def prepare(self, folder: str) -> None:
         """Do nothing: there are no folders."""
@@ -194,9 +198,9 @@ class FaultyStore:
     def url(self) -> str:
         return self._store.url
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
         with self._steps.step(f"read {path}"):
-            return self._store.read(path)
+            return self._store.read(path, bytes_max=bytes_max)
 
     def prepare(self, folder: str) -> None:
         with self._steps.step(f"prepare {folder}"):

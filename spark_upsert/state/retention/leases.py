@@ -13,17 +13,17 @@ Rejected: leases inside the log, because each renewal would be a version of the 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from spark_upsert.errors import CorruptionError, DataLossError, OptionError
-from spark_upsert.state.log import Log, encode
+from spark_upsert.state.log import Log
+from spark_upsert.state.manifest import TIME_MS_MAX
+from spark_upsert.state.records import FORMAT_VERSION, encode, read_record, text, whole
 from spark_upsert.store import Store
 
 FOLDER = "_consumers"
-_FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -54,7 +54,7 @@ class Lease:
     def to_json(self) -> dict[str, Any]:
         """Return the stored form."""
         return {
-            "format": _FORMAT,
+            "format": FORMAT_VERSION,
             "consumer": self.consumer,
             "version": self.version,
             "renewed_ms": self.renewed_ms,
@@ -124,36 +124,30 @@ def leases(store: Store) -> list[Lease]:
     CorruptionError
         An object among the leases is none.
     """
-    found = []
-    for info in store.list(FOLDER):
-        try:
-            data = store.read(info.path)
-        except FileNotFoundError:
-            continue  # Released since it was listed.
-        found.append(_decode(f"{store.url}/{info.path}", info.path, data))
-    return found
+    found = (_read(store, info.path) for info in store.list(FOLDER))
+    return [lease for lease in found if lease is not None]  # The others were released since.
 
 
-def _decode(where: str, path: str, data: bytes) -> Lease:
-    try:
-        record = json.loads(data)
-        crc = record.pop("crc")
-        if encode(record) != data or record["format"] != _FORMAT:
-            raise ValueError(f"checksum {crc} or format {record['format']} is another")
+def _read(store: Store, path: str) -> Lease | None:
+    def build(record: dict[str, Any]) -> Lease:
         lease = Lease(
-            consumer=record["consumer"],
-            version=record["version"],
-            renewed_ms=record["renewed_ms"],
-            ttl_ms=record["ttl_ms"],
+            consumer=text(record["consumer"]),
+            version=whole(record["version"]),
+            renewed_ms=whole(record["renewed_ms"], most=TIME_MS_MAX),
+            ttl_ms=whole(record["ttl_ms"]),
         )
         if lease_path(lease.consumer) != path:
             raise ValueError(f"it is the lease of '{lease.consumer}'")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return lease
+
+    try:
+        return read_record(store, path, build)
+    except CorruptionError as error:
+        where = f"{store.url}/{path}"
         raise CorruptionError(
-            f"'{where}' is not a readable lease ({error}), so that nobody can tell what its "
-            "consumer still needs. Nothing was expired.",
+            f"'{where}' is not a readable lease ({error.message}), so that nobody can tell what "
+            "its consumer still needs. Nothing was expired.",
             hint="restart that consumer, which writes its lease anew, or delete the file if the "
             "consumer is no more.",
             path=where,
         ) from error
-    return lease
