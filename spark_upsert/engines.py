@@ -15,7 +15,9 @@ aggregation      per column an aggregate of all values that are not null; delete
 
 The first two *choose* an entry and the last two *fold* all of them (`state.fold`). Of those,
 ``partial-update`` and all aggregates with an order key are commutative and do not depend on
-batching; ``sum`` counts a row again that is delivered again under another batch.
+batching; ``sum`` counts a row again that is delivered again under another batch, and sums of
+floats that are added up in another order may differ in their last bits. A sum that does not fit
+into its column is an error of the write, never wrapped.
 
 Source: the merge engines of Apache Paimon's primary-key tables; the order key per column is
 its sequence group. Ours keeps late values of columns that nothing newer has set.
@@ -175,7 +177,7 @@ DEDUPLICATE = MergeEngine()
 
 def _is_summable(type_: pa.DataType) -> bool:
     return bool(
-        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal128(type_)
     )
 
 

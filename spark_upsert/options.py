@@ -18,11 +18,12 @@ from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import OptionError
 from spark_upsert.handed_down import missing_path, users_own
-from spark_upsert.schema import ErrorPolicy, Scope
+from spark_upsert.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.state.properties import checked
 from spark_upsert.state.retention.leases import require_name
 from spark_upsert.state.retention.policy import LEASE_MS
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.changes import Deduplication
 from spark_upsert.upsert.envelopes.debezium.events import Truncates
 from spark_upsert.upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
@@ -83,7 +84,17 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "aggregate.<column>": "With `mergeEngine=aggregation`: `sum`, `max`, `min`, `last_non_null` or "
     "`collect`. Default `last_non_null`.",
     "tombstoneRetention": "How long deletes are remembered against late older rows, for example "
-    "`7 days`, `1000 epochs` or `forever`. A property of the table. Default `7 days`.",
+    "`7 days`, `1000 epochs` or `forever`. A property of the table. Default `7 days`; with "
+    "`mergeEngine=partial-update` and `sequenceBy` it is always `forever`.",
+    "ties": "What becomes of two rows of a key with equal order keys and other values. `last`: the "
+    "later one wins (the later row of a task, the later epoch; between tasks of one epoch, where "
+    "nothing is later, the greater values). `first`: the earlier one stays. `fail`: the write "
+    "fails. They are counted as `tied` and warned of. Default `last`; with "
+    "`mergeEngine=first-row`, `first`.",
+    "lateRows": "What becomes of a row whose key the table does not know and that is so old that "
+    "its delete may be forgotten (`tombstoneRetention`). `reject`: it is left out, counted and "
+    "warned of. `apply`: it is a row, as in a backfill. `fail`: the write fails. Default: `fail` "
+    "for a batch write, `reject` for a stream.",
     "allowUnordered": "Without `sequenceBy`: accept different values of one key from several "
     "tasks of one epoch, whichever wins. Default `false`.",
     "allowMissingBatches": "Streams: go on although the table lacks earlier batches of the query, "
@@ -413,6 +424,10 @@ class WriteOptions:
     on_error: ErrorPolicy | None
     """None if the write does not say."""
     error_column: str | None
+    ties: Ties | None
+    """None if the write does not say."""
+    late_rows: LateRows | None
+    """None if the write does not say."""
     engine: MergeEngine | None
     """None if the write does not say; its column names are as the user wrote them."""
     properties: Mapping[str, str]
@@ -448,6 +463,8 @@ class WriteOptions:
             envelope=EnvelopeOptions.parse(options),
             on_error=_on_error(options),
             error_column=options.text("errorColumn"),
+            ties=_choice(options, "ties", Ties),
+            late_rows=_choice(options, "lateRows", LateRows),
             engine=_engine(options),
             properties=_properties(options),
             app_id=app_id,

@@ -98,6 +98,27 @@ class Scope(Enum):
     """There are no order keys; the later epoch wins, then the later row."""
 
 
+class Ties(Enum):
+    """What becomes of two commands of a key with equal order keys and other contents.
+
+    Which of two is the later one is the rule of `state.resolve`.
+    """
+
+    LAST = "last"
+    """The later one wins."""
+
+    FIRST = "first"
+    """The earlier one stays."""
+
+    FAIL = "fail"
+    """The write fails, and nothing is committed."""
+
+    @classmethod
+    def usual(cls, engine: MergeEngine) -> Ties:
+        """Return what a table has that says nothing: with ``first-row`` the earlier one stays."""
+        return cls.FIRST if engine.kind is Engine.FIRST_ROW else cls.LAST
+
+
 class ErrorPolicy(Enum):
     """What becomes of a row that cannot be applied."""
 
@@ -194,6 +215,8 @@ class TableSchema:
         With `ErrorPolicy.INLINE`: the one of ``columns`` that holds errors.
     engine : MergeEngine
         How the commands of a key are merged.
+    ties : Ties
+        What decides between equal order keys.
     """
 
     columns: pa.Schema
@@ -204,6 +227,7 @@ class TableSchema:
     on_error: ErrorPolicy = ErrorPolicy.FAIL
     error_column: str | None = None
     engine: MergeEngine = DEDUPLICATE
+    ties: Ties = Ties.LAST
 
     def __post_init__(self) -> None:
         names = self.columns.names
@@ -239,6 +263,8 @@ class TableSchema:
         name = self.engine.kind.value
         if self.engine.folds and self.scope is Scope.EPOCH:
             raise OptionError.invalid("sequenceScope", "epoch", f"'table' with mergeEngine={name}")
+        if self.engine.folds and self.ties is Ties.FAIL:
+            raise OptionError.invalid("ties", "fail", f"'last' or 'first' with mergeEngine={name}")
         # An error is a value that a later one replaces: nothing to fold, and no first row.
         if self.on_error is not ErrorPolicy.FAIL and self.engine.kind is not Engine.DEDUPLICATE:
             raise OptionError.invalid(
@@ -257,6 +283,7 @@ class TableSchema:
         on_error: ErrorPolicy = ErrorPolicy.FAIL,
         error_column: str = "error",
         engine: MergeEngine | None = None,
+        ties: Ties | None = None,
     ) -> TableSchema:
         """Build a schema from any Arrow schema: types become storage types, nullable.
 
@@ -275,6 +302,7 @@ class TableSchema:
             on_error=on_error,
             error_column=error_column if is_inline else None,
             engine=engine or DEDUPLICATE,
+            ties=ties or Ties.usual(engine or DEDUPLICATE),
         )
 
     @property
@@ -429,6 +457,7 @@ class TableSchema:
             "keys": list(self.keys),
             "order": _encode(pa.schema(self.order)),
             "scope": self.scope.value,
+            "ties": self.ties.value,
             "engine": self.engine.to_json(),
             "hash": {"version": HASH_VERSION, "seed": f"{self.hash_seed:016x}"},
         }
@@ -453,6 +482,7 @@ class TableSchema:
             keys=tuple(record["keys"]),
             order=tuple(_decode(record["order"])),
             scope=Scope(record["scope"]),
+            ties=Ties(record.get("ties", Ties.LAST.value)),
             engine=MergeEngine.from_json(record.get("engine")),
             hash_seed=int(record["hash"]["seed"], 16),
             on_error=ErrorPolicy(errors.get("policy", ErrorPolicy.FAIL.value)),

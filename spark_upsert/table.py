@@ -29,7 +29,7 @@ from spark_upsert.errors import (
     TableNotFoundError,
 )
 from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.log import Clock, Log, new_token
@@ -50,8 +50,9 @@ from spark_upsert.state.retention import (
     vacuum,
 )
 from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention, higher_mark
+from spark_upsert.state.tombstones import DEFAULT, PROPERTY, LateRows, Retention, higher_mark
 from spark_upsert.store import Store, open_store
+from spark_upsert.upsert.ambiguity import Examples, warn
 from spark_upsert.upsert.changes import ChangeOptions, Deduplication, plan, read_changes
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
@@ -109,6 +110,7 @@ class Table:
         scope: Scope = Scope.TABLE,
         engine: MergeEngine | None = None,
         on_error: ErrorPolicy = ErrorPolicy.FAIL,
+        ties: Ties | None = None,
         properties: Mapping[str, str] | None = None,
         storage: Mapping[str, str] | None = None,
     ) -> Table:
@@ -128,6 +130,8 @@ class Table:
             How the commands of a key are merged; a collected column becomes a list.
         on_error : ErrorPolicy
             What becomes of a row that cannot be applied.
+        ties : Ties, optional
+            What decides between equal order keys; by default the later row.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
 
@@ -140,7 +144,13 @@ class Table:
         order = [columns.field(name) for name in sequence_by]
         columns = as_collected(columns, engine or MergeEngine())
         schema = TableSchema.of(
-            columns, keys=keys, order=order, scope=scope, engine=engine, on_error=on_error
+            columns,
+            keys=keys,
+            order=order,
+            scope=scope,
+            engine=engine,
+            on_error=on_error,
+            ties=ties,
         )
         if not table._make(schema, properties):
             raise TableExistsError.at(table.store.url)
@@ -219,6 +229,7 @@ class Table:
         envelope: Envelope | None = None,
         transaction: Transaction | None = None,
         overwrite: bool = False,
+        late_rows: LateRows = LateRows.FAIL,
     ) -> Commit | None:
         """Apply rows as one epoch.
 
@@ -234,6 +245,8 @@ class Table:
             Makes the call idempotent: a number that this writer has committed is skipped.
         overwrite : bool
             Whether the rows replace the contents.
+        late_rows : LateRows
+            What becomes of rows so old that their deletes may be forgotten.
 
         Returns
         -------
@@ -245,9 +258,17 @@ class Table:
         envelope = envelope or UpsertEnvelope.matching(schema, rows.schema, deletes=deletes)
         commands = (envelope.commands(batch) for batch in rows.to_batches())
         snapshot = Snapshot(self.store, head)
-        staged = stage(snapshot, commands, overwrite=overwrite, threads=self.threads)
+        staged = stage(
+            snapshot, commands, overwrite=overwrite, late_rows=late_rows, threads=self.threads
+        )
         return self.commit(
-            Epoch(base=snapshot, staged=(staged,), transaction=transaction, overwrite=overwrite)
+            Epoch(
+                base=snapshot,
+                staged=(staged,),
+                transaction=transaction,
+                overwrite=overwrite,
+                late_rows=late_rows,
+            )
         )
 
     def commit(self, epoch: Epoch) -> Commit | None:
@@ -268,25 +289,30 @@ class Table:
         ContentionError
             Another writer has made the table, or the epoch is too old to be committed.
         """
+        notes: list[tuple[Manifest, Examples]] = []
         if epoch.base.manifest.is_unborn:
-            committed = self._commit_first(epoch)
+            committed = self._commit_first(epoch, notes)
         else:
-            committed = self._commit_next(epoch)
+            committed = self._commit_next(epoch, notes)
         if committed is None:
             self.discard(epoch.staged)
+        else:
+            warn(committed, *notes[-1])
         return committed
 
-    def _commit_first(self, epoch: Epoch) -> Commit | None:
+    def _commit_first(self, epoch: Epoch, notes: list[tuple[Manifest, Examples]]) -> Commit | None:
         unborn = epoch.base.manifest
         self._require_no_gap(epoch.transaction, unborn)
-        sealed = replace(
-            epoch.seal(unborn, ()),
+        sealed = epoch.seal(unborn, ())
+        notes.append((unborn, sealed.examples))
+        commit = replace(
+            sealed.commit,
             kind=Kind.CREATE,
             token=unborn.table_id,
             schema=unborn.schema,
             properties=unborn.properties,
         )
-        if self.log.create(sealed):
+        if self.log.create(commit):
             return self.log.commit(0)
         if epoch.transaction is not None and self.log.head().has(epoch.transaction):
             return None
@@ -296,7 +322,7 @@ class Table:
             hint="write it again; a query that is restarted does.",
         )
 
-    def _commit_next(self, epoch: Epoch) -> Commit | None:
+    def _commit_next(self, epoch: Epoch, notes: list[tuple[Manifest, Examples]]) -> Commit | None:
         bases = {part.base for part in epoch.staged}
 
         def propose(head: Manifest) -> Commit | None:
@@ -306,7 +332,10 @@ class Table:
                 self.log.require_descent(head, base, "the epoch")
             self._require_no_gap(epoch.transaction, head)
             self._require_unfenced(epoch, head)
-            return epoch.seal(head, self.log.commits(epoch.base.manifest.upper, head.upper))
+            between = self.log.commits(epoch.base.manifest.upper, head.upper)
+            sealed = epoch.seal(head, between)
+            notes.append((head, sealed.examples))
+            return sealed.commit
 
         try:
             return self.log.append(propose)
@@ -421,7 +450,13 @@ class Table:
         return chooser(head, forget_before=self._forget_before(head))
 
     def _forget_before(self, head: Manifest) -> int:
-        """Return the epoch before which tombstones are past their retention."""
+        """Return the epoch before which tombstones are past their retention.
+
+        Where entries are folded by an order, none ever is: a delete also forgets the older
+        values of columns, and a row that comes behind it does not say which.
+        """
+        if head.schema.engine.folds and head.schema.order:
+            return 0
         retention = Retention.parse(head.properties.get(PROPERTY, DEFAULT))
         if retention.is_for_ever or not any(part.file.tombstones for part in head.slices):
             return 0
@@ -440,7 +475,7 @@ class Table:
 
             def propose(head: Manifest, merged: Merged = merged) -> Commit | None:
                 self.log.require_descent(head, merged.base, "the merge")
-                if not head.accepts(merged.base_version):
+                if not merged.taken or not head.accepts(merged.base_version):
                     return None
                 # What it merges may be live again, below other runs than it was planned under.
                 between = self.log.commits(merged.base_version + 1, head.upper)

@@ -176,6 +176,16 @@ def compare(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArray[
     return result
 
 
+def lexically_greater(left: Sequence[Words], right: Sequence[Words]) -> npt.NDArray[np.bool_]:
+    """Return where the words of the left are greater, the first that differ deciding."""
+    greater = np.zeros(len(left[0]), dtype=np.bool_)
+    equal = np.ones(len(left[0]), dtype=np.bool_)
+    for a, b in zip(left, right, strict=True):
+        greater |= equal & (a > b)
+        equal &= a == b
+    return greater
+
+
 def _paired(one: pa.Array, other: pa.Array) -> list[tuple[Words, Words]]:
     """Pair the words of two columns; the shorter text is padded with zero words."""
     a, b = ordered_words(one), ordered_words(other)

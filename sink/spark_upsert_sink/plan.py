@@ -7,7 +7,7 @@ nothing is half written. The plan is a value; it travels to the tasks by pickle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 
 import pyarrow as pa
@@ -16,9 +16,10 @@ from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.names import find_column
 from spark_upsert.options import WriteOptions
-from spark_upsert.schema import ErrorPolicy, Scope, TableSchema, storage_type
+from spark_upsert.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
 from spark_upsert.state.compaction import Job
 from spark_upsert.state.manifest import Manifest
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import Envelope
@@ -45,6 +46,7 @@ class WritePlan:
     envelope: Envelope
     overwrite: bool
     allow_unordered: bool
+    late_rows: LateRows
     jobs: tuple[Job, ...] = ()
     """Merges that are due: the n-th task does the n-th one."""
 
@@ -53,7 +55,13 @@ class WritePlan:
         return Table(open_store(self.path, self.storage))
 
 
-def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -> WritePlan:
+def plan_write(
+    options: WriteOptions,
+    incoming: pa.Schema,
+    *,
+    overwrite: bool,
+    late_rows: LateRows = LateRows.FAIL,
+) -> WritePlan:
     """Check a write against its table, altering the table if allowed; the commit makes a new one.
 
     Parameters
@@ -63,6 +71,8 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
         The columns of the DataFrame.
     overwrite : bool
         Whether the rows replace the contents.
+    late_rows : LateRows
+        What becomes of late rows if the options do not say.
 
     Raises
     ------
@@ -89,7 +99,8 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
             f"the table's own '{own.kind.value}' with the same options per column",
             hint="the merge engine of a table is fixed by its first write.",
         )
-    schema = manifest.schema.accept(columns, merge=options.merge_schema)
+    schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
+    schema = schema.accept(columns, merge=options.merge_schema)
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         manifest = table.alter(schema, options.properties)
     return WritePlan(
@@ -99,6 +110,7 @@ def plan_write(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -
         envelope=form.envelope(manifest.schema, columns),
         overwrite=overwrite,
         allow_unordered=options.allow_unordered,
+        late_rows=options.late_rows or late_rows,
         jobs=() if overwrite or manifest.is_unborn else tuple(table.compaction_jobs()[:JOBS_MAX]),
     )
 
@@ -171,6 +183,7 @@ def _new_schema(
         on_error=policy,
         error_column=options.error_column or ERROR_COLUMN,
         engine=engine,
+        ties=options.ties,
     )
 
 
@@ -202,6 +215,15 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
             options.scope.value,
             f"the table's own '{schema.scope.value}'",
             hint="the scope of a table is fixed by its first write.",
+        )
+    if options.ties not in (None, schema.ties) and Ties.FIRST in (options.ties, schema.ties):
+        assert options.ties is not None
+        raise OptionError.invalid(
+            "ties",
+            options.ties.value,
+            f"the table's own '{schema.ties.value}'",
+            hint="which of two tied rows stays is fixed by the first write, because rows that lost "
+            "are gone; only 'last' and 'fail' can be changed into each other.",
         )
     for field in schema.order:
         name = find_column(field.name, form.orders.names, role="sequenceBy column")

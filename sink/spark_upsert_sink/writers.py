@@ -26,6 +26,7 @@ from spark_upsert.state.compaction import Merged, merge
 from spark_upsert.state.manifest import Manifest, Transaction
 from spark_upsert.state.run import RUNS
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
@@ -39,10 +40,12 @@ if TYPE_CHECKING:
 _QUERY_ID = "sql.streaming.queryId"
 
 
-def _plan(options: WriteOptions, schema: StructType, *, overwrite: bool) -> WritePlan:
+def _plan(
+    options: WriteOptions, schema: StructType, *, overwrite: bool, late_rows: LateRows
+) -> WritePlan:
     require_kept(schema)
     incoming = to_arrow_schema(schema, timezone="UTC")
-    return plan_write(options, incoming, overwrite=overwrite)
+    return plan_write(options, incoming, overwrite=overwrite, late_rows=late_rows)
 
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
@@ -52,7 +55,9 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     task_index = context.partitionId() if context else 0
     store = open_store(plan.path, plan.storage)
     commands = (plan.envelope.commands(batch) for batch in batches)
-    staged = stage(Snapshot(store, plan.base), commands, overwrite=plan.overwrite)
+    staged = stage(
+        Snapshot(store, plan.base), commands, overwrite=plan.overwrite, late_rows=plan.late_rows
+    )
     jobs = plan.jobs[task_index : task_index + 1]
     return StagedMessage(
         staged=staged,
@@ -102,6 +107,7 @@ def _commit(
             transaction=transaction,
             overwrite=plan.overwrite,
             allow_unordered=plan.allow_unordered,
+            late_rows=plan.late_rows,
         )
     )
     table.commit_merges(_merges(messages))
@@ -116,7 +122,7 @@ class UpsertBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = WriteOptions.parse(options)
-        self._plan = _plan(self._options, schema, overwrite=overwrite)
+        self._plan = _plan(self._options, schema, overwrite=overwrite, late_rows=LateRows.FAIL)
 
     def _transaction(self) -> Transaction | None:
         app_id, version = self._options.app_id, self._options.app_version
@@ -146,7 +152,7 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
             )
         self._checkpoint = parsed.checkpoint
         self._allow_missing = parsed.allow_missing_batches
-        self._plan = _plan(parsed, schema, overwrite=overwrite)
+        self._plan = _plan(parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _stage(self._plan, iterator)

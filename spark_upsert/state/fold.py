@@ -24,10 +24,11 @@ import pyarrow.compute as pc
 
 from spark_upsert.engines import Engine, Rule
 from spark_upsert.errors import DataError
-from spark_upsert.schema import DEAD, DIFF, HASH, Scope, TableSchema, at_column
-from spark_upsert.state.resolve import arrange
+from spark_upsert.schema import DEAD, DIFF, HASH, Scope, TableSchema, Ties, at_column
+from spark_upsert.state.resolve import Epochs, arrange, by_content_in_epochs
 from spark_upsert.state.rows import BatchPart, Rows
 from spark_upsert.state.run import Positions
+from spark_upsert.state.sums import exact_sums
 from spark_upsert.words import Words, compare, ordered_words, validity
 
 NONE = -1
@@ -35,7 +36,11 @@ NONE = -1
 Mask = npt.NDArray[np.bool_]
 
 
-def fold(rows: Rows, chosen: Positions | None = None) -> pa.RecordBatch:
+def fold(
+    rows: Rows,
+    chosen: Positions | None = None,
+    epochs: Callable[[Positions], Epochs] | None = None,
+) -> pa.RecordBatch:
     """Return one entry per key, sorted by (hash, key).
 
     Parameters
@@ -44,9 +49,12 @@ def fold(rows: Rows, chosen: Positions | None = None) -> pa.RecordBatch:
         Columns as `TableSchema.run`; older rows stand before newer ones.
     chosen : numpy.ndarray of int64, optional
         Row numbers, ascending; all by default.
+    epochs : callable, optional
+        Gives the epoch of each row; needed where rows of one epoch may be of several tasks.
     """
     schema = rows.schema
-    order, begins = arrange(rows, chosen, lambda _: [])
+    in_time = by_content_in_epochs(rows, epochs) if epochs and schema.order else lambda _: []
+    order, begins = arrange(rows, chosen, in_time)
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
     if bool(begins.all()):
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema.run)
@@ -137,7 +145,7 @@ class _Groups:
         result[at_column(name)] = _take(at, best)
 
     def _greatest(self, keys: pa.Array, candidate: Mask) -> Positions:
-        """Return per group the candidate with the greatest order key, the earliest of equals."""
+        """Return per group the candidate with the greatest order key, of equals as `Ties` say."""
         valid = validity(keys)
         candidate = candidate if valid is None else candidate & valid
         for index in range(self._width):
@@ -145,6 +153,11 @@ class _Groups:
                 masked = np.where(candidate, word, np.uint64(0))
                 highest = np.repeat(np.maximum.reduceat(masked, self._firsts), self._counts)
                 candidate = candidate & (word == highest)
+        if self._schema.ties is not Ties.FIRST:
+            latest: Positions = np.maximum.reduceat(
+                np.where(candidate, np.arange(len(candidate)), NONE), self._firsts
+            )
+            return latest
         beyond = len(candidate)
         places = np.where(candidate, np.arange(beyond), beyond)
         earliest = np.minimum.reduceat(places, self._firsts)
@@ -172,17 +185,20 @@ class _Groups:
     def _aggregate(self, name: str, rule: Rule) -> pa.Array:
         """Sum the values of each group, or take the greatest or smallest."""
         column = self._columns[name]
+        if rule is Rule.SUM and not pa.types.is_floating(column.type):
+            try:
+                return exact_sums(column, self._firsts)
+            except OverflowError as error:
+                raise DataError(
+                    f"a sum of column '{name}' does not fit into {column.type}.",
+                    hint="write into a table with a wider type for the column, or drop the row "
+                    "that is too large.",
+                    column=name,
+                ) from error
         table = pa.table({"group": self._group, "value": column})
         grouped = table.group_by("group", use_threads=False).aggregate([("value", rule.value)])
         ordered = grouped.sort_by("group").column(f"value_{rule.value}").combine_chunks()
-        try:
-            return ordered.cast(column.type)
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"the sum of column '{name}' does not fit into {column.type}: {error}.",
-                hint="use a wider type for the column.",
-                column=name,
-            ) from error
+        return ordered.cast(column.type)
 
     def _collect(self, name: str) -> pa.Array:
         """Return the sorted set of all elements of each group's lists."""
@@ -232,6 +248,10 @@ def _greater_where(left: Sequence[pa.Array], right: Sequence[pa.Array], where: M
     return result
 
 
-def folded_rows(rows: Rows, chosen: Positions | None = None) -> Rows:
+def folded_rows(
+    rows: Rows,
+    chosen: Positions | None = None,
+    epochs: Callable[[Positions], Epochs] | None = None,
+) -> Rows:
     """Return the folded entries as rows of one part."""
-    return Rows(rows.schema, [BatchPart(fold(rows, chosen))])
+    return Rows(rows.schema, [BatchPart(fold(rows, chosen, epochs))])

@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from spark_upsert.engines import Engine
 from spark_upsert.errors import CorruptionError
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.schema import Scope, TableSchema, Ties
 from spark_upsert.state.blocks import BLOCK_BYTES
+from spark_upsert.state.content import content_words
 from spark_upsert.state.fold import folded_rows
+from spark_upsert.state.resolve import epochs_by_part
 from spark_upsert.state.rows import Part, Rows
 from spark_upsert.state.run import RUNS, Positions
-from spark_upsert.words import compare, equal_rows
+from spark_upsert.words import compare, equal_rows, lexically_greater
 
 ABSENT = -1
 
@@ -70,7 +72,7 @@ def find(
     """
     rows = Rows(schema, [part for part, _ in state])
     if schema.engine.folds:
-        return _find_folded(rows, hashes, keys)
+        return _find_folded(rows, [epoch for _, epoch in state], hashes, keys)
     at = np.full(len(hashes), ABSENT, dtype=np.int64)
     for index, (part, epoch) in enumerate(state):
         hits, positions = _search(rows, index, part, hashes, keys)
@@ -89,13 +91,18 @@ def find(
     return Found(rows, at)
 
 
-def _find_folded(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
+def _find_folded(
+    rows: Rows,
+    epochs: Sequence[int],
+    hashes: npt.NDArray[np.uint64],
+    keys: Sequence[pa.Array],
+) -> Found:
     """Fold all entries of each key into one, in memory."""
     hits: list[Positions] = [np.empty(0, dtype=np.int64)]
     for index, part in enumerate(rows.parts):
         _, positions = _search(rows, index, part, hashes, keys)
         hits.append(positions + rows.starts[index])
-    folded = folded_rows(rows, np.sort(np.concatenate(hits)))
+    folded = folded_rows(rows, np.sort(np.concatenate(hits)), epochs_by_part(rows, epochs))
     at = np.full(len(hashes), ABSENT, dtype=np.int64)
     probes, positions = _search(folded, 0, folded.parts[0], hashes, keys)
     at[probes] = positions
@@ -105,7 +112,7 @@ def _find_folded(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.A
 def _beats(
     rows: Rows, newer: Positions, older: Positions, later: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Return where the entry of a later part wins over that of an earlier one."""
+    """Return where the entry of a later part wins over that of an earlier one (`resolve`)."""
     schema = rows.schema
     first_wins = schema.engine.kind is Engine.FIRST_ROW
     if schema.scope is Scope.ARRIVAL:
@@ -113,9 +120,19 @@ def _beats(
     names = schema.order_columns
     order = compare(rows.take(names, newer), rows.take(names, older))
     better = order < 0 if first_wins else order > 0
-    if schema.scope is Scope.TABLE:
-        return better
-    return better & ~later if first_wins else better | later
+    tied = np.flatnonzero((order == 0) & ~later)
+    better[tied] = _is_greater_content(rows, newer[tied], older[tied])
+    if schema.scope is Scope.EPOCH:
+        return better & ~later if first_wins else better | later
+    return better if schema.ties is Ties.FIRST else better | ((order == 0) & later)
+
+
+def _is_greater_content(rows: Rows, one: Positions, other: Positions) -> npt.NDArray[np.bool_]:
+    """Return where the first of two rows has the greater content."""
+    if not len(one):
+        return np.empty(0, dtype=np.bool_)
+    words = content_words(rows, np.concatenate([one, other]))
+    return lexically_greater([w[: len(one)] for w in words], [w[len(one) :] for w in words])
 
 
 def _search(

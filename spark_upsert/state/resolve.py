@@ -1,17 +1,20 @@
-"""Which of several entries of one key wins: the one place where entries are compared.
+"""Which of several entries of one key wins.
 
 Entries are put in order by (key hash, key, precedence); the first of each key wins. The
-precedence follows the table's scope, and where it is equal the earlier row stays:
+precedence follows the table's scope and its `Ties`:
 
-========  ============================================================
+========  =================================================================================
 scope     the winner of a key
-========  ============================================================
-table     the greatest order key; of equal ones the earliest row
-epoch     the latest epoch, then the greatest order key, then the earliest row
+========  =================================================================================
+table     the greatest order key; of equal ones that of the latest epoch, then as below
+epoch     that of the latest epoch, then the greatest order key, then as below
 arrival   the latest row
-========  ============================================================
+========  =================================================================================
 
-With the engine ``first-row`` it is the smallest order key and the earliest epoch instead.
+Of equal order keys in one epoch the later row of a task wins; between tasks, where nothing is
+later, the greatest content does (`state.content`), so that a retry decides the same. With
+`Ties.FIRST` the earliest epoch and the earliest row win instead, and with the engine
+``first-row`` it is the smallest order key and the earliest epoch.
 
 "Earlier" is the order of the rows given, which callers line up by (epoch, task, position).
 The rule is associative, so that a stash, a compaction and a read may each apply it to any
@@ -28,7 +31,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.engines import Engine
-from spark_upsert.schema import Scope
+from spark_upsert.schema import Scope, Ties
+from spark_upsert.state.content import content_words
 from spark_upsert.state.rows import Rows
 from spark_upsert.state.run import Positions
 from spark_upsert.words import Words, equal_rows, ordered_words, sort_words
@@ -69,27 +73,12 @@ def arrange(
         Takes row numbers, returns words by which rows of one key are sorted, smallest
         first. It is asked only about rows that share their hash with another.
     """
-    hashes = rows.hashes if chosen is None else rows.hashes[chosen]
-    places = np.argsort(hashes)
-    order: Positions = places if chosen is None else chosen[places]
-    begins = _begins(hashes[places])
-    if bool(begins.all()):
-        return Arrangement(order, begins)
-
-    shared = ~begins
-    shared[:-1] |= ~begins[1:]
-    group = np.cumsum(begins[shared])
-    members = order[shared]
-    words = [np.asarray(word) for word in precedence(members)]
-    by_precedence = np.lexsort((members, *reversed(words), group))
-    same = _same_key_as_before(rows, members[by_precedence], group)
-    if not bool((same | _begins(group)).all()):
-        # Different keys share a hash: sort by the keys themselves, too.
-        keys = sort_words(rows.take(rows.schema.identity, members))
-        by_precedence = np.lexsort((members, *reversed(words), *reversed(keys), group))
-        same = _same_key_as_before(rows, members[by_precedence], group)
-    order[shared] = members[by_precedence]
-    begins[shared] = ~same
+    order, begins = _grouped(rows, chosen)
+    if not bool(begins.all()):
+        shared = _shared(begins)
+        members, group = order[shared], np.cumsum(begins[shared])
+        words = [np.asarray(word) for word in precedence(members)]
+        order[shared] = members[np.lexsort((members, *reversed(words), group))]
     return Arrangement(order, begins)
 
 
@@ -120,9 +109,9 @@ def precedence_of(
         Gives the epoch of each row; needed where the rows are of several epochs.
     """
     schema = rows.schema
+    first_wins = schema.engine.kind is Engine.FIRST_ROW
 
     def words(chosen: Positions) -> list[Words]:
-        first_wins = schema.engine.kind is Engine.FIRST_ROW
         if schema.scope is Scope.ARRIVAL:
             places = chosen.astype(np.uint64)
             return [places if first_wins else ~places]
@@ -131,9 +120,12 @@ def precedence_of(
             for column in rows.take(schema.order_columns, chosen)
             for word in ordered_words(column)
         ]
-        if schema.scope is Scope.EPOCH and epochs is not None:
-            return [epochs(chosen) if first_wins else ~epochs(chosen), *order]
-        return order
+        if epochs is None:
+            return order
+        age = epochs(chosen)
+        if schema.scope is Scope.EPOCH:
+            return [age if first_wins else ~age, *order]
+        return [*order, age if schema.ties is Ties.FIRST else ~age]
 
     return words
 
@@ -143,35 +135,62 @@ def resolve(
     *,
     chosen: Positions | None = None,
     epochs: Callable[[Positions], Epochs] | None = None,
+    contents: Rows | None = None,
+    is_one_task: bool = False,
 ) -> Resolution:
     """Return the winning entry of each key, sorted by (hash, key), and the losers.
+
+    Parameters
+    ----------
+    rows : Rows
+    chosen : numpy.ndarray of int64, optional
+        Row numbers, ascending; all by default.
+    epochs : callable, optional
+        Gives the epoch of each row; needed where the rows are of several epochs.
+    contents : Rows, optional
+        The same rows with all columns, where ``rows`` has only those of keys and order.
+    is_one_task : bool
+        Whether the rows are in the order in which one task saw them: that breaks ties.
 
     Notes
     -----
     Rows that share no hash win at once. The others are not sorted by precedence: the best
     of each key is found in a few passes over them. Only where different keys share a hash
-    are they sorted by key (`arrange`).
+    are they sorted by key.
     """
+    order, begins = _grouped(rows, chosen)
+    if bool(begins.all()):
+        none = np.empty(0, dtype=np.int64)
+        return Resolution(order, none, none)
+    shared = _shared(begins)
+    members = order[shared]
+    firsts = np.flatnonzero(begins[shared])
     precedence = precedence_of(rows, epochs)
+    best = best_of_groups(contents or rows, members, firsts, precedence, is_one_task=is_one_task)
+    winner = np.repeat(best, np.diff(firsts, append=len(members)))
+    loses = members != winner
+    order[begins & shared] = best
+    return Resolution(order[begins], members[loses], winner[loses])
+
+
+def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
+    """Return rows sorted by (hash, key), those of one key in any order."""
     hashes = rows.hashes if chosen is None else rows.hashes[chosen]
     places = np.argsort(hashes)
     order: Positions = places if chosen is None else chosen[places]
     begins = _begins(hashes[places])
-    if bool(begins.all()):
-        none = np.empty(0, dtype=np.int64)
-        return Resolution(order, none, none)
-    shared = ~begins
-    shared[:-1] |= ~begins[1:]
+    shared = _shared(begins)
     members = order[shared]
-    group = np.cumsum(begins[shared])
-    if not bool((_same_key_as_before(rows, members, group) | _begins(group)).all()):
-        arranged = arrange(rows, chosen, precedence)
-        return _split(arranged.order, arranged.begins)
-    best = _best_of_groups(members, np.flatnonzero(_begins(group)), precedence(members))
-    winner = best[group - 1]
-    loses = members != winner
-    order[begins & shared] = best
-    return Resolution(order[begins], members[loses], winner[loses])
+    if len(members):
+        group = np.cumsum(begins[shared])
+        same = _same_key_as_before(rows, members, group)
+        if not bool((same | _begins(group)).all()):
+            # Different keys share a hash.
+            keys = sort_words(rows.take(rows.schema.identity, members))
+            members = members[np.lexsort((*reversed(keys), group))]
+            order[shared] = members
+            begins[shared] = ~_same_key_as_before(rows, members, group)
+    return Arrangement(order, begins)
 
 
 def _begins(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -181,26 +200,94 @@ def _begins(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return begins
 
 
-def _split(order: Positions, begins: npt.NDArray[np.bool_]) -> Resolution:
-    winner_of_place = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
-    return Resolution(order[begins], order[~begins], winner_of_place[~begins])
+def _shared(begins: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which places are of groups of more than one."""
+    shared = ~begins
+    shared[:-1] |= ~begins[1:]
+    return shared
 
 
-def _best_of_groups(
-    members: Positions, firsts: Positions, precedence: Sequence[Words]
+def best_of_groups(
+    rows: Rows,
+    members: Positions,
+    firsts: Positions,
+    precedence: Callable[[Positions], Sequence[Words]],
+    *,
+    is_one_task: bool = False,
 ) -> Positions:
-    """Return the member with the smallest precedence of each group, the earliest of equals."""
+    """Return the winner of each group of rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        With the columns of their contents.
+    members : numpy.ndarray of int64
+        Row numbers, group by group, in any order within a group.
+    firsts : numpy.ndarray of int64
+        Where each group begins among the members.
+    precedence : callable
+        As of `precedence_of`.
+    is_one_task : bool
+        Whether the later row breaks a tie, or with `Ties.FIRST` the earlier; else the content.
+    """
     counts = np.diff(firsts, append=len(members))
     candidate = np.ones(len(members), dtype=np.bool_)
-    for word in precedence:
+    for word in precedence(members):
         masked = np.where(candidate, word, _LAST_WORD)
         candidate &= word == np.repeat(np.minimum.reduceat(masked, firsts), counts)
+    if is_one_task and rows.schema.ties is not Ties.FIRST:
+        latest: Positions = np.maximum.reduceat(np.where(candidate, members, -1), firsts)
+        return latest
+    if not is_one_task:
+        _keep_greatest_contents(rows, members, firsts, candidate)
     masked_members = np.where(candidate, members, np.iinfo(np.int64).max)
-    best: Positions = np.minimum.reduceat(masked_members, firsts)
-    return best
+    earliest: Positions = np.minimum.reduceat(masked_members, firsts)
+    return earliest
+
+
+def _keep_greatest_contents(
+    rows: Rows, members: Positions, firsts: Positions, candidate: npt.NDArray[np.bool_]
+) -> None:
+    """Leave those candidates of each group whose content is the greatest."""
+    counts = np.diff(firsts, append=len(members))
+    tied = np.repeat(np.add.reduceat(candidate.astype(np.int64), firsts) > 1, counts) & candidate
+    if not bool(tied.any()):
+        return
+    for word in content_words(rows, members[tied]):
+        full = np.zeros(len(members), dtype=np.uint64)
+        full[tied] = np.where(candidate[tied], word, np.uint64(0))
+        greatest = np.repeat(np.maximum.reduceat(full, firsts), counts)[tied]
+        candidate[tied] &= word == greatest
 
 
 _LAST_WORD = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def by_content_in_epochs(
+    rows: Rows, epochs: Callable[[Positions], Epochs]
+) -> Callable[[Positions], list[Words]]:
+    """Return words that put the rows of a key in the order of time: the oldest epoch first.
+
+    Rows of one epoch come from several tasks, between which nothing is later: they are put
+    in the order of their contents.
+    """
+
+    def words(members: Positions) -> list[Words]:
+        ages = epochs(members)
+        hashes = rows.hashes[members]
+        order = np.lexsort((ages, hashes))
+        again = np.zeros(len(members), dtype=np.bool_)
+        again[1:] = (np.diff(hashes[order]) == 0) & (np.diff(ages[order]) == 0)
+        again[:-1] |= again[1:].copy()
+        ranks = np.zeros(len(members), dtype=np.uint64)
+        unordered = order[again]
+        if len(unordered):
+            contents = content_words(rows, members[unordered])
+            ranked = np.lexsort(contents[::-1])
+            ranks[unordered[ranked]] = np.arange(len(unordered), dtype=np.uint64)
+        return [ages, ranks]
+
+    return words
 
 
 def epochs_by_part(rows: Rows, epochs: Sequence[int]) -> Callable[[Positions], Epochs]:

@@ -19,7 +19,7 @@ from spark_upsert.schema import DIFF, HASH, is_live
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.lookup import Found, find
 from spark_upsert.state.manifest import Manifest
-from spark_upsert.state.resolve import resolve
+from spark_upsert.state.resolve import epochs_by_part, resolve
 from spark_upsert.state.rows import Part, Rows, RunPart
 from spark_upsert.state.run import RUNS, Positions, Span
 from spark_upsert.store import Store
@@ -80,7 +80,8 @@ class Snapshot:
             parts = self.parts(low, high)
             rows = Rows(schema, [part for part, _ in parts])
             if schema.engine.folds and len(parts) > 1:
-                rows, parts = folded_rows(rows), parts[:1]
+                epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
+                rows, parts = folded_rows(rows, epochs=epochs), parts[:1]
             losers = _losers(rows, [epoch for _, epoch in parts])
             found = (_live_rows(rows, i, names, fields, losers) for i in range(len(parts)))
             yield from _combined([batch for batch in found if batch.num_rows])
@@ -122,7 +123,7 @@ def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
     row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
     if len(rows) > 1.25 * (stop - start):
         # Most of the largest part is likely to be shared: to look which would cost more.
-        return np.sort(resolve(identity, epochs=lambda at: row_epochs[at]).losers)
+        return np.sort(resolve(identity, epochs=lambda at: row_epochs[at], contents=rows).losers)
     others = np.concatenate([np.arange(start), np.arange(stop, len(rows))])
     own = identity.hashes[start:stop]
     wanted = np.sort(identity.hashes[others])
@@ -136,7 +137,9 @@ def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
     marks[np.searchsorted(own, wanted[hit], side="right")] -= 1
     shared = np.flatnonzero(np.cumsum(marks[:-1]) > 0) + start
     chosen = np.sort(np.concatenate([shared, others]))
-    return np.sort(resolve(identity, chosen=chosen, epochs=lambda at: row_epochs[at]).losers)
+    return np.sort(
+        resolve(identity, chosen=chosen, epochs=lambda at: row_epochs[at], contents=rows).losers
+    )
 
 
 def _live_rows(

@@ -3,8 +3,11 @@
 With `Scope.TABLE` a tombstone keeps an older command that comes late from bringing its key
 back. It cannot be kept for ever. When compaction drops tombstones, the table's **low-water
 mark** rises to the greatest order key among them: from then on a command at or below the
-mark, for a key of which the table knows nothing, is rejected and counted, never applied. So
-forgetting costs visibility of very late rows, never a wrong row.
+mark, for a key of which the table knows nothing, is rejected and counted, not applied (unless
+`LateRows` says otherwise). So forgetting costs visibility of very late rows, never a wrong row.
+
+Entries that are folded by an order keep theirs for ever: behind a newer put the key is known,
+and the mark would let an older value of another column through.
 
 A tombstone may go only if it is past the retention, nothing older lies below it, and no
 newer run holds an entry of its key (which might be stale against it).
@@ -16,6 +19,7 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import pyarrow as pa
 
@@ -42,6 +46,23 @@ _UNITS_MS = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
+
+
+class LateRows(Enum):
+    """What becomes of a put at or below the low-water mark whose key the table does not know.
+
+    Nobody can tell whether it is of a key that never was, or of one whose delete is forgotten.
+    A delete that is so late has no effect under any of them.
+    """
+
+    REJECT = "reject"
+    """It is counted, and left out."""
+
+    APPLY = "apply"
+    """It is a row; where its delete was forgotten, that brings the key back."""
+
+    FAIL = "fail"
+    """The write fails, and nothing is committed."""
 
 
 @dataclass(frozen=True, slots=True)

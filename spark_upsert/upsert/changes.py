@@ -8,14 +8,15 @@ from there each effective command retracts what the one before it inserted.
 For every ``e``: folding the changes of ``[0, e]`` from empty gives the snapshot at ``e``.
 
 An overwrite is a cut: what is before it and what is behind it are computed apart, and the
-epoch itself compares two snapshots.
+epoch itself compares two snapshots. So is an epoch that applied rows below the low-water mark:
+they count against a state that has forgotten deletes, which an older one still has.
 
 The modes of `Deduplication` are those of Spark's own change data capture (SPARK-55668).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -27,7 +28,8 @@ import pyarrow as pa
 from spark_upsert.engines import Engine
 from spark_upsert.hashing import HASH_END, even_cuts
 from spark_upsert.parallel import in_order, useful_threads
-from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, HASH, Scope, TableSchema, is_live
+from spark_upsert.schema import CHANGELOG_FIELDS, DIFF, HASH, Scope, TableSchema, Ties, is_live
+from spark_upsert.state.content import equal_contents
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import Log
 from spark_upsert.state.lookup import ABSENT
@@ -35,6 +37,7 @@ from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice
 from spark_upsert.state.resolve import (
     Epochs,
     arrange,
+    best_of_groups,
     epochs_by_part,
     precedence_of,
     resolve,
@@ -43,7 +46,8 @@ from spark_upsert.state.rows import BatchPart, Part, Rows
 from spark_upsert.state.run import Positions
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
-from spark_upsert.words import Words, equal_rows, ordered_words
+from spark_upsert.upsert.counters import Counters
+from spark_upsert.words import equal_rows, lexically_greater, ordered_words
 
 CHANGE_NAMES = ("insert", "update_preimage", "update_postimage", "delete")
 INSERT, PREIMAGE, POSTIMAGE, DELETE = range(4)
@@ -87,13 +91,13 @@ def plan(
     Parameters
     ----------
     net : bool
-        Whether only net changes are wanted: then an overwrite is no cut, but makes the
-        whole range one comparison of what was before and what is after.
+        Whether only net changes are wanted: then what is a cut otherwise makes the whole
+        range one comparison of what was before and what is after.
     """
     if lower < upper:
         log.require_changes(lower)
     epochs = [c for c in log.commits(max(lower, 0), upper) if c.is_epoch]
-    if net and any(commit.kind is Kind.OVERWRITE for commit in epochs):
+    if net and any(commit.kind is Kind.OVERWRITE or _has_late(commit) for commit in epochs):
         last = epochs[-1]
         return [
             Stretch(
@@ -126,9 +130,16 @@ def plan(
             open_commits.append(commit)
             close()
         elif commit.added:
+            if _has_late(commit):
+                close()
             open_commits.append(commit)
     close()
     return stretches
+
+
+def _has_late(commit: Commit) -> bool:
+    """Return whether an epoch has rows that count only where deletes before it are forgotten."""
+    return Counters.from_json(commit.counters).late > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +307,8 @@ def _folded_changes(
         # The state stands before the commands: it is older.
         state = Rows(schema, [BatchPart(_batch(rows, known[known != ABSENT]))])
         sent = Rows(schema, [BatchPart(_batch(rows, np.sort(order[places])))])
-        folded = folded_rows(Rows(schema, [*state.parts, *sent.parts]))
+        both = Rows(schema, [*state.parts, *sent.parts])
+        folded = folded_rows(both, epochs=epochs_by_part(both, [0, 1]))
         pairs = first_pair[keys] + now
         old[pairs] = known
         # Folded entries and keys are both in the order of (hash, key).
@@ -322,19 +334,17 @@ def _winners_by_epoch(
     commands: Rows, epoch_of: Callable[[Positions], Epochs]
 ) -> tuple[Positions, Positions]:
     """Return the winning command of each (key, epoch), in that order, and the key's number."""
-    precedence = precedence_of(commands)
-
-    def words(members: Positions) -> Sequence[Words]:
-        return [epoch_of(members), *precedence(members)]
-
-    order, begins = arrange(commands, None, words)
+    order, begins = arrange(commands, None, lambda members: [epoch_of(members)])
     key_index = np.cumsum(begins) - 1
     if bool(begins.all()):
         return order, key_index
     epochs = epoch_of(order)
     keep = begins.copy()
     keep[1:] |= epochs[1:] != epochs[:-1]
-    return order[keep], key_index[keep]
+    if bool(keep.all()):
+        return order, key_index
+    best = best_of_groups(commands, order, np.flatnonzero(keep), precedence_of(commands))
+    return best, key_index[keep]
 
 
 def _effective(
@@ -342,8 +352,9 @@ def _effective(
 ) -> npt.NDArray[np.bool_]:
     """Return which commands beat all that came before them for their key.
 
-    Keys advance together, one epoch of each at a time: as many steps as the busiest key
-    has epochs.
+    Of equal order keys the later one does, unless the contents are equal, too, or the table's
+    `Ties` say otherwise. Keys advance together, one epoch of each at a time: as many steps as
+    the busiest key has epochs.
     """
     first_wins = rows.schema.engine.kind is Engine.FIRST_ROW
     if rows.schema.scope is not Scope.TABLE:
@@ -358,7 +369,7 @@ def _effective(
     words = [~word for word in words] if first_wins else words
     mine = [word[: len(chosen)] for word in words]
     best = [np.zeros(len(base), dtype=np.uint64) for _ in words]
-    has_best = base != ABSENT
+    best_row = base.copy()
     for target, word in zip(best, words, strict=True):
         target[hit] = word[len(chosen) :]
     firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
@@ -368,22 +379,18 @@ def _effective(
     for low, high in pairwise(ends):
         now = by_turn[low:high]
         keys = key_index[now]
-        wins = ~has_best[keys] | _greater([w[now] for w in mine], [b[keys] for b in best])
+        ours, theirs = [w[now] for w in mine], [b[keys] for b in best]
+        is_first = best_row[keys] == ABSENT
+        wins = is_first | lexically_greater(ours, theirs)
+        if rows.schema.ties is not Ties.FIRST:
+            same = np.logical_and.reduce([a == b for a, b in zip(ours, theirs, strict=True)])
+            tied = np.flatnonzero(same & ~is_first)
+            wins[tied] = ~equal_contents(rows, chosen[now[tied]], rows, best_row[keys[tied]])
         effective[now] = wins
         for target, word in zip(best, mine, strict=True):
             target[keys[wins]] = word[now[wins]]
-        has_best[keys] = True
+        best_row[keys[wins]] = chosen[now[wins]]
     return effective
-
-
-def _greater(left: Sequence[Words], right: Sequence[Words]) -> npt.NDArray[np.bool_]:
-    """Return where the left words are lexicographically greater."""
-    greater = np.zeros(len(left[0]), dtype=np.bool_)
-    equal = np.ones(len(left[0]), dtype=np.bool_)
-    for a, b in zip(left, right, strict=True):
-        greater |= equal & (a > b)
-        equal &= a == b
-    return greater
 
 
 def _pairs(rows: Rows, old: Positions, new: Positions, epochs: Positions) -> _Changes:
@@ -405,7 +412,9 @@ def _folded_parts(parts: list[tuple[Part, int]], snapshot: Snapshot) -> list[tup
     schema = snapshot.manifest.schema
     if not schema.engine.folds or not parts:
         return parts
-    return [(part, 0) for part in folded_rows(Rows(schema, [p for p, _ in parts])).parts]
+    rows = Rows(schema, [part for part, _ in parts])
+    epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
+    return [(part, 0) for part in folded_rows(rows, epochs=epochs).parts]
 
 
 def _overwrite_changes(

@@ -13,6 +13,10 @@ row of its key, if there was one, is retracted: that is ``displaced``, a part of
 ``quarantined``. A put that clears an error entry is an insert, a delete that does so is
 ``absent``: neither meets a row.
 
+Two numbers cut across these: each of their rows is counted under what became of it, too.
+``tied`` are rows that met one of their key with an equal order key and another content
+(`state.content`), and ``late`` are rows that were applied below the low-water mark.
+
 An update that leaves the values as they are counts as an update; the changelog shows it
 only if asked to (``emitUnchanged``).
 
@@ -43,11 +47,11 @@ class Counters:
     superseded: int = 0
     """Beaten by another row of the same key in the same epoch, or folded into it."""
     duplicates: int = 0
-    """Equal in order to a row of the same epoch, or to the committed entry: that one stays."""
+    """Equal in order and content to a row of the same epoch, or to the committed entry."""
     stale: int = 0
-    """Older than the committed entry of the key."""
+    """Older than the committed entry of the key; with `Ties.FIRST`, or tied with it."""
     rejected: int = 0
-    """Refused: a bad key, or older than what the table still remembers of deletes."""
+    """Left out: of an unknown key, and so old that its delete may be forgotten."""
     retracted: int = 0
     """Rows of keys that an overwrite left out; of a restore, all rows that there were."""
     restored: int = 0
@@ -56,6 +60,10 @@ class Counters:
     """Could not be applied, and became the error entry of their key."""
     displaced: int = 0
     """Rows that a quarantined one of their key took away."""
+    tied: int = 0
+    """Rows that met one of their key with an equal order key and another content."""
+    late: int = 0
+    """Rows of unknown keys that were applied although deletes so young are forgotten."""
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS})

@@ -6,7 +6,7 @@ With ``new`` the command and ``old`` the table's entry of its key just before th
 order against old     new    old          outcome
 ====================  =====  ===========  =================================
 smaller               any    any entry    STALE, no effect
-equal                 any    any entry    DUPLICATE, no effect
+equal, equal content  any    any entry    DUPLICATE, no effect
 greater, or no entry  put    row          UPDATE: retract old, insert new
 greater, or no entry  put    no row       INSERT
 greater, or no entry  tomb   row          DELETE: retract old
@@ -17,8 +17,10 @@ below the low-water   any    no entry     REJECTED, not even stored
 ====================  =====  ===========  =================================
 
 The first two lines and the last hold only where order keys reach across epochs
-(`Scope.TABLE`); the last is the price of forgetting deletes (`state.tombstones`). "No row"
-is no entry, a tombstone or an error entry. One decision per batch, never a loop over rows.
+(`Scope.TABLE`); the last is the price of forgetting deletes, and a matter of `LateRows`
+(`state.tombstones`). A *tie*, of an equal order key and another content, is as a greater order
+key, or with `Ties.FIRST` as a smaller one. "No row" is no entry, a tombstone or an error entry.
+One decision per batch, never a loop over rows.
 
 Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six). Lines one
 and two are the rule of its predecessor ``upsert.rs`` and of Spark's AUTO CDC.
@@ -26,18 +28,21 @@ and two are the rule of its predecessor ``upsert.rs`` and of Spark's AUTO CDC.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_upsert.engines import Engine, MergeEngine
-from spark_upsert.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope, is_live
+from spark_upsert.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope, Ties, is_live
+from spark_upsert.state.content import equal_contents
 from spark_upsert.state.fold import fold
 from spark_upsert.state.lookup import Found
 from spark_upsert.state.rows import Rows
 from spark_upsert.state.run import Positions
-from spark_upsert.state.tombstones import is_at_or_below
+from spark_upsert.state.tombstones import LateRows, is_at_or_below
 from spark_upsert.upsert.counters import Counters
 from spark_upsert.words import compare
 
@@ -56,7 +61,23 @@ class Outcome(IntEnum):
     DISPLACED = 8
 
 
-Outcomes = npt.NDArray[np.int8]
+Mask = npt.NDArray[np.bool_]
+
+
+class Outcomes(NamedTuple):
+    """What commands do, one row each."""
+
+    kinds: npt.NDArray[np.int8]
+    """Values of `Outcome`."""
+    are_tied: Mask
+    """Whether the table's entry has an equal order key and another content."""
+    are_late: Mask
+    """Whether the key is unknown, and the order key not above the low-water mark."""
+
+    @classmethod
+    def joined(cls, pieces: Iterable[Outcomes]) -> Outcomes:
+        """Return the outcomes of consecutive pieces as one."""
+        return cls(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
 def classify(
@@ -66,6 +87,7 @@ def classify(
     scope: Scope,
     *,
     low_water: str | None = None,
+    late_rows: LateRows = LateRows.REJECT,
     is_overwrite: bool = False,
 ) -> Outcomes:
     """Return the outcome of each command, one per key.
@@ -81,6 +103,8 @@ def classify(
         `Scope.TABLE` compares order keys with the table's entry; the others do not.
     low_water : str, optional
         The table's low-water mark.
+    late_rows : LateRows
+        What becomes of rows below it.
     is_overwrite : bool
         Whether the commands replace the contents: then they merge with nothing.
     """
@@ -94,28 +118,35 @@ def classify(
     live = found.present
     live[hit] = is_live(diffs_found)
     diffs = _folded_diffs(commands, chosen, found, sent) if engine.folds else sent
-    outcomes = np.where(live, Outcome.UPDATE, Outcome.INSERT).astype(np.int8)
+    kinds = np.where(live, Outcome.UPDATE, Outcome.INSERT).astype(np.int8)
+    are_tied, are_late = (np.zeros(len(chosen), dtype=np.bool_) for _ in range(2))
     for diff, with_row, without in (
         (TOMBSTONE, Outcome.DELETE, Outcome.ABSENT),
         (ERROR, Outcome.DISPLACED, Outcome.QUARANTINED),
     ):
-        outcomes[diffs == diff] = np.where(live[diffs == diff], with_row, without)
+        kinds[diffs == diff] = np.where(live[diffs == diff], with_row, without)
     # A late put below a delete: folded in, it leaves no row.
-    outcomes[(sent == PUT) & (diffs == TOMBSTONE) & ~live] = Outcome.STALE
+    kinds[(sent == PUT) & (diffs == TOMBSTONE) & ~live] = Outcome.STALE
     if engine.kind is Engine.FIRST_ROW and scope is not Scope.TABLE:
-        outcomes[hit] = Outcome.STALE
+        kinds[hit] = Outcome.STALE
     elif compares and len(hit):
         order = compare(commands.take(names, chosen[hit]), order_found)
         if engine.kind is Engine.FIRST_ROW:
             order = -order
-        outcomes[hit[order < 0]] = Outcome.STALE
-        outcomes[hit[order == 0]] = Outcome.DUPLICATE
+        kinds[hit[order < 0]] = Outcome.STALE
+        equal = hit[order == 0]
+        same = equal_contents(commands, chosen[equal], found.rows, found.at[equal])
+        kinds[equal[same]] = Outcome.DUPLICATE
+        are_tied[equal[~same]] = True
+        if commands.schema.ties is Ties.FIRST:
+            kinds[equal[~same]] = Outcome.STALE
     if scope is Scope.TABLE and low_water is not None:
         unknown = np.flatnonzero(~found.present)
         order_keys = commands.take(commands.schema.order_columns, chosen[unknown])
-        late = is_at_or_below(order_keys, low_water, commands.schema)
-        outcomes[unknown[late]] = Outcome.REJECTED
-    return outcomes
+        are_late[unknown[is_at_or_below(order_keys, low_water, commands.schema)]] = True
+        if late_rows is not LateRows.APPLY:
+            kinds[are_late] = Outcome.REJECTED
+    return Outcomes(kinds, are_tied, are_late)
 
 
 def _folded_diffs(
@@ -134,7 +165,7 @@ def _folded_diffs(
 
 def count(outcomes: Outcomes) -> Counters:
     """Count outcomes, under the names of `Counters`."""
-    numbers = np.bincount(outcomes, minlength=len(Outcome)).tolist()
+    numbers = np.bincount(outcomes.kinds, minlength=len(Outcome)).tolist()
     return Counters(
         inserts=numbers[Outcome.INSERT],
         updates=numbers[Outcome.UPDATE],
@@ -145,4 +176,6 @@ def count(outcomes: Outcomes) -> Counters:
         rejected=numbers[Outcome.REJECTED],
         quarantined=numbers[Outcome.QUARANTINED] + numbers[Outcome.DISPLACED],
         displaced=numbers[Outcome.DISPLACED],
+        tied=int(outcomes.are_tied.sum()),
+        late=int((outcomes.are_late & (outcomes.kinds != Outcome.REJECTED)).sum()),
     )

@@ -17,28 +17,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.errors import DataError
 from spark_upsert.hashing import HASH_END, even_cuts
 from spark_upsert.parallel import in_order, useful_threads
-from spark_upsert.schema import DIFF, PUT, Scope
+from spark_upsert.schema import Scope
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log import new_token
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Place, Transaction
-from spark_upsert.state.resolve import Resolution, resolve
+from spark_upsert.state.resolve import epochs_by_part, resolve
 from spark_upsert.state.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.run import RUNS, RunFile, Span, write_run
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert.upsert.ambiguity import Examples, count_losers, examples_of, require_order
 from spark_upsert.upsert.counters import EMPTY, Counters
 from spark_upsert.upsert.drain import Outcome, Outcomes, classify, count
-from spark_upsert.upsert.stash import Stash, count_losers
-from spark_upsert.words import equal_rows
+from spark_upsert.upsert.stash import Stash
 
 SEAL_ROWS = 1 << 20
 """Hashes that the seal compares at once: 8 MiB per task."""
@@ -52,6 +53,8 @@ class Staged:
     """The version against which the commands were counted."""
     files: tuple[RunFile, ...] = ()
     counters: Counters = EMPTY
+    examples: Examples = field(default_factory=dict)
+    """Keys of rows that a person should know about (`ambiguity`)."""
 
     @property
     def base_version(self) -> int:
@@ -63,6 +66,7 @@ def stage(
     commands: Iterable[pa.RecordBatch],
     *,
     overwrite: bool = False,
+    late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
 ) -> Staged:
     """Write the commands of one task durably and count their effects.
@@ -75,17 +79,31 @@ def stage(
         Columns as `TableSchema.run`, any order.
     overwrite : bool
         Whether the epoch replaces the contents: then order keys of the past do not count.
+    late_rows : LateRows
+        What becomes of rows so old that their deletes may be forgotten.
     threads : int
         How many pieces of the keys are looked up at once.
+
+    Raises
+    ------
+    DataError
+        Rows are tied, or late, and the policy for them is that the write fails.
     """
     with Stash(snapshot.manifest.schema) as stash:
         for batch in commands:
             stash.add(batch)
-        return stage_sealed(snapshot, stash, overwrite=overwrite, threads=threads)
+        return stage_sealed(
+            snapshot, stash, overwrite=overwrite, late_rows=late_rows, threads=threads
+        )
 
 
 def stage_sealed(
-    snapshot: Snapshot, stash: Stash, *, overwrite: bool = False, threads: int = 1
+    snapshot: Snapshot,
+    stash: Stash,
+    *,
+    overwrite: bool = False,
+    late_rows: LateRows = LateRows.REJECT,
+    threads: int = 1,
 ) -> Staged:
     """Seal a stash, write what wins durably and count its effects (`stage`).
 
@@ -93,14 +111,17 @@ def stage_sealed(
     """
     files: list[RunFile] = []
     counters = EMPTY
+    examples: dict[str, str] = {}
     try:
         for batch in stash.seal():
             rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
-            judge = partial(_judge, snapshot, rows, overwrite=overwrite)
+            judge = partial(_judge, snapshot, rows, overwrite=overwrite, late_rows=late_rows)
             useful = useful_threads(len(rows), threads)
-            pieces = np.array_split(np.arange(len(rows)), useful)
-            outcomes = np.concatenate(list(in_order(judge, pieces, useful)))
+            everything = np.arange(len(rows))
+            pieces = np.array_split(everything, useful)
+            outcomes = Outcomes.joined(in_order(judge, pieces, useful))
             counters += count(outcomes)
+            examples |= examples_of(rows, everything, outcomes, late_rows)
             batch = _accepted(batch, outcomes)
             if batch.num_rows:
                 files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
@@ -113,14 +134,24 @@ def stage_sealed(
         base=snapshot.manifest.place,
         files=tuple(files),
         counters=counters + stash.counters,
+        examples={**examples, **stash.examples},
     )
 
 
 def _judge(
-    snapshot: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64], *, overwrite: bool
+    snapshot: Snapshot,
+    rows: Rows,
+    chosen: npt.NDArray[np.int64],
+    *,
+    overwrite: bool,
+    late_rows: LateRows,
 ) -> Outcomes:
     """Return what commands, one per key and sorted by hash, do to a snapshot."""
-    found = snapshot.find(rows.hashes[chosen], rows.take(rows.schema.identity, chosen))
+    # The table may have gained columns since.
+    manifest = replace(snapshot.manifest, schema=rows.schema)
+    found = Snapshot(snapshot.store, manifest).find(
+        rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
+    )
     scope = Scope.ARRIVAL if overwrite else rows.schema.scope
     return classify(
         rows,
@@ -128,13 +159,14 @@ def _judge(
         found,
         scope,
         low_water=snapshot.manifest.low_water,
+        late_rows=late_rows,
         is_overwrite=overwrite,
     )
 
 
 def _accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
     """Return the commands that are not rejected: those are counted, and never stored."""
-    accepted = outcomes != Outcome.REJECTED
+    accepted = outcomes.kinds != Outcome.REJECTED
     return batch if bool(accepted.all()) else batch.filter(pa.array(accepted))
 
 
@@ -148,8 +180,9 @@ class Epoch:
     transaction: Transaction | None
     overwrite: bool = False
     allow_unordered: bool = False
+    late_rows: LateRows = LateRows.REJECT
 
-    def seal(self, head: Manifest, between: Iterable[Commit]) -> Commit:
+    def seal(self, head: Manifest, between: Iterable[Commit]) -> Sealed:
         """Return the commit that makes the epoch visible right behind ``head``.
 
         Parameters
@@ -161,23 +194,31 @@ class Epoch:
         Raises
         ------
         DataError
-            Without order keys, two tasks hold different values of one key.
+            Without order keys, two tasks hold different values of one key. Or rows are tied,
+            or late, and the policy for them is that the write fails.
         """
         newest = Snapshot(self.base.store, head)
-        if head.forgot > self.base.manifest.version and not self.overwrite:
-            staged = tuple(_reject_late(self.base, newest, part) for part in self.staged)
+        if self._has_forgotten(head) and self.late_rows is not LateRows.APPLY:
+            staged = tuple(self._without_late(newest, part) for part in self.staged)
             return replace(self, staged=staged)._seal(newest, between)
         return self._seal(newest, between)
 
-    def _seal(self, newest: Snapshot, between: Iterable[Commit]) -> Commit:
+    def _has_forgotten(self, head: Manifest) -> bool:
+        """Return whether deletes have been forgotten since the commands were judged."""
+        return head.forgot > self.base.manifest.version and not self.overwrite
+
+    def _seal(self, newest: Snapshot, between: Iterable[Commit]) -> Sealed:
         head = newest.manifest
         counters = sum((part.counters for part in self.staged), EMPTY)
+        examples = {k: v for part in self.staged for k, v in part.examples.items()}
         for rows, chosen in self._contested(head, between):
-            counters += self._recount(newest, rows, chosen)
+            correction, found = self._recount(newest, rows, chosen)
+            counters += correction
+            examples |= found
         if self.overwrite:
             counters += Counters(retracted=head.live_rows - counters.result_count)
         assert counters.is_balanced, counters
-        return Commit(
+        commit = Commit(
             version=head.version + 1,
             kind=Kind.OVERWRITE if self.overwrite else Kind.APPEND,
             timestamp_ms=0,
@@ -187,6 +228,7 @@ class Epoch:
             counters=counters.to_json(),
             live_rows=head.live_rows + counters.live_delta,
         )
+        return Sealed(commit, examples)
 
     def _contested(
         self, head: Manifest, between: Iterable[Commit]
@@ -196,15 +238,18 @@ class Epoch:
         if not writing:
             return
         epochs = [commit for commit in between if commit.is_epoch]
-        is_rewritten = any(commit.kind is Kind.OVERWRITE for commit in epochs)
         slices = tuple(part for commit in epochs for part in commit.slices())
-        if len(writing) == 1 and not slices and not is_rewritten:
+        # Where the past was replaced, or late rows are applied, it may be any key.
+        is_all = any(commit.kind is Kind.OVERWRITE for commit in epochs) or (
+            self._has_forgotten(head) and self.late_rows is LateRows.APPLY
+        )
+        if len(writing) == 1 and not slices and not is_all:
             return
         newer = Snapshot(self.base.store, replace(head, slices=slices))
         total = sum(file.rows for part in writing for file in part.files)
         for lower, upper in even_cuts(1 + total // SEAL_ROWS):
             rows = self._rows(head, writing, lower, upper)
-            if is_rewritten:
+            if is_all:
                 chosen = np.arange(len(rows))
             else:
                 others = [part.hashes for part, _ in newer.parts(lower, upper)]
@@ -222,50 +267,67 @@ class Epoch:
         ]
         return Rows(head.schema, [RunPart(span) for span in spans])
 
-    def _recount(self, newest: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64]) -> Counters:
+    def _recount(
+        self, newest: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64]
+    ) -> tuple[Counters, Examples]:
         """Return by how much the tasks' counts are wrong for contested commands."""
         counted = EMPTY
         owners = rows.part_of(chosen)
         for owner in np.unique(owners):
-            mine = chosen[owners == owner]
-            counted += count(_judge(self.base, rows, mine, overwrite=self.overwrite))
+            counted += count(self._judge(self.base, rows, chosen[owners == owner]))
         if rows.schema.engine.folds:
-            folded = folded_rows(rows, chosen)
-            outcomes = _judge(newest, folded, np.arange(len(folded)), overwrite=self.overwrite)
+            folded = folded_rows(rows, chosen, epochs_by_part(rows, [0] * len(rows.parts)))
+            everything = np.arange(len(folded))
+            outcomes = self._judge(newest, folded, everything)
             merged = Counters(superseded=len(chosen) - len(folded))
-            return count(outcomes) + merged - counted
+            examples = examples_of(folded, everything, outcomes, self.late_rows)
+            return count(outcomes) + merged - counted, examples
         resolution = resolve(rows, chosen=chosen)
         if not self.allow_unordered:
-            _require_order(rows, resolution)
-        outcomes = _judge(newest, rows, resolution.winners, overwrite=self.overwrite)
-        return count(outcomes) + count_losers(rows, resolution) - counted
+            require_order(rows, resolution)
+        lost, examples = count_losers(rows, resolution)
+        outcomes = self._judge(newest, rows, resolution.winners)
+        others = examples_of(rows, resolution.winners, outcomes, self.late_rows)
+        return count(outcomes) + lost - counted, {**examples, **others}
+
+    def _judge(self, snapshot: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64]) -> Outcomes:
+        return _judge(snapshot, rows, chosen, overwrite=self.overwrite, late_rows=self.late_rows)
+
+    def _without_late(self, newest: Snapshot, staged: Staged) -> Staged:
+        """Take out commands that are late since a compaction forgot deletes.
+
+        Rare: it did so while the epoch was under way. The runs that hold such commands are
+        written again without them.
+        """
+        schema = newest.manifest.schema
+        files, counters, examples = [], staged.counters, dict(staged.examples)
+        for file in staged.files:
+            run = RUNS.open(newest.store, file)
+            rows = Rows(schema, [RunPart(Span.within(run, 0, HASH_END))])
+            everything = np.arange(len(rows))
+            outcomes = self._judge(newest, rows, everything)
+            late = np.flatnonzero(outcomes.kinds == Outcome.REJECTED)
+            if not len(late):
+                files.append(file)
+                continue
+            examples |= examples_of(rows, everything, outcomes, self.late_rows)
+            # The table did know some of these keys when the task counted them.
+            was = count(self._judge(self.base, rows, late))
+            counters += Counters(rejected=len(late)) - was
+            batch = rows.gathered(schema.run.names).parts[0]
+            assert isinstance(batch, BatchPart)
+            kept = _accepted(batch.batch.cast(schema.run), outcomes)
+            if kept.num_rows:
+                files.append(write_run(newest.store, f"data/{new_token()}.arrow", kept))
+        return replace(staged, files=tuple(files), counters=counters, examples=examples)
 
 
-def _reject_late(base: Snapshot, newest: Snapshot, staged: Staged) -> Staged:
-    """Take out commands that are late since a compaction forgot deletes.
+class Sealed(NamedTuple):
+    """What a seal gives."""
 
-    Rare: it did so while the epoch was under way. The runs that hold such commands are written
-    again without them.
-    """
-    schema = newest.manifest.schema
-    files, counters = [], staged.counters
-    for file in staged.files:
-        run = RUNS.open(newest.store, file)
-        rows = Rows(schema, [RunPart(Span.within(run, 0, HASH_END))])
-        outcomes = _judge(newest, rows, np.arange(len(rows)), overwrite=False)
-        late = np.flatnonzero(outcomes == Outcome.REJECTED)
-        if not len(late):
-            files.append(file)
-            continue
-        # The table did know some of these keys when the task counted them.
-        was = count(_judge(base, rows, late, overwrite=False))
-        counters += Counters(rejected=len(late)) - was
-        batch = rows.gathered(schema.run.names).parts[0]
-        assert isinstance(batch, BatchPart)
-        kept = _accepted(batch.batch.cast(schema.run), outcomes)
-        if kept.num_rows:
-            files.append(write_run(newest.store, f"data/{new_token()}.arrow", kept))
-    return replace(staged, files=tuple(files), counters=counters)
+    commit: Commit
+    examples: Examples
+    """Keys of rows that a person should know about (`ambiguity`)."""
 
 
 def _shared(
@@ -282,31 +344,3 @@ def _shared(
         places = np.minimum(np.searchsorted(other, own), len(other) - 1)
         shared |= other[places] == own
     return shared
-
-
-def _require_order(rows: Rows, resolution: Resolution) -> None:
-    """Refuse two different commands of one key when nothing orders their tasks.
-
-    Two deletes of one key are no choice, whatever values they carry, nor are two error
-    entries: either says what is wrong.
-    """
-    schema = rows.schema
-    if schema.scope is not Scope.ARRIVAL or not len(resolution.losers):
-        return
-    names = [*schema.columns.names, DIFF]
-    lost, won = (rows.take(names, side) for side in (resolution.losers, resolution.beaten_by))
-    equal = equal_rows(lost, won)
-    equal |= (lost[-1].to_numpy() == won[-1].to_numpy()) & (lost[-1].to_numpy() != PUT)
-    if bool(equal.all()):
-        return
-    row = resolution.losers[~equal][:1]
-    key = ", ".join(
-        f"{name}={column[0].as_py()!r}"
-        for name, column in zip(schema.keys, rows.take(schema.keys, row), strict=True)
-    )
-    raise DataError(
-        f"{int((~equal).sum())} keys have different values in several tasks of one epoch, and "
-        f"nothing says which is the later one (for example {key}). Nothing was committed.",
-        hint="add .option('sequenceBy', <column>), or repartition the rows by key before the "
-        "write, or accept any of them with .option('allowUnordered', 'true').",
-    )

@@ -19,15 +19,15 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.schema import TableSchema
 from spark_upsert.state.fold import fold
 from spark_upsert.state.log import new_token
-from spark_upsert.state.resolve import Resolution, resolve
+from spark_upsert.state.resolve import resolve
 from spark_upsert.state.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.run import Run, Span, write_run
 from spark_upsert.store.local import LocalStore
+from spark_upsert.upsert.ambiguity import count_losers
 from spark_upsert.upsert.counters import EMPTY, Counters
-from spark_upsert.words import compare
 
 SETTLE_BYTES = 64 << 20
 """Pending batches are resolved when they reach this size, or the settled size if larger."""
@@ -56,6 +56,8 @@ class Stash:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._counted = EMPTY
         self._counted_by_seal = EMPTY
+        self.examples: dict[str, str] = {}
+        """Keys of rows that a person should know about (`ambiguity`)."""
 
     def __repr__(self) -> str:
         return (
@@ -136,12 +138,14 @@ class Stash:
         if self._schema.engine.folds:
             batch = fold(rows)
             return batch, Counters(superseded=len(rows) - batch.num_rows)
-        resolution = resolve(rows)
+        resolution = resolve(rows, is_one_task=True)
+        counters, examples = count_losers(rows, resolution)
+        self.examples |= examples
         names = self._schema.run.names
         batch = pa.RecordBatch.from_arrays(
             rows.take(names, resolution.winners), schema=self._schema.run
         )
-        return batch, count_losers(rows, resolution)
+        return batch, counters
 
     def _spill(self, batch: pa.RecordBatch) -> None:
         if self._folder is None:
@@ -156,17 +160,3 @@ def _range_of(part: BatchPart, lower: int, upper: int) -> BatchPart:
     start = int(np.searchsorted(part.hashes, np.uint64(lower))) if lower else 0
     stop = int(np.searchsorted(part.hashes, np.uint64(upper))) if upper < HASH_END else len(part)
     return BatchPart(part.batch.slice(start, stop - start))
-
-
-def count_losers(rows: Rows, resolution: Resolution) -> Counters:
-    """Count beaten commands: equal in order to their winner (duplicates), or superseded."""
-    count = len(resolution.losers)
-    if count == 0:
-        return EMPTY
-    schema = rows.schema
-    if schema.scope is Scope.ARRIVAL:
-        return Counters(superseded=count)
-    names = schema.order_columns
-    order = compare(rows.take(names, resolution.losers), rows.take(names, resolution.beaten_by))
-    ties = int((order == 0).sum())
-    return Counters(superseded=count - ties, duplicates=ties)

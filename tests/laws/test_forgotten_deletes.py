@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_upsert.engines import Engine, MergeEngine
+from spark_upsert.errors import DataError
 from spark_upsert.schema import TableSchema
 from spark_upsert.state.compaction import merge
-from spark_upsert.state.tombstones import PROPERTY
+from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
+from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert.upsert.counters import Counters
+from spark_upsert.upsert.epoch import Epoch, stage
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64(), "seq": pa.int64()})
+DELETED = pa.field("deleted", pa.bool_())
 COMMANDS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30), st.booleans()), max_size=4)
 STEPS = st.lists(
     st.tuples(COMMANDS, st.sampled_from(["no", "before", "after"]), st.booleans()), max_size=9
@@ -50,14 +56,14 @@ def test_what_is_shown_is_the_greatest_command_of_each_key(
         merges = [merge(table.store, head, j) for j in table.compaction_jobs(full=full)]
         if when == "before":
             table.commit_merges(merges)
-        commit = table.append(rows(commands, index), deletes="deleted")
+        commit = table.append(rows(commands, index), deletes="deleted", late_rows=LateRows.REJECT)
         assert commit is not None
         if when == "after":
             table.commit_merges(merges)
         rejected += Counters.from_json(commit.counters).rejected
         for key, order, deleted in commands:
             mine = (order * 16 + index, deleted)
-            if key not in best or mine[0] > best[key][0]:
+            if key not in best or mine[0] >= best[key][0]:
                 best[key] = mine
         shown = {row["id"]: row["seq"] for row in table.snapshot().to_pylist()}
         alive = {key: order for key, (order, deleted) in best.items() if not deleted}
@@ -75,17 +81,96 @@ def test_what_is_shown_is_the_greatest_command_of_each_key(
         assert folded == shown
 
 
-def test_a_late_row_of_a_forgotten_key_is_counted_and_not_applied() -> None:
+def forgetful() -> Table:
+    """Return a table that has forgotten a delete of key 1 and of nothing else."""
     table = make("0 epochs")
     table.append(rows([(1, 1, False), (2, 1, False)], 0), deletes="deleted")
     table.append(rows([(1, 5, True)], 0), deletes="deleted")
     table.compact(full=True)
     assert sum(part.file.tombstones for part in table.log.head().slices) == 0
-    late = table.append(rows([(1, 3, False)], 0), deletes="deleted")
+    return table
+
+
+def test_a_late_row_of_a_forgotten_key_is_counted_warned_of_and_not_applied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = forgetful()
+    late = table.append(rows([(1, 3, False)], 0), deletes="deleted", late_rows=LateRows.REJECT)
     assert late is not None
     assert late.counters["rejected"] == 1
     assert late.added == ()
     assert [row["id"] for row in table.snapshot().to_pylist()] == [2]
+    [warning] = caplog.messages
+    for part in ("1 rows were left out (lateRows)", "up to seq=80", "id=1"):
+        assert part in warning
+
+
+def test_a_late_row_fails_a_batch_write_unless_told_otherwise() -> None:
+    table = forgetful()
+    before = table.log.head().version
+    with pytest.raises(DataError, match=r"1 rows are late \(for example id=1\)"):
+        table.append(rows([(1, 3, False), (3, 9, False)], 0), deletes="deleted")
+    assert table.log.head().version == before
+
+
+def test_a_late_delete_has_no_effect_and_is_no_error() -> None:
+    table = forgetful()
+    late = table.append(rows([(1, 3, True), (3, 2, True)], 0), deletes="deleted")
+    assert late is not None
+    assert (late.counters["rejected"], late.added) == (2, ())
+
+
+def test_late_rows_of_a_backfill_are_rows_of_the_table_and_of_the_changelog(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = forgetful()
+    late = table.append(
+        rows([(1, 3, False), (3, 2, False), (4, 9, False)], 0),
+        deletes="deleted",
+        late_rows=LateRows.APPLY,
+    )
+    assert late is not None
+    assert (late.counters["inserts"], late.counters["late"], late.counters["rejected"]) == (3, 2, 0)
+    assert "2 rows were applied (lateRows)" in caplog.messages[0]
+    shown = {row["id"] for row in table.snapshot().to_pylist()}
+    assert shown == {1, 2, 3, 4}
+    # In one read with the epochs whose deletes are forgotten since, too.
+    for first in range(1, table.log.head().upper):
+        known = {row["id"] for row in table.snapshot(first - 1).to_pylist()}
+        for row in table.changes(first).to_pylist():
+            known = known | {row["id"]} if row["_diff"] > 0 else known - {row["id"]}
+        assert known == shown
+    assert table.check().is_sound
+
+
+@given(steps=STEPS)
+def test_applied_late_rows_leave_the_changelog_and_the_numbers_exact(
+    steps: list[tuple[list[tuple[int, int, bool]], str, bool]],
+) -> None:
+    table = make("0 epochs")
+    for index, (commands, when, full) in enumerate(steps):
+        # Staged before the compaction, committed behind it.
+        base = table.at()
+        envelope = UpsertEnvelope.matching(
+            base.manifest.schema, rows(commands, index).schema, deletes="deleted"
+        )
+        batches = [envelope.commands(b) for b in rows(commands, index).to_batches()]
+        staged = stage(base, batches, late_rows=LateRows.APPLY)
+        if when != "no":
+            table.compact(full=full)
+        table.commit(Epoch(base=base, staged=(staged,), transaction=None, late_rows=LateRows.APPLY))
+    shown = {row["id"]: row["seq"] for row in table.snapshot().to_pylist()}
+    assert table.log.head().live_rows == len(shown)
+    for first in range(1, table.log.head().upper):
+        known = {row["id"]: row["seq"] for row in table.snapshot(first - 1).to_pylist()}
+        changes = table.changes(first, emit_unchanged=True).to_pylist()
+        for row in sorted(changes, key=lambda row: row["_commit_version"]):
+            if row["_diff"] < 0:
+                assert known.pop(row["id"]) == row["seq"]
+            else:
+                known[row["id"]] = row["seq"]
+        assert known == shown
+    assert table.check().is_sound
 
 
 def test_a_delete_is_kept_while_its_retention_lasts() -> None:
@@ -98,3 +183,21 @@ def test_a_delete_is_kept_while_its_retention_lasts() -> None:
     assert late is not None
     assert late.counters["stale"] == 1
     assert table.snapshot().num_rows == 0
+
+
+def test_a_delete_of_a_partial_update_is_not_forgotten_before_older_values_of_columns() -> None:
+    columns = pa.schema({"id": pa.int64(), "a": pa.int64(), "b": pa.int64()})
+    table = Table(MemoryStore())
+    engine = MergeEngine(Engine.PARTIAL_UPDATE)
+    order = [pa.field("seq", pa.int64())]
+    schema = TableSchema.of(columns, keys=["id"], order=order, engine=engine)
+    table.ensure(schema, {PROPERTY: "0 epochs"})
+    for a, b, seq, deleted in ((7, None, 1, False), (None, None, 5, True), (None, 2, 9, False)):
+        row = {"id": [1], "a": [a], "b": [b], "seq": [seq], "deleted": [deleted]}
+        table.append(
+            pa.table(row, schema=pa.schema([*columns, *order, DELETED])), deletes="deleted"
+        )
+        table.compact(full=True)
+    row = {"id": [1], "a": [3], "b": [None], "seq": [4], "deleted": [False]}
+    table.append(pa.table(row, schema=pa.schema([*columns, *order, DELETED])), deletes="deleted")
+    assert table.snapshot().to_pylist() == [{"id": 1, "a": None, "b": 2}]

@@ -1,4 +1,4 @@
-"""With order keys, the table depends on the set of commands alone (P4)."""
+"""With a total order, the table depends on the set of commands alone (P4)."""
 
 from __future__ import annotations
 

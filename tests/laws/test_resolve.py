@@ -25,7 +25,7 @@ def winners(scope: Scope, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Resolve the batches of one epoch, the earlier first."""
     schema = schema_of(scope)
     rows = Rows(schema, [BatchPart(batch) for batch in batches])
-    found = rows.take(schema.run.names, resolve(rows).winners)
+    found = rows.take(schema.run.names, resolve(rows, is_one_task=True).winners)
     return pa.RecordBatch.from_arrays(found, schema=schema.run)
 
 
@@ -100,7 +100,9 @@ def test_epochs_may_be_resolved_first_among_neighbours(
         def over_epochs(chosen: list[tuple[pa.RecordBatch, int]]) -> pa.RecordBatch:
             rows = Rows(schema, [BatchPart(batch) for batch, _ in chosen])
             epochs = epochs_by_part(rows, [epoch for _, epoch in chosen])
-            found = rows.take(schema.run.names, resolve(rows, epochs=epochs).winners)
+            found = rows.take(
+                schema.run.names, resolve(rows, epochs=epochs, is_one_task=True).winners
+            )
             return pa.RecordBatch.from_arrays(found, schema=schema.run)
 
         merged = (over_epochs(runs[start:stop]), runs[start][1])
@@ -115,7 +117,7 @@ def test_every_row_is_a_winner_or_beaten_by_the_winner_of_its_key(
     schema = schema_of(scope)
     with hashes_of_few_values(count):
         rows = Rows(schema, [BatchPart(batch) for batch in batches_of(scope, groups)])
-        found = resolve(rows)
+        found = resolve(rows, is_one_task=True)
         assert sorted([*found.winners, *found.losers]) == list(range(len(rows)))
         [keys] = rows.take(["k"], np.arange(len(rows)))
         assert keys.take(pa.array(found.losers)) == keys.take(pa.array(found.beaten_by))

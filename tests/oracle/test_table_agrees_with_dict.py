@@ -25,7 +25,7 @@ from spark_upsert.state.compaction import choose, merge
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch
-from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, under
+from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, Written, under
 from tests.support.model import Change, Command, Model, Tally, fold
 from tests.support.stores import MemoryStore, forget_open_runs
 from tests.support.tables import (
@@ -84,7 +84,7 @@ class TableAgreesWithDict(RuleBasedStateMachine):
 
     @rule(target=staged, tasks=st.lists(TASKS, max_size=3), overwrite=OVERWRITES)
     def stage(self, tasks: list[list[list[Command]]], overwrite: bool) -> Any:
-        commands = [command for task in tasks for batch in task for command in batch]
+        commands = Written(tasks).commands
         return plan_epoch(self.table, tasks, overwrite=overwrite), commands
 
     @rule(target=staged, epoch=consumes(staged))

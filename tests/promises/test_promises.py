@@ -27,6 +27,7 @@ from spark_upsert.state.compaction import Merged, choose, merge
 from spark_upsert.state.log import Log
 from spark_upsert.state.manifest import Transaction
 from spark_upsert.state.run import RUNS
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store.local import LocalStore
 from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
@@ -315,6 +316,21 @@ def stored_hashes(table: Table) -> list[int]:
     ]
 
 
+def test_p2_late_rows_that_are_applied_stand_in_the_changelog() -> None:
+    """Read in one stretch with epochs whose deletes are forgotten since."""
+    table = make_table(
+        MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "0 epochs"}
+    )
+    append(table, [Command(1, 1, 1), Command(2, 2, 1)])
+    append(table, [Command(1, None, 5)])
+    table.compact(full=True)
+    late = append(table, [Command(1, 3, 3), Command(3, 3, 9)], late_rows=LateRows.APPLY)
+    assert late is not None
+    assert late.counters["late"] == 1
+    for lower in range(1, table.log.head().upper):
+        assert fold(changes_of(table, lower), rows_at(table, lower - 1)) == {1: 3, 2: 2, 3: 3}
+
+
 def test_p2_rows_written_before_a_column_was_added_have_null_in_it() -> None:
     table = make_table(MemoryStore(), schema_of(Scope.ARRIVAL))
     append(table, [Command(1, 10)])
@@ -477,6 +493,25 @@ def test_p4_a_delete_forgotten_below_the_mark_brings_no_key_back() -> None:
     assert rows_at(table) == {2: 2, 3: 3}
 
 
+@SEEDS
+def test_p4_a_retry_decides_a_tie_the_same(seed: int) -> None:
+    """Tasks of one epoch in any order, rows tied between them: the same table."""
+    dice = random.Random(seed)
+    found = []
+    drawn = [commands_of(dice, 4, keys=3) for _ in range(3)]
+    tasks = [[[Command(c.key, c.value, c.order % 2) for c in commands]] for commands in drawn]
+    for _ in range(4):
+        table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+        dice.shuffle(tasks)
+        apply_epoch(table, tasks)
+        found.append(rows_at(table))
+        assert fold(changes_of(table)) == found[-1]
+        append(table, [Command(9, 9, 9)])
+        table.compact(full=True)
+        assert rows_at(table) == {**found[-1], 9: 9}
+    assert all(rows == found[0] for rows in found)
+
+
 # -- P5: nothing is dropped silently --------------------------------------------------------
 
 
@@ -506,17 +541,20 @@ def test_p5_every_row_is_counted_under_its_reason(seed: int) -> None:
             assert by_epoch(shown) == by_epoch(changes)
 
 
-def test_p5_equal_order_keys_are_duplicates_and_the_committed_one_stays() -> None:
+def test_p5_of_equal_order_keys_the_later_command_wins_and_ties_are_counted() -> None:
     table = make_table(MemoryStore(), schema_of(Scope.TABLE))
-    first = append(table, [Command(1, 10, 5), Command(1, 11, 5)])
+    first = append(table, [Command(1, 11, 5), Command(1, 10, 5)])
+    assert rows_at(table) == {1: 10}
     second = append(table, [Command(1, 12, 5), Command(1, 13, 4)])
-    third = append(table, [Command(1, None, 5)])
+    third = append(table, [Command(1, 12, 5), Command(1, 12, 5)])
     assert first is not None
     assert second is not None
     assert third is not None
-    assert rows_at(table) == {1: 10}
-    assert (first.counters["duplicates"], second.counters["duplicates"]) == (1, 1)
-    assert (second.counters["superseded"], third.counters["duplicates"]) == (1, 1)
+    assert rows_at(table) == {1: 12}
+    assert (first.counters["tied"], first.counters["superseded"]) == (1, 1)
+    assert (second.counters["tied"], second.counters["updates"]) == (1, 1)
+    assert (third.counters["tied"], third.counters["duplicates"]) == (0, 2)
+    assert fold(changes_of(table)) == {1: 12}
 
 
 def test_p5_a_row_without_a_key_is_refused() -> None:

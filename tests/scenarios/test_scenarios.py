@@ -14,7 +14,7 @@ directive                  input and output
 ``table``                  makes a table; ``scope``, ``keys`` and ``order`` (numbers of
                            columns), ``deletes`` (``gone``: rows without values are marked as
                            deletes; ``none``: nothing is; ``null``: ``nullsAsDeletes``),
-                           ``retention`` (epochs for which deletes are remembered)
+                           ``retention`` (epochs for which deletes are remembered), ``ties``
 ``epoch``                  commands, with ``batch`` and ``task`` as separators; prints the
                            version and the counters that are not zero. ``transaction=w/7``,
                            ``overwrite=yes``, ``unordered=yes``
@@ -43,7 +43,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.schema import Scope, TableSchema, Ties
 from spark_upsert.state.compaction import merge
 from spark_upsert.state.manifest import Commit, Transaction
 from spark_upsert.state.tombstones import PROPERTY
@@ -152,13 +152,21 @@ class Runner:
         order: str = "1",
         deletes: str = "gone",
         retention: str = "",
+        ties: str = "last",
     ) -> list[str]:
         names = [f"k{index}" for index in range(int(keys))]
         columns = pa.schema([pa.field(name, pa.string()) for name in [*names, "v"]])
         fields = (
             [] if scope == "arrival" else [pa.field(f"o{i}", pa.int64()) for i in range(int(order))]
         )
-        schema = TableSchema.of(columns, keys=names, order=fields, scope=Scope(scope), hash_seed=1)
+        schema = TableSchema.of(
+            columns,
+            keys=names,
+            order=fields,
+            scope=Scope(scope),
+            hash_seed=1,
+            ties=Ties(ties),
+        )
         properties = {PROPERTY: f"{retention} epochs"} if retention else None
         self.table = make_table(self.store, schema, properties=properties)
         self.schema = schema

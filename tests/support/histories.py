@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -82,7 +82,12 @@ class Written:
     @property
     def commands(self) -> list[Command]:
         """All commands in the order of (task, position)."""
-        return [command for task in self.tasks for batch in task for command in batch]
+        return [
+            replace(command, task=index)
+            for index, task in enumerate(self.tasks)
+            for batch in task
+            for command in batch
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,13 @@ class Command:
     key: Any
     value: Any
     order: Any = 0
+    task: int = field(default=0, compare=False)
+    """The task that wrote it: between tasks nothing is later."""
+
+    @property
+    def content(self) -> tuple[bool, Any]:
+        """What decides between tasks: a value before a delete, then the greater value."""
+        return (self.value is not None, self.value)
 
     def __repr__(self) -> str:
         return f"{self.key}={'∅' if self.value is None else self.value}#{self.order}"
@@ -39,8 +46,8 @@ class Change:
 class Tally:
     """The counters of one epoch that do not depend on how its rows were batched.
 
-    A row beaten inside the epoch is superseded or, if its order is equal, a duplicate; which
-    of them depends on the row it met first, so they are one number here.
+    A row beaten inside the epoch is superseded or, if it is the same command, a duplicate;
+    which of them depends on the row it met first, so they are one number here.
     """
 
     rows: int = 0
@@ -66,11 +73,19 @@ class Model:
         return {key: e.value for key, e in self.entries.items() if e.value is not None}
 
     def winners(self, commands: Iterable[Command]) -> dict[Any, Command]:
-        """Return the command of each key that wins inside one epoch."""
-        won: dict[Any, Command] = {}
+        """Return the command of each key that wins inside one epoch.
+
+        Of equal order keys the later row of a task wins, and the greater content among tasks.
+        """
+        by_task: dict[tuple[Any, int], Command] = {}
         for command in commands:
+            best = by_task.get((command.key, command.task))
+            if best is None or self.scope is Scope.ARRIVAL or command.order >= best.order:
+                by_task[command.key, command.task] = command
+        won: dict[Any, Command] = {}
+        for command in by_task.values():
             best = won.get(command.key)
-            if best is None or self.scope is Scope.ARRIVAL or command.order > best.order:
+            if best is None or self.scope is Scope.ARRIVAL or _is_over(command, best):
                 won[command.key] = command
         return won
 
@@ -90,7 +105,7 @@ class Model:
                 if command.order < entry.order:
                     tally.stale += 1
                     continue
-                if command.order == entry.order:
+                if command == entry:
                     tally.ignored += 1
                     continue
             self.entries[key] = command
@@ -116,6 +131,12 @@ class Model:
             Change("update_preimage", key, old, self.version),
             Change("update_postimage", key, new, self.version),
         ]
+
+
+def _is_over(one: Command, other: Command) -> bool:
+    if one.order != other.order:
+        return bool(one.order > other.order)
+    return one.content > other.content if one.value != other.value else False
 
 
 def visible(changes: Iterable[Change]) -> list[Change]:

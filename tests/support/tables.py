@@ -15,6 +15,7 @@ from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.state.log import Log
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
 from spark_upsert.table import Table
 from spark_upsert.upsert.changes import ChangeOptions, Deduplication
@@ -137,7 +138,8 @@ def apply_epoch(table: Table, tasks: Sequence[Sequence[Sequence[Command]]], **ho
 def append(table: Table, commands: Sequence[Command], **how: Any) -> Commit | None:
     """Append through the public method of the table."""
     schema = table.log.head().schema
-    return table.append(rows_of(schema, commands), deletes="gone", **how)
+    options = {"late_rows": LateRows.REJECT, **how}
+    return table.append(rows_of(schema, commands), deletes="gone", **options)
 
 
 def pairs(rows: pa.Table) -> dict[Any, Any]:

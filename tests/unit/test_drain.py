@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_upsert.hashing import hash_keys
-from spark_upsert.schema import Scope
+from spark_upsert.schema import Scope, Ties
 from spark_upsert.state.lookup import find
 from spark_upsert.state.rows import BatchPart, Rows
 from spark_upsert.upsert.counters import Counters
-from spark_upsert.upsert.drain import Outcome, classify, count
+from spark_upsert.upsert.drain import Outcome, Outcomes, classify, count
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of
 
@@ -20,13 +22,20 @@ TOMBSTONE = Command("k", None, 5)
 T, E, A = Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL
 
 
-def outcome(scope: Scope, entry: Command | None, command: Command) -> Outcome:
-    schema = schema_of(scope, key=pa.string())
+def judged(
+    scope: Scope, entry: Command | None, command: Command, *, ties: Ties = Ties.LAST
+) -> Outcomes:
+    schema = replace(schema_of(scope, key=pa.string()), ties=ties)
     commands = Rows(schema, [BatchPart(batch_of(schema, [command]))])
     state = [] if entry is None else [(BatchPart(batch_of(schema, [entry])), 1)]
     keys = commands.take(["k"], np.array([0]))
     found = find(schema, state, hash_keys(keys, seed=schema.hash_seed), keys)
-    return Outcome(classify(commands, np.array([0]), found, scope)[0])
+    return classify(commands, np.array([0]), found, scope)
+
+
+def outcomes_of(kinds: list[int]) -> Outcomes:
+    no = np.zeros(len(kinds), dtype=np.bool_)
+    return Outcomes(np.array(kinds, dtype=np.int8), no, no)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +45,15 @@ def outcome(scope: Scope, entry: Command | None, command: Command) -> Outcome:
         (T, None, Command("k", None, 1), "ABSENT"),
         (T, ROW, Command("k", 2, 6), "UPDATE"),
         (T, ROW, Command("k", None, 6), "DELETE"),
-        (T, ROW, Command("k", 2, 5), "DUPLICATE"),
-        (T, ROW, Command("k", None, 5), "DUPLICATE"),
+        (T, ROW, Command("k", 1, 5), "DUPLICATE"),
+        (T, ROW, Command("k", 2, 5), "UPDATE"),
+        (T, ROW, Command("k", None, 5), "DELETE"),
         (T, ROW, Command("k", 2, 4), "STALE"),
         (T, ROW, Command("k", None, 4), "STALE"),
         (T, TOMBSTONE, Command("k", 2, 6), "INSERT"),
         (T, TOMBSTONE, Command("k", None, 6), "ABSENT"),
-        (T, TOMBSTONE, Command("k", 2, 5), "DUPLICATE"),
+        (T, TOMBSTONE, Command("k", 2, 5), "INSERT"),
+        (T, TOMBSTONE, Command("k", None, 5), "DUPLICATE"),
         (T, TOMBSTONE, Command("k", 2, 4), "STALE"),
         (E, ROW, Command("k", 2, 4), "UPDATE"),
         (E, ROW, Command("k", 2, 5), "UPDATE"),
@@ -63,18 +74,38 @@ def outcome(scope: Scope, entry: Command | None, command: Command) -> Outcome:
 def test_the_outcome_of_a_command(
     scope: Scope, entry: Command | None, command: Command, expected: str
 ) -> None:
-    assert outcome(scope, entry, command).name == expected
+    assert Outcome(judged(scope, entry, command).kinds[0]).name == expected
+
+
+@pytest.mark.parametrize(
+    ("ties", "command", "expected"),
+    [
+        (Ties.LAST, Command("k", 2, 5), ("UPDATE", True)),
+        (Ties.LAST, Command("k", 1, 5), ("DUPLICATE", False)),
+        (Ties.LAST, Command("k", 2, 6), ("UPDATE", False)),
+        (Ties.FIRST, Command("k", 2, 5), ("STALE", True)),
+        (Ties.FIRST, Command("k", 1, 5), ("DUPLICATE", False)),
+        (Ties.FIRST, Command("k", 2, 4), ("STALE", False)),
+        (Ties.FAIL, Command("k", None, 5), ("DELETE", True)),
+    ],
+    ids=str,
+)
+def test_an_equal_order_with_another_content_is_a_tie(
+    ties: Ties, command: Command, expected: tuple[str, bool]
+) -> None:
+    outcomes = judged(T, ROW, command, ties=ties)
+    assert (Outcome(outcomes.kinds[0]).name, bool(outcomes.are_tied[0])) == expected
 
 
 def test_each_outcome_is_counted_under_its_name() -> None:
-    outcomes = np.array([0, 1, 1, 2, 2, 2, 3, 4, 4, 5], dtype=np.int8)
+    outcomes = outcomes_of([0, 1, 1, 2, 2, 2, 3, 4, 4, 5])
     assert count(outcomes) == Counters(
         inserts=1, updates=2, deletes=3, absent=1, stale=2, duplicates=1
     )
 
 
 def test_nothing_is_counted_as_nothing() -> None:
-    assert count(np.array([], dtype=np.int8)) == Counters()
+    assert count(outcomes_of([])) == Counters()
 
 
 @pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope {scope.value}")
@@ -87,4 +118,4 @@ def test_outcomes_stand_in_the_order_of_the_commands(scope: Scope) -> None:
     expected = [
         Outcome.INSERT if key % 3 == 0 else Outcome.ABSENT for key in batch["k"].to_pylist()
     ]
-    assert classify(rows, np.arange(50), found, scope).tolist() == expected
+    assert classify(rows, np.arange(50), found, scope).kinds.tolist() == expected

@@ -12,6 +12,7 @@ import pytest
 
 from spark_upsert import parallel
 from spark_upsert.parallel import ROWS_PER_THREAD, in_order, useful_threads
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table
 
 
@@ -77,7 +78,7 @@ def test_a_table_is_the_same_with_any_number_of_threads(
         numbers = [dice.integers(0, below, 500) for below in (300, 3, 9)]
         rows = pa.table([*numbers, dice.random(500) < 0.2], names=["k", "v", "seq", "gone"])
         for table in tables:
-            table.append(rows, deletes="gone")
+            table.append(rows, deletes="gone", late_rows=LateRows.REJECT)
             table.compact(full=True)
         counted = [table.log.commit(2 * epoch + 1).counters for table in tables]
         assert counted[0] == counted[1], epoch

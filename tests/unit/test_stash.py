@@ -6,13 +6,14 @@ import random
 import tempfile
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from spark_upsert.schema import HASH, Scope, TableSchema
+from spark_upsert.schema import HASH, Scope, TableSchema, Ties
 from spark_upsert.state import run
 from spark_upsert.state.rows import Rows
 from spark_upsert.upsert import stash as stash_module
@@ -98,20 +99,24 @@ def test_an_empty_stash_seals_nothing() -> None:
     assert sealed(schema_of(Scope.TABLE), [[], []], TINY, TINY)[0] == []
 
 
-def test_equal_order_keys_keep_the_first_and_count_a_duplicate() -> None:
+def test_of_equal_commands_one_is_kept_and_the_others_are_duplicates() -> None:
     batches, counters, _ = sealed(
-        schema_of(Scope.TABLE), [[Command(1, 10, 5), Command(1, 20, 5)]], SETTLE_BYTES, SPILL_BYTES
+        schema_of(Scope.TABLE), [[Command(1, 10, 5), Command(1, 10, 5)]], SETTLE_BYTES, SPILL_BYTES
     )
     assert rows_of(batches) == [Command(1, 10, 5)]
     assert counters == Counters(rows=2, duplicates=1)
 
 
 @pytest.mark.parametrize(("settle", "spill"), SIZES)
-def test_equal_order_keys_keep_the_first_over_batches(settle: int, spill: int) -> None:
-    commands = [[Command(k, batch, 5) for k in range(9)] for batch in range(5)]
-    batches, counters, _ = sealed(schema_of(Scope.EPOCH), commands, settle, spill)
-    assert {c.value for c in rows_of(batches)} == {0}
-    assert counters == Counters(rows=45, duplicates=36)
+@pytest.mark.parametrize(("ties", "kept"), [(Ties.LAST, 0), (Ties.FIRST, 4)], ids=str)
+def test_equal_order_keys_over_batches_are_tied(
+    ties: Ties, kept: int, settle: int, spill: int
+) -> None:
+    commands = [[Command(k, 4 - batch, 5) for k in range(9)] for batch in range(5)]
+    schema = replace(schema_of(Scope.EPOCH), ties=ties)
+    batches, counters, _ = sealed(schema, commands, settle, spill)
+    assert {c.value for c in rows_of(batches)} == {kept}
+    assert counters == Counters(rows=45, superseded=36, tied=36)
 
 
 @pytest.mark.parametrize(("settle", "spill"), SIZES)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.errors import DataError
 from spark_upsert.hashing import even_cuts
 from spark_upsert.schema import DIFF, EPOCH, ERROR, Scope
 from spark_upsert.state.compaction.policy import Job
@@ -40,6 +41,7 @@ class Merged:
 
     added: tuple[Slice, ...]
     taken: tuple[Taken, ...]
+    """Empty if the runs cannot be merged: then there is nothing to make visible."""
     base: Place
     """The version that the job was planned on."""
     low_water: str | None = None
@@ -71,12 +73,20 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
     Each key keeps its winning entry (`resolve`). A tombstone goes if nothing older is left
     below it and no late command can be stale against it (any scope but `Scope.TABLE`); with
     `Scope.TABLE`, if it is past its retention (`state.tombstones`).
+
+    A sum that fits over all epochs may not fit over some of them alone. Then nothing is taken,
+    and the merge is left out, until it is one with the oldest runs.
     """
     count = max(1, -(-job.bytes // _file_bytes(manifest)))
     pieces = []
+    taken = job.taken
     for lower, upper in even_cuts(count, job.hash_lower, job.hash_upper):
         # A function of its own, so that one piece at a time is in memory.
-        pieces.append(_merge_piece(store, manifest, job, lower, upper))
+        try:
+            pieces.append(_merge_piece(store, manifest, job, lower, upper))
+        except DataError:
+            taken = ()
+            break
         RUNS.settle(rows=0)
     files = [piece.file for piece in pieces if piece.file is not None]
     # Of deletes past their retention only those stay whose key a newer run holds.
@@ -90,7 +100,7 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
             Slice(file=f, epochs=job.epochs, index=i, is_held=is_held and f.tombstones > 0)
             for i, f in enumerate(files)
         ),
-        taken=job.taken,
+        taken=taken,
         base=manifest.place,
         low_water=mark,
         forgotten=np.concatenate([nothing, *(piece.forgotten for piece in pieces)])
@@ -180,8 +190,8 @@ def _winners(
             parts.append(RunPart(Span.within(RUNS.open(store, part.file), low, high)))
             slices.append(part)
     rows = Rows(schema, parts)
-    if schema.engine.folds:
-        folded = folded_rows(rows) if parts else rows
-        return folded, np.arange(len(folded)), [replace(job.slices[-1], epochs=job.epochs)]
     epochs = epochs_by_part(rows, [part.epochs.lower for part in slices])
+    if schema.engine.folds:
+        folded = folded_rows(rows, epochs=epochs) if parts else rows
+        return folded, np.arange(len(folded)), [replace(job.slices[-1], epochs=job.epochs)]
     return rows, resolve(rows, epochs=epochs).winners, slices

@@ -1,0 +1,187 @@
+"""Rows whose place in time is in doubt: the errors they are, and the warnings.
+
+- *unordered*: without order keys, two tasks hold different values of one key;
+- *tied*: two commands of a key have equal order keys and different contents (`Ties`);
+- *late*: the key is unknown and the order key so old that a delete may be forgotten
+  (`state.tombstones.LateRows`).
+
+None of them is silent: where a policy goes on, the commit counts them, and one warning per
+epoch and kind names a key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+
+from spark_upsert.errors import DataError
+from spark_upsert.schema import DIFF, PUT, Scope, TableSchema, Ties
+from spark_upsert.state.content import equal_contents
+from spark_upsert.state.manifest import Commit, Manifest
+from spark_upsert.state.resolve import Resolution
+from spark_upsert.state.rows import Rows
+from spark_upsert.state.run import Positions
+from spark_upsert.state.tombstones import LateRows, decode_mark
+from spark_upsert.upsert.counters import EMPTY, Counters
+from spark_upsert.upsert.drain import Outcomes
+from spark_upsert.words import compare
+
+Examples = Mapping[str, str]
+"""For some counters (``tied``, ``late``): the key of one such row."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def key_text(rows: Rows, row: int) -> str:
+    """Return the key of a row for a message: ``id=7``."""
+    keys = rows.schema.keys
+    values = rows.take(keys, np.array([row]))
+    return ", ".join(f"{k}={v[0].as_py()!r}" for k, v in zip(keys, values, strict=True))
+
+
+def count_losers(rows: Rows, resolution: Resolution) -> tuple[Counters, Examples]:
+    """Count beaten commands: equal to their winner, tied with it, or plainly superseded.
+
+    Raises
+    ------
+    DataError
+        Two are tied, and the table has `Ties.FAIL`.
+    """
+    losers, winners = resolution.losers, resolution.beaten_by
+    if not len(losers):
+        return EMPTY, {}
+    schema = rows.schema
+    if schema.scope is Scope.ARRIVAL:
+        return Counters(superseded=len(losers)), {}
+    names = schema.order_columns
+    equal = np.flatnonzero(compare(rows.take(names, losers), rows.take(names, winners)) == 0)
+    same = equal_contents(rows, losers[equal], rows, winners[equal])
+    duplicates = int(same.sum())
+    tied = losers[equal[~same]]
+    counters = Counters(superseded=len(losers) - duplicates, duplicates=duplicates, tied=len(tied))
+    return counters, _tied_examples(rows, tied)
+
+
+def examples_of(rows: Rows, chosen: Positions, outcomes: Outcomes, late_rows: LateRows) -> Examples:
+    """Return keys of tied and late commands, one per kind.
+
+    Raises
+    ------
+    DataError
+        There is one, and a policy is that the write fails then.
+    """
+    examples = dict(_tied_examples(rows, chosen[outcomes.are_tied]))
+    late = chosen[outcomes.are_late]
+    if len(late):
+        late = late[rows.take([DIFF], late)[0].to_numpy() == PUT]
+    if len(late):
+        if late_rows is LateRows.FAIL:
+            raise _late_error(rows, late)
+        examples["late"] = key_text(rows, int(late[0]))
+    return examples
+
+
+def _tied_examples(rows: Rows, tied: Positions) -> Examples:
+    if not len(tied):
+        return {}
+    key = key_text(rows, int(tied[0]))
+    if rows.schema.ties is Ties.FAIL:
+        raise DataError(
+            f"{len(tied)} rows have the order key of another row of their key but other values, "
+            f"and nothing says which is the later one (for example {key}). Nothing was committed.",
+            hint=f"order by more columns, so that {_order(rows.schema)} and they are never equal "
+            "for two changes of a key (for a database's log its position, then the place within "
+            "the transaction); or write into a table with .option('ties', 'last').",
+        )
+    return {"tied": key}
+
+
+def _late_error(rows: Rows, late: Positions) -> DataError:
+    return DataError(
+        f"{len(late)} rows are late (for example {key_text(rows, int(late[0]))}): the table does "
+        f"not know their keys, and their order keys ({_order(rows.schema)}) are at or below its "
+        "low-water mark, up to which deletes are forgotten. So they may have been deleted since. "
+        "Nothing was committed.",
+        hint="if none of them was, as in a backfill of what never was here, add "
+        ".option('lateRows', 'apply'); .option('lateRows', 'reject') leaves them out and counts "
+        "them. Deletes are remembered for longer with a longer 'tombstoneRetention'.",
+    )
+
+
+def _order(schema: TableSchema) -> str:
+    return "sequenceBy=" + ",".join(field.name for field in schema.order)
+
+
+def mark_text(schema: TableSchema, mark: str | None) -> str:
+    """Return a low-water mark for a message: ``seq=5``."""
+    if mark is None:
+        return "none"
+    values = decode_mark(mark, schema)[-len(schema.order) :]
+    pairs = zip(schema.order, values, strict=True)
+    return ", ".join(f"{field.name}={value[0].as_py()!r}" for field, value in pairs)
+
+
+def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
+    """Log what a person should know about an epoch, once per kind.
+
+    Parameters
+    ----------
+    commit : Commit
+    head : Manifest
+        The table before it.
+    examples : mapping of str to str
+    """
+    schema = head.schema
+    counters = Counters.from_json(commit.counters)
+    if counters.tied:
+        taken = "earlier" if schema.ties is Ties.FIRST else "later"
+        _LOGGER.warning(
+            "version %d: %d rows are tied: another row of their key has the same %s and other "
+            "values (for example %s); the %s one was taken. A total order tells them apart.",
+            commit.version,
+            counters.tied,
+            _order(schema),
+            examples.get("tied", "?"),
+            taken,
+        )
+    if "late" in examples:
+        done = "applied" if counters.late else "left out"
+        _LOGGER.warning(
+            "version %d: %d rows were %s (lateRows): the table does not know their keys, and "
+            "deletes are forgotten up to %s (for example %s).",
+            commit.version,
+            counters.late or counters.rejected,
+            done,
+            mark_text(schema, head.low_water),
+            examples["late"],
+        )
+
+
+def require_order(rows: Rows, resolution: Resolution) -> None:
+    """Refuse two different commands of one key when nothing orders their tasks.
+
+    Two deletes of one key are no choice, nor are two error entries: either says what is wrong.
+
+    Raises
+    ------
+    DataError
+        There is such a key.
+    """
+    if rows.schema.scope is not Scope.ARRIVAL or not len(resolution.losers):
+        return
+    equal = equal_contents(rows, resolution.losers, rows, resolution.beaten_by)
+    lost, won = (
+        rows.take([DIFF], side)[0].to_numpy() for side in (resolution.losers, resolution.beaten_by)
+    )
+    equal |= (lost == won) & (lost != PUT)
+    if bool(equal.all()):
+        return
+    key = key_text(rows, int(resolution.losers[~equal][0]))
+    raise DataError(
+        f"{int((~equal).sum())} keys have different values in several tasks of one epoch, and "
+        f"nothing says which is the later one (for example {key}). Nothing was committed.",
+        hint="add .option('sequenceBy', <column>), or repartition the rows by key before the "
+        "write, or accept any of them with .option('allowUnordered', 'true').",
+    )
