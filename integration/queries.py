@@ -69,12 +69,12 @@ def end(query: StreamingQuery, *, seconds: int = END_SECONDS) -> StreamingQuery:
     return query
 
 
-def wait_until(condition: Any, what: str) -> None:
-    """Wait for something that another process does."""
+def wait_until(condition: Any, what: str, *, every: float = 0.02) -> None:
+    """Wait for something that another process does; look at it again after so many seconds."""
     deadline = time.monotonic() + END_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 @dataclass

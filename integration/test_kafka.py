@@ -24,10 +24,11 @@ pytestmark = pytest.mark.spark
 QUERY_SECONDS_MAX = 600
 
 SCRIPT = """
-import json, shutil, sys
+import json, sys
 from pyspark.sql import SparkSession
+from integration.pages import code_of
 
-jars, server, folder = sys.argv[1:]
+jars, servers, folder = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[2]")
     .config("spark.jars", jars)
@@ -36,37 +37,34 @@ spark = (
     .config("spark.sql.shuffle.partitions", "2")
     .getOrCreate()
 )
+records, table, contents = code_of("kafka.md", "python")
+names = {"spark": spark, "servers": servers, "path": f"{folder}/table"}
 
 
 def produce(*records):
-    rows = [tuple(bytes.fromhex(side) if side is not None else None for side in r) for r in records]
-    frame = spark.createDataFrame(rows, "key binary, value binary").coalesce(1)
-    frame.write.format("kafka").option("kafka.bootstrap.servers", server).option("topic", "t").save()
+    for key, value in records:
+        key, value = (side if side is None else bytes.fromhex(side) for side in (key, value))
+        # A record without a key has no partition of its own, and no order among its like.
+        where = {} if key else {"partition": 0}
+        names["producer"].produce("customers", key=key, value=value, **where)
+    names["producer"].flush()
 
 
 def upsert(checkpoint):
-    stream = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", server)
-        .option("subscribe", "t")
-        .option("startingOffsets", "earliest")
-        .load()
-    )
-    writer = stream.writeStream.format("upsertflow").option("path", f"{folder}/table")
-    writer = writer.option("checkpointLocation", f"{folder}/{checkpoint}").options(
-        envelope="kafka",
-        keyFormat="json",
-        keySchema="k BIGINT",
-        valueFormat="json",
-        valueSchema="v STRING",
-        onError="quarantine",
-    )
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    exec(table, names | {"checkpoint": f"{folder}/{checkpoint}"})
+    (query,) = spark.streams.active
+    query.processAllAvailable()
+    query.stop()
 
 
-for records in json.load(open(f"{folder}/batches.json")):
-    produce(*records)
+exec(records, names)
+upsert("checkpoint")
+exec(contents, names)
+shown = {name: [row.asDict() for row in names[name].collect()] for name in ("customers", "errors")}
+with open(f"{folder}/shown.json", "w") as file:
+    json.dump(shown, file, default=bytes.decode)
+for batch in json.load(open(f"{folder}/batches.json")):
+    produce(*batch)
     upsert("checkpoint")
 upsert("another")
 spark.stop()
@@ -74,11 +72,11 @@ spark.stop()
 
 
 def key(number: int) -> str:
-    return json.dumps({"k": number}).encode().hex()
+    return json.dumps({"id": number}).encode().hex()
 
 
 def value(text: str) -> str:
-    return json.dumps({"v": text}).encode().hex()
+    return json.dumps({"name": text}).encode().hex()
 
 
 BAD, BAD_KEY = b"{".hex(), b"?".hex()
@@ -107,14 +105,20 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
     assert done.returncode == 0, done.stderr[-3000:]
 
     table = tmp_path / "table"
+    # What the page says of its own records.
+    shown = json.loads((tmp_path / "shown.json").read_text())
+    assert shown["customers"] == [{"id": 1, "name": "Ada", "city": "Paris"}]
+    [unread] = shown["errors"]
+    assert (unread["id"], unread["_raw_value"]) == (3, '{"name": ')
+
     expected = {k: f"a{k}" for k in range(20)} | {3: "b3", 6: "c6"}
     del expected[4], expected[5]
-    assert {row["k"]: row["v"] for row in rows_of(table)} == expected
+    assert {row["id"]: row["name"] for row in rows_of(table)} == expected
     [error] = quarantine_of(table)
-    assert (error["k"], error["_raw_value"]) == (5, b"{")
-    first, second, third, again = epochs_of(table)
-    assert [row["k"] for row in quarantine_of(table, first.version)] == [3, None, None]
-    assert {row["k"] for row in quarantine_of(table, second.version)} == {5, 6, None}
+    assert (error["id"], error["_raw_value"]) == (5, b"{")
+    _, first, second, third, again = epochs_of(table)
+    assert [row["id"] for row in quarantine_of(table, first.version)] == [3, None, None]
+    assert {row["id"] for row in quarantine_of(table, second.version)} == {5, 6, None}
     # A new checkpoint reads the topic from its beginning as one epoch, which changes nothing.
     assert again.kind is Kind.APPEND
     assert rows_of(table, again.version) == rows_of(table, third.version)

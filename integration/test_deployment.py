@@ -1,0 +1,182 @@
+"""A deployment under a write load: PostgreSQL, Debezium, Kafka, a table, and sums of its changes.
+
+The code is that of `docs/postgresql.md`. The broker, Debezium and the program of the queries are
+killed while rows flow. Now and then the database's table is locked: then the pipeline comes to
+rest, and the table and the sums are to be what the database itself answers there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.chaos import ROOT, environment, kill_tree
+from integration.load import Load, fill
+from integration.pages import code_of
+from integration.promises import Contents, assert_sound, counters_of, epochs_of, rows_of
+from integration.queries import wait_until
+from integration.servers.kafka import Broker, running_connect
+from integration.servers.postgres import Postgres
+from spark_upsert.errors import TableNotFoundError
+
+pytestmark = pytest.mark.spark
+
+PAGE = "postgresql.md"
+STARTS_MAX = 6
+"""The program may fall with the broker and is started again; not for ever."""
+
+LOOK_SECONDS = 0.2
+"""Between two looks at a table: often enough, and the cores are for the pipeline."""
+
+ROWS = "SELECT id, customer, amount, due, changed FROM orders"
+SUMS = "SELECT customer, count(*), sum(amount) FROM orders GROUP BY customer"
+
+
+@dataclass
+class Program:
+    """The queries, in a process that is started again when it ends."""
+
+    folder: Path
+    broker: Broker
+    environ: Mapping[str, str]
+    starts: int = 0
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def keep_running(self) -> None:
+        """Start it unless it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        assert self.starts < STARTS_MAX, f"the program keeps failing:\n{self._words()}"
+        self.starts += 1
+        command = [sys.executable, "-m", "integration.deployment", str(self.folder)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, self.broker.address],
+                cwd=ROOT,
+                env=dict(self.environ),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kill it with its Java and its Python workers."""
+        if self._process is not None:
+            kill_tree(self._process.pid)
+            self._process.wait()
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "log"
+
+    def _words(self) -> str:
+        return self._log.read_text(errors="replace")[-6000:]
+
+
+@dataclass
+class Deployment:
+    """All of it, and what it is compared with."""
+
+    postgres: Postgres
+    program: Program
+    load: Load
+
+    @contextmanager
+    def at_rest(self) -> Iterator[tuple[Contents, Contents]]:
+        """Lock the table; gives the database's own answers, its rows and its sums."""
+        with self.postgres.connect() as connection:
+            # Waits for every writer's commit, and lets none begin.
+            connection.execute("LOCK TABLE orders IN SHARE MODE")
+            yield (
+                {row[:1]: row[1:] for row in connection.execute(ROWS)},
+                {row[:1]: row[1:] for row in connection.execute(SUMS)},
+            )
+
+    def require_equal(self) -> None:
+        """Wait until the pipeline has come to rest at a locked position, with equal answers."""
+        with self.at_rest() as (rows, sums):
+            for table, answer in (("orders", rows), ("totals", sums)):
+                wait_until(
+                    lambda table=table, answer=answer: self._found(table) == answer,
+                    f"{table} is the database's own answer",
+                    every=LOOK_SECONDS,
+                )
+        self.load.raise_failure()
+
+    def wait_for_epochs(self, count: int) -> None:
+        """Wait until the table has taken so many more epochs: rows flow."""
+        aim = self._epochs() + count
+        wait_until(lambda: self._epochs() >= aim, f"the table has {aim} epochs", every=LOOK_SECONDS)
+
+    def _epochs(self) -> int:
+        self.program.keep_running()
+        try:
+            return len(epochs_of(self.program.folder / "orders"))
+        except TableNotFoundError:
+            return 0
+
+    def _found(self, table: str) -> Contents:
+        self.program.keep_running()
+        try:
+            return rows_of(self.program.folder / table)
+        except TableNotFoundError:
+            return {}
+
+
+def connector(postgres: Postgres) -> dict[str, Any]:
+    """Return the page's connector, with this database's address."""
+    (text,) = code_of(PAGE, "json")
+    given: dict[str, Any] = json.loads(text)
+    address = {"database.hostname": postgres.host, "database.port": str(postgres.port)}
+    given["config"] |= address | {"database.user": postgres.user}
+    return given
+
+
+def test_sums_of_changes_are_the_database_s_own_answer(
+    broker: Broker, postgres: Postgres, spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    environ = {**spark_environ, **environment()}
+    with postgres.connect(autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET deadlock_timeout = '50ms'")
+        connection.execute("SELECT pg_reload_conf()")
+        for statements in code_of(PAGE, "sql"):
+            connection.execute(statements.encode())
+    fill(postgres)
+    program = Program(tmp_path, broker, environ)
+    load = Load(postgres, seed=9)
+    deployment = Deployment(postgres, program, load)
+    try:
+        with (
+            load.running(),
+            running_connect(tmp_path / "connect", environ, broker, connector(postgres)) as connect,
+        ):
+            deployment.wait_for_epochs(2)
+            deployment.require_equal()
+
+            broker.restart()
+            deployment.wait_for_epochs(2)
+            program.kill()
+            connect.kill()
+            connect.start()
+            deployment.require_equal()
+
+            deployment.wait_for_epochs(1)
+            program.kill()
+            deployment.wait_for_epochs(1)
+            deployment.require_equal()
+    finally:
+        program.kill()
+    assert load.transactions > 100
+    assert program.starts >= 3
+    counted = counters_of(tmp_path / "orders")
+    assert (counted.quarantined, counted.rejected) == (0, 0)
+    assert_sound(tmp_path / "orders")
+    assert_sound(tmp_path / "totals")
