@@ -50,7 +50,7 @@ INSERT INTO a_catalog_table WITH (path='/lake/orders') VALUES (1, 'a');
 ```
 
 and `spark.read.option("path", "/lake/orders").table("a_catalog_table")`. What Spark itself adds (the name of a query, provider,
-location, owner and comment of a table) is passed over.
+location, owner and comment of a table) is passed over. `TBLPROPERTIES` it mixes with the options, unless the columns are listed.
 """
 
 

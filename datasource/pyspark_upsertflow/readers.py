@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
-from spark_upsert.errors import CorruptionError, DataLossError, SchemaError
+from spark_upsert.errors import CorruptionError, DataLossError, SchemaError, masked
 from spark_upsert.hashing import HASH_END, even_cuts
 from spark_upsert.options import Metadata, ReadOptions
 from spark_upsert.schema import CHANGELOG_FIELDS, TableSchema
@@ -174,7 +174,7 @@ def readable_from(table: Table, options: ReadOptions, lower: int) -> int:
         return lower
     _LOGGER.warning(
         "changes are expired and left out: path=%s lower=%d upper=%d hint=%s",
-        options.path,
+        masked(options.path),
         lower,
         head.first_changes,
         "what is folded from this read is not the table; read it anew",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
@@ -15,12 +16,14 @@ from spark_upsert import __version__
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
-from spark_upsert.errors import OptionError, UpsertFlowError
+from spark_upsert.errors import OptionError, UpsertFlowError, masked
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.options import STORAGE_PREFIX, Metadata
 from spark_upsert.state.retention import GRACE_MS
 from spark_upsert.table import Table
 from spark_upsert.upsert.changes import ChangeOptions
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,7 +39,7 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except (UpsertFlowError, OSError) as error:
             # What is wrong may be data, or the name of a file.
-            click.echo(escaped_lines(f"Error: {error}"), err=True)
+            click.echo(escaped_lines(masked(f"Error: {error}")), err=True)
             ctx.exit(1)
 
 
@@ -55,15 +58,19 @@ def _duration(ctx: click.Context, param: click.Parameter, text: str | None) -> i
 
 
 def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for number, pair in enumerate(pairs, start=1):
-        name, equals, value = pair.partition("=")
-        if not equals:
+        name, _, value = pair.partition("=")
+        # A secret alone may end with '=', as base64 does.
+        if not _NAME.fullmatch(name) or not value.strip("="):
             # Not shown: it may well be a secret.
             raise click.BadParameter(
                 f"number {number} of them, of {len(pair)} characters, is not of the form KEY=VALUE."
             )
-        found[name.lower().removeprefix(STORAGE_PREFIX)] = value
+        key = name.lower().removeprefix(STORAGE_PREFIX)
+        if key in found:
+            raise click.BadParameter(f"'{key}' is given twice.")
+        found[key] = value
     return found
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from spark_upsert import __version__
 from spark_upsert.cli.java import find_java
-from spark_upsert.errors import UpsertFlowError
+from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.store import open_store
 
 SECONDS_MAX = 120
@@ -259,8 +259,8 @@ def _can_write(path: str, storage: Mapping[str, str]) -> Check:
             store.delete(name)
             store.delete(f"{name}-commit")
     except (UpsertFlowError, OSError) as error:
-        problem = str(error)
+        problem = masked(str(error))
     for folder in missing:
         with suppress(OSError):
             folder.rmdir()
-    return Check(name="write", found=path, problem=problem)
+    return Check(name="write", found=masked(path), problem=problem)

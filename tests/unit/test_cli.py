@@ -336,12 +336,26 @@ def test_a_storage_option_is_checked_by_name() -> None:
 
 
 def test_an_option_without_a_name_is_not_shown_because_it_may_be_a_secret() -> None:
-    for secret in ("AKIA-SECRET", "secret_access_key:AKIA-SECRET"):
+    for secret in ("SECRET", "secret_access_key:SECRET", "SECRET==", "SE/CRET+SECRET=x", "region="):
         result = run("info", "s3://bucket/table", "-o", "region=here", "-o", secret)
         assert result.exit_code == 2
         assert "SECRET" not in result.output
         assert "number 2 of them" in result.stderr
         assert "KEY=VALUE" in result.stderr
+
+
+def test_an_option_is_given_once() -> None:
+    result = run("info", "s3://bucket/table", "-o", "region=a", "-o", "storage.Region=b")
+    assert result.exit_code == 2
+    assert "'region' is given twice" in result.stderr
+
+
+def test_credentials_in_a_path_are_not_shown() -> None:
+    for path in ("s3://me:SECRET@bucket/table", "s3://bucket/table?sig=SECRET"):
+        for command in ("info", "doctor"):
+            result = run(command, path)
+            assert result.exit_code == 1
+            assert "SECRET" not in result.output
 
 
 def test_without_click_a_sentence_says_what_to_install() -> None:
