@@ -24,6 +24,7 @@ import pyarrow as pa
 from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import (
     ContentionError,
+    DataLossError,
     OtherTableError,
     TableExistsError,
     TableNotFoundError,
@@ -58,6 +59,9 @@ from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
 from spark_upsert.upsert.restore import restoration
+
+_HOLDS_MAX = 100
+"""An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 
@@ -542,6 +546,24 @@ class Table:
         lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
         hold(self.store, self.log, lease)
         return lease
+
+    def hold_all(self, consumer: str, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Keep all that can be read readable, for example while it is copied.
+
+        Raises
+        ------
+        ContentionError
+            Expiries were faster, again and again.
+        """
+        for _ in range(_HOLDS_MAX):
+            try:
+                return self.hold(consumer, self.log.head().since, ttl_ms=ttl_ms)
+            except DataLossError:
+                continue  # An expiry came between; ask for its `since`.
+        raise ContentionError(
+            f"{_HOLDS_MAX} expiries of '{self.store.url}' came between two reads of its log.",
+            hint="run fewer expiries at once, then try again.",
+        )
 
     def release(self, consumer: str) -> None:
         """Drop the lease of a consumer, if it has one."""

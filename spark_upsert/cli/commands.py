@@ -219,7 +219,7 @@ def consumers(
     """Show who holds a lease, on which version, and until when."""
     table = Table.open(path, storage=storage)
     if hold is not None:
-        table.hold(hold, table.log.head().since)
+        table.hold_all(hold)
     if release is not None:
         table.release(release)
     _show(Metadata.CONSUMERS, path, storage, None, as_json=as_json)
