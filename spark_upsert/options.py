@@ -54,11 +54,11 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "type alone for a plain value, or the JSON of a StructType. For `avro`: the writer's schema. "
     "For `raw`: `BINARY` (the default) or `STRING`, with a name before it or not.",
     "keySchemaId": "With a Confluent format: the only schema id that keys may have. Default: any.",
-    "valueFormat": "The same as `keyFormat`, for values. With `envelope=debezium`: `json` or "
-    "`json-confluent`, and the default of `keyFormat`; without it, the rows are events that are "
-    "structs already.",
-    "valueSchema": "The same as `keySchema`, for values. With `envelope=debezium` and `json`: the "
-    "columns of a row, as in `id BIGINT, name STRING`.",
+    "valueFormat": "The same as `keyFormat`, for values. With `envelope=debezium` not `raw`, and "
+    "the default of `keyFormat`; without it, the rows are events that are structs already.",
+    "valueSchema": "The same as `keySchema`, for values. With `envelope=debezium`: for `json`, the "
+    "columns of a row, as in `id BIGINT, name STRING`; for `avro`, the writer's schema of the "
+    "whole event.",
     "valueSchemaId": "The same as `keySchemaId`, for values.",
     "timeUnit": "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
     "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 texts.",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import io
 import json
+import pickle
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError
+from spark_upsert.errors import DataError, OptionError, SchemaError
 from tests.support.envelopes import (
     KAFKA,
     assert_sound,
@@ -359,3 +364,227 @@ def test_an_empty_batch(tmp_path: Path) -> None:
     assert planned.envelope.commands(empty).num_rows == 0
     only_tombstones = records([(key(1), None)]).to_batches()[0]
     assert planned.envelope.commands(only_tombstones).num_rows == 0
+
+
+# -- Avro --------------------------------------------------------------------------------
+
+
+def meaning(type_: str, name: str, **more: Any) -> Any:
+    """Return a nullable Avro type as Confluent's converter writes Connect's."""
+    return ["null", {"type": type_, "connect.version": 1, "connect.name": name, **more}]
+
+
+AVRO_ROW = {
+    "type": "record",
+    "name": "Value",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "v", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": meaning("long", "io.debezium.time.MicroTimestamp")},
+        {
+            "name": "c",
+            "type": meaning(
+                "long",
+                "org.apache.kafka.connect.data.Timestamp",
+                logicalType="timestamp-millis",
+            ),
+        },
+        {"name": "z", "type": meaning("string", "io.debezium.time.ZonedTimestamp")},
+        {"name": "d", "type": meaning("int", "io.debezium.time.Date")},
+        {
+            "name": "n",
+            "type": meaning(
+                "bytes",
+                "org.apache.kafka.connect.data.Decimal",
+                logicalType="decimal",
+                precision=10,
+                scale=2,
+            ),
+        },
+        {
+            "name": "days",
+            "type": {"type": "array", "items": meaning("int", "io.debezium.time.Date")},
+        },
+    ],
+    "connect.name": "shop.public.customers.Value",
+}
+AVRO_EVENT = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "shop.public.customers",
+    "fields": [
+        {"name": "before", "type": ["null", AVRO_ROW], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {
+            "name": "source",
+            "type": {
+                "type": "record",
+                "name": "Source",
+                "namespace": "io.debezium.connector.postgresql",
+                "fields": [
+                    {
+                        "name": "snapshot",
+                        "type": [
+                            {
+                                "type": "string",
+                                "connect.default": "false",
+                                "connect.name": "io.debezium.data.Enum",
+                            },
+                            "null",
+                        ],
+                    },
+                    {"name": "lsn", "type": ["null", "long"]},
+                ],
+            },
+        },
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"]},
+    ],
+    "connect.name": "shop.public.customers.Envelope",
+}
+AVRO = {
+    **OPTIONS,
+    "valueFormat": "avro-confluent",
+    "valueSchema": json.dumps(AVRO_EVENT),
+    "valueSchemaId": "7",
+    "keySchema": json.dumps(
+        {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+    ),
+}
+HEAD = b"\0\0\0\0\x07"
+
+
+def avro(schema: Any, datum: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), datum)
+    return HEAD + out.getvalue()
+
+
+def avro_row(number: int, **more: Any) -> dict[str, Any]:
+    nothing = dict.fromkeys(("v", "at", "c", "z", "d", "n"))
+    return {"id": number, **nothing, "days": [], **more}
+
+
+def avro_event(op: str, before: Any, after: Any, lsn: int | None) -> bytes:
+    # Written as the plain types, so that nothing but the schema says what numbers mean.
+    plain = json.loads(json.dumps(AVRO_EVENT).replace('"logicalType": "timestamp', '"was": "'))
+    source = {"snapshot": "false", "lsn": lsn}
+    event = {"before": before, "after": after, "source": source, "op": op, "ts_ms": 5}
+    return avro(plain, event)
+
+
+AVRO_KEY = avro(json.loads(AVRO["keySchema"]), {"id": 1})
+
+
+def test_avro_says_itself_what_its_values_mean(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    row = avro_row(
+        1,
+        v="a",
+        at=1529496000123456,
+        c=1529496000123,
+        z="2018-06-20T12:00:00.5+02:00",
+        d=17702,
+        n=Decimal("-12.34"),
+        days=[0, None],
+    )
+    rows = records([(AVRO_KEY, avro_event("c", None, row, 1))])
+    write(path, rows, columnList="id,v,at,c,z,d,n,days,source.lsn,ts_ms", **AVRO)
+    assert rows_of(path) == [
+        {
+            "id": 1,
+            "v": "a",
+            "at": dt.datetime(2018, 6, 20, 12, 0, 0, 123456),
+            "c": dt.datetime(2018, 6, 20, 12, 0, 0, 123000),
+            "z": dt.datetime(2018, 6, 20, 10, 0, 0, 500000, tzinfo=dt.UTC),
+            "d": dt.date(2018, 6, 20),
+            "n": Decimal("-12.34"),
+            "days": [dt.date(1970, 1, 1), None],
+            "source.lsn": 1,
+            "ts_ms": 5,
+        }
+    ]
+
+
+def test_a_history_in_avro(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    history = [
+        (AVRO_KEY, avro_event("c", None, avro_row(1, v="a"), 1)),
+        (AVRO_KEY, avro_event("u", avro_row(1, v="a"), avro_row(1, v="b"), 2)),
+        (None, avro_event("c", None, avro_row(2, v="x"), 3)),
+    ]
+    write(path, records(history), **AVRO)
+    assert [(row["id"], row["v"]) for row in rows_of(path)] == [(1, "b"), (2, "x")]
+    write(path, records([(AVRO_KEY, avro_event("d", None, None, 4)), (AVRO_KEY, None)]), **AVRO)
+    assert [row["id"] for row in rows_of(path)] == [2]
+    assert_sound(path)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (avro_event("c", None, avro_row(1), 2)[:-3], "it ends too early"),
+        (b"\0\0\0\0\x08", "schema id 8, expected 7"),
+        (avro_event("u", avro_row(1), None, 2), "op 'u' has no 'after'"),
+        (avro_event("c", None, avro_row(1, d=2**31 - 1), 2), "'after.d' holds what is beyond"),
+        (avro_event("c", None, avro_row(1, z="2018-02-30T00:00:00Z"), 2), "'after.z' holds what"),
+        (avro_event("c", None, avro_row(1, z="infinity"), 2), "'after.z' holds what is beyond"),
+    ],
+)
+def test_avro_that_is_broken_is_an_error(tmp_path: Path, payload: bytes, reason: str) -> None:
+    path = tmp_path / "t"
+    good = (AVRO_KEY, avro_event("c", None, avro_row(1, v="a"), 1))
+    with pytest.raises(DataError) as caught:
+        write(path, records([good, (AVRO_KEY, payload)]), **AVRO)
+    assert reason in str(caught.value)
+
+
+def test_without_the_schema_of_avro_keys_a_delete_must_name_its_row(tmp_path: Path) -> None:
+    options = {name: text for name, text in AVRO.items() if name != "keySchema"}
+    delete = avro_event("d", avro_row(1), None, 2)
+    write(tmp_path / "t", records([(AVRO_KEY, delete), (AVRO_KEY, None)]), **options)
+    with pytest.raises(DataError, match="the record's key is not declared"):
+        write(tmp_path / "t", records([(AVRO_KEY, avro_event("d", None, None, 3))]), **options)
+
+
+# -- options -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"valueSchema": ""}, OptionError, "'valueSchema' is required"),
+        ({"valueSchema": "BIGINT"}, OptionError, "the columns of a row"),
+        ({"valueFormat": "raw"}, OptionError, "one of json, avro, json-confluent, avro-confluent"),
+        ({"valueFormat": ""}, OptionError, "'valueSchema' says how Kafka's records are written"),
+        ({"valueSchemaId": "7"}, OptionError, "use valueFormat=json-confluent"),
+        ({"timeUnit": "seconds"}, OptionError, "one of millis, micros, nanos"),
+        ({"timeUnit.at": "seconds"}, OptionError, "one of millis, micros, nanos"),
+        ({"decimalHandling": "exact"}, OptionError, "one of precise, string, double"),
+        ({"onTruncate": "overwrite"}, OptionError, "one of error, ignore"),
+        ({"envelope": "kafka", "onTruncate": "ignore"}, OptionError, "has no meaning with the env"),
+        ({"keys": "ident"}, SchemaError, "Did you mean 'id'?"),
+        ({"sequenceBy": "source.lns"}, SchemaError, "Did you mean 'source.lsn'?"),
+        ({"columnList": "id,source.txid,nope"}, SchemaError, "'nope' is not among"),
+        ({**AVRO, "timeUnit": "micros"}, OptionError, "whose schema says what values mean"),
+        ({**AVRO, "valueSchema": json.dumps(AVRO_ROW)}, SchemaError, "'before' is not among"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_options_that_do_not_fit_are_refused(
+    tmp_path: Path, options: dict[str, str], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        plan(tmp_path / "t", KAFKA, **{**OPTIONS, **options})
+    assert text in str(caught.value)
+    assert not (tmp_path / "t").exists()
+
+
+def test_an_envelope_travels(tmp_path: Path) -> None:
+    pair = (AVRO_KEY, avro_event("c", None, avro_row(1), 1)), (key(1), bare(CREATE))
+    for record, options in zip(pair, (AVRO, OPTIONS), strict=True):
+        envelope = plan(tmp_path / options["valueFormat"], KAFKA, **options).envelope
+        batch = records([record]).combine_chunks().to_batches()[0]
+        commands = envelope.commands(batch)
+        assert pickle.loads(pickle.dumps(envelope)).commands(batch) == commands
+        assert pickle.loads(pickle.dumps(envelope)).commands(batch).num_rows == 1

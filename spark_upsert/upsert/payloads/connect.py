@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -145,6 +146,7 @@ _TIME_UNITS = {
     "io.debezium.time.NanoTimestamp": TimeUnit.NANOS,
     "org.apache.kafka.connect.data.Timestamp": TimeUnit.MILLIS,
 }
+_ZONED = "io.debezium.time.ZonedTimestamp"
 _DATES = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
@@ -253,6 +255,54 @@ def object_wire(
     return _struct(pa.struct(list(fields)), said, member)
 
 
+def natural_wire(
+    written: pa.DataType, said: Said | None, *, keep: Collection[str] | None = None, where: str = ""
+) -> tuple[pa.DataType, Wire]:
+    """Return the type that values of a written type mean, and the way there.
+
+    Parameters
+    ----------
+    written : pyarrow.DataType
+    said : Said or None
+        What the schema says of it.
+    keep : collection of str, optional
+        The names of fields to keep, nested ones with dots; those above and below come along.
+    where : str
+        The way to the value.
+    """
+    if pa.types.is_struct(written):
+        parts: dict[str, tuple[pa.DataType, Wire]] = {}
+        for part in written.fields:
+            name = f"{where}.{part.name}" if where else part.name
+            if keep is None or any(f"{k}.".startswith(f"{name}.") for k in keep):
+                inside = None if keep is None or name in keep else keep
+                of_part = None if said is None else said.fields.get(part.name)
+                parts[part.name] = natural_wire(part.type, of_part, keep=inside, where=name)
+        type_ = pa.struct([pa.field(name, type_) for name, (type_, _) in parts.items()])
+        return type_, _struct(type_, None, lambda part, _: parts[part.name][1])
+    if pa.types.is_list(written):
+        of_items = None if said is None else said.items
+        type_, item = natural_wire(written.value_type, of_items, where=where)
+        type_ = pa.list_(pa.field("element", type_))
+        return type_, _list(item, type_)
+    name = "" if said is None else said.name or ""
+    leaf: _Leaf = (written, None)
+    type_ = written
+    if name in _TIME_UNITS:
+        type_, unit = pa.timestamp("us"), _TIME_UNITS[name]
+        # Avro has a timestamp of its own for Connect's: in UTC.
+        as_number = written if pa.types.is_int64(written) else pa.int64()
+        unit = unit if pa.types.is_int64(written) else TimeUnit.MICROS
+        leaf = written, lambda array: _times(array.cast(as_number), unit, type_)
+    elif name in _DATES and pa.types.is_int32(written):
+        type_ = pa.date32()
+        leaf = written, _days
+    elif name == _ZONED and pa.types.is_string(written):
+        type_ = pa.timestamp("us", tz="UTC")
+        leaf = written, _zoned
+    return type_, _leaf_wire(*leaf, f"'{where}' holds what is beyond the range of {type_}")
+
+
 def _timestamp(declared: pa.DataType, said: Said | None, unit: TimeUnit | None) -> _Leaf | None:
     if said is not None:
         unit = _TIME_UNITS.get(said.name or "", unit if said.name is None else None)
@@ -309,7 +359,8 @@ def _struct(declared: pa.DataType, said: Said | None, wire: _WireOf) -> Wire:
 
     def convert(array: pa.Array) -> tuple[pa.Array, Faults]:
         # Flattened: below a null struct there is nothing to be wrong.
-        parts = [w.convert(part) for w, part in zip(wires, array.flatten(), strict=True)]
+        given = dict(zip((f.name for f in array.type.fields), array.flatten(), strict=True))
+        parts = [w.convert(given[f.name]) for w, f in zip(wires, fields, strict=True)]
         mask = array.is_null() if array.null_count else None
         columns = [column for column, _ in parts]
         found = pa.StructArray.from_arrays(columns, fields=list(declared.fields), mask=mask)
@@ -379,6 +430,32 @@ def _times(array: pa.Array, unit: TimeUnit, declared: pa.DataType) -> tuple[pa.A
 
 def _valid(array: pa.Array) -> Mask:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+_ISO = (
+    "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    r"(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})$"
+)
+
+
+def _zoned(texts: pa.Array) -> tuple[pa.Array, Mask]:
+    """Return ISO 8601 texts with a zone as times."""
+    type_ = pa.timestamp("us", tz="UTC")
+    has_form = pc.match_substring_regex(texts, _ISO)
+    shaped = pc.if_else(has_form, texts, None)
+    try:
+        found = shaped.cast(type_)
+    except pa.ArrowInvalid:
+        # A day that its month does not have. Nothing but one by one finds it.
+        found = pa.array([_try_time(text) for text in shaped.to_pylist()], type_)
+    return found, _valid(texts) & ~_valid(found)
+
+
+def _try_time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 # -- decimals ----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.upsert.payloads.connect import Said, Unreadable, Unsaid, object_wire
-from spark_upsert.upsert.payloads.decoder import Payloads
+from spark_upsert.upsert.payloads.decoder import Payloads, with_faults
 from spark_upsert.upsert.payloads.json_text import JsonDecoder
 
 _SCHEMA, _PAYLOAD = "schema", "payload"
@@ -84,14 +84,7 @@ class ConnectJsonDecoder:
             read = JsonDecoder(pa.schema([pa.field(_PAYLOAD, wire.type)])).decode(payloads)
             given = read.columns[0]
         found, faults = wire.convert(given)
-        why = read.reasons
-        for reason, bad in faults:
-            because = pc.if_else(pa.array(bad), reason, None)
-            why = because if why is None else pc.coalesce(why, because)
-        columns = found.flatten()
-        if why is not None:
-            columns = [pc.if_else(why.is_null(), column, None) for column in columns]
-        return Payloads(tuple(columns), why)
+        return with_faults(found.flatten(), read.reasons, faults)
 
 
 def _by_schema(payloads: pa.Array) -> Iterator[tuple[Positions, bytes | None]]:

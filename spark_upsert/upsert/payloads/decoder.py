@@ -8,11 +8,12 @@ So a bad payload is told from its neighbours by the decoder, which notes it and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -96,6 +97,30 @@ def decode_blocks(
 def row_type(fields: pa.Schema) -> pa.DataType:
     """Return the type of the rows that a decoder makes; a bad one is null, whatever is declared."""
     return pa.struct([field.with_nullable(True) for field in fields])
+
+
+def with_faults(
+    columns: Sequence[pa.Array],
+    reasons: pa.Array | None,
+    faults: Iterable[tuple[str, npt.NDArray[np.bool_]]],
+) -> Payloads:
+    """Return payloads of which some turned out bad after they were decoded.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array
+    reasons : pyarrow.Array or None
+        What is known to be bad (`Payloads`).
+    faults : iterable of (str, numpy.ndarray of bool)
+        A reason, and the payloads that it holds for.
+    """
+    for reason, bad in faults:
+        because = pc.if_else(pa.array(bad), reason, None)
+        reasons = because if reasons is None else pc.coalesce(reasons, because)
+    if reasons is None:
+        return Payloads(tuple(columns), None)
+    good = reasons.is_null()
+    return Payloads(tuple(pc.if_else(good, column, None) for column in columns), reasons)
 
 
 def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ Only what is asked for is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -30,9 +30,10 @@ from spark_upsert.upsert.envelopes.debezium.events import (
     Read,
     Truncates,
 )
-from spark_upsert.upsert.envelopes.form import Path, dotted, order_names
-from spark_upsert.upsert.envelopes.formats import JSON, Written
+from spark_upsert.upsert.envelopes.form import Path, dotted, leaves, order_names
+from spark_upsert.upsert.envelopes.formats import AVRO, JSON, Written
 from spark_upsert.upsert.payloads.connect import Unsaid
+from spark_upsert.upsert.payloads.connect_avro import ConnectAvroDecoder
 from spark_upsert.upsert.payloads.connect_json import ConnectJsonDecoder
 from spark_upsert.upsert.payloads.ddl import parse_schema
 from spark_upsert.upsert.payloads.decoder import Decoder
@@ -73,7 +74,7 @@ EVENT_FIELDS = pa.schema(
 """What an event has beside the rows. Oracle's numbers of changes are texts, which do not compare
 as numbers do; its topics are ordered by their offsets."""
 
-_FORMATS = (JSON, "json-confluent")
+_FORMATS = (JSON, AVRO, "json-confluent", "avro-confluent")
 
 MakeDecoder = Callable[[pa.Schema], Decoder]
 """Returns the decoder of some fields."""
@@ -89,26 +90,66 @@ def record_form(
     """Return the form of records whose options are given (`Written.parse`)."""
     value = Written.parse(VALUE, given, schema_ids, formats=_FORMATS)
     key = Written.parse(KEY, given, schema_ids, default=value.name)
+    image, event, make_values = (_avro if value.format == AVRO else _json)(value, unsaid)
+    return RecordForm(
+        rows, image, event, lambda columns: _keys(key, columns, unsaid), make_values, truncates
+    )
+
+
+def _json(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+    """Return the columns of a row, what stands beside it, and the decoder of some of both."""
     image, is_plain = parse_schema(value.option, value.require_text(), bare_name=VALUE)
     if is_plain:
         raise OptionError.invalid(
             value.option, str(value.text), "the columns of a row, such as 'id BIGINT, name STRING'"
         )
 
-    def values(event: pa.Schema) -> Decoder:
+    def make(event: pa.Schema) -> Decoder:
         return value.behind_header(ConnectJsonDecoder(event, unsaid, (BEFORE, AFTER)))
 
-    def keys(columns: pa.Schema) -> Decoder:
-        if key.format != JSON:
-            return key.decoder()
-        if key.text is not None:
-            fields, is_bare = parse_schema(key.option, key.text, bare_name=KEY)
-            if is_bare:
-                return key.decoder()
-            columns = fields
-        return key.behind_header(ConnectJsonDecoder(columns, unsaid))
+    return image, EVENT_FIELDS, make
 
-    return RecordForm(rows, image, keys, values, truncates)
+
+def _avro(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+    if unsaid != Unsaid():
+        raise OptionError(
+            f"options 'timeUnit' and 'decimalHandling' have no meaning with "
+            f"{value.side}Format={value.name}, whose schema says what values mean.",
+            hint="drop them.",
+        )
+    decoder = ConnectAvroDecoder.parse(value.option, value.require_text(), bare_name=VALUE)
+    fields = {field.name: field for field in decoder.fields}
+    for name in (BEFORE, AFTER, OP):
+        find_column(name, list(fields), role="field of a Debezium event")
+        if name != OP and not pa.types.is_struct(fields[name].type):
+            raise SchemaError(
+                f"'{name}' of the Avro schema must be a record, found {fields[name].type}.",
+                hint="give the writer's schema of the whole event, as the registry shows it.",
+                column=name,
+            )
+
+    def make(event: pa.Schema) -> Decoder:
+        only = frozenset(".".join(path) for path, _ in leaves(event))
+        return value.behind_header(replace(decoder, only=only))
+
+    image = pa.schema(list(fields[AFTER].type))
+    beside = [field for name, field in fields.items() if name not in (BEFORE, AFTER)]
+    return image, pa.schema(beside), make
+
+
+def _keys(key: Written, columns: pa.Schema, unsaid: Unsaid) -> Decoder | None:
+    """Return the decoder of keys that hold some columns; None if nothing says how."""
+    if key.format == AVRO:
+        if key.text is None:
+            return None
+        return key.behind_header(ConnectAvroDecoder.parse(key.option, key.text, bare_name=KEY))
+    if key.format != JSON:
+        return key.decoder()
+    if key.text is not None:
+        columns, is_bare = parse_schema(key.option, key.text, bare_name=KEY)
+        if is_bare:
+            return key.decoder()
+    return key.behind_header(ConnectJsonDecoder(columns, unsaid))
 
 
 @dataclass(frozen=True)
@@ -121,8 +162,10 @@ class RecordForm:
         The columns of the records.
     image : pyarrow.Schema
         The columns of ``before`` and ``after``.
+    event : pyarrow.Schema
+        What stands beside them.
     make_keys : callable
-        Takes the key columns.
+        Takes the key columns; returns None if it is not known how keys are written.
     make_values : callable
         Takes the fields of the event that are asked for.
     truncates : Truncates
@@ -135,7 +178,8 @@ class RecordForm:
 
     rows: pa.Schema
     image: pa.Schema
-    make_keys: MakeDecoder
+    event: pa.Schema
+    make_keys: Callable[[pa.Schema], Decoder | None]
     make_values: MakeDecoder
     truncates: Truncates
     keys: tuple[str, ...] = ()
@@ -168,7 +212,7 @@ class RecordForm:
     @cached_property
     def orders(self) -> pa.Schema:
         """The same."""
-        event = dotted(EVENT_FIELDS)
+        event = dotted(self.event)
         taken = {field.name for field in event} | {self._name(VALUE)}
         return pa.schema([*event, *(field for field in self.rows if field.name not in taken)])
 
@@ -185,7 +229,7 @@ class RecordForm:
         """Return the envelope for a table."""
         own = schema.columns.names
         value = self._name(VALUE)
-        of_event = {field.name for field in dotted(EVENT_FIELDS)}
+        of_event = {field.name for field in dotted(self.event)}
 
         def path(name: str) -> Path:
             return (value, *name.split(".")) if name in of_event else (name,)
@@ -206,7 +250,7 @@ class RecordForm:
             reader=_RecordReader(
                 key_name=self._name(KEY),
                 value_name=value,
-                value=self.make_values(_event(self.columns, images, {p[1:] for p in asked})),
+                value=self.make_values(self._read_fields(images, {p[1:] for p in asked})),
                 key=self.make_keys(pa.schema(key_fields)),
                 key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
                 required=tuple(
@@ -225,19 +269,25 @@ class RecordForm:
             truncates=self.truncates,
         )
 
+    def _read_fields(self, images: set[str], asked: set[Path]) -> pa.Schema:
+        """Return the fields of the event that are to be read."""
+        row = pa.struct([field for field in self.columns if field.name in images])
+        beside = _pruned(self.event, {*asked, (OP,)}, ())
+        return pa.schema([pa.field(BEFORE, row), pa.field(AFTER, row), *beside])
 
-def _event(image: pa.Schema, images: set[str], asked: set[Path]) -> pa.Schema:
-    """Return the fields of the event that are to be read."""
-    row = pa.struct([field for field in image if field.name in images])
-    fields = [pa.field(BEFORE, row), pa.field(AFTER, row)]
-    for field in EVENT_FIELDS:
-        if pa.types.is_struct(field.type):
-            inside = [part for part in field.type.fields if (field.name, part.name) in asked]
+
+def _pruned(fields: pa.Schema | pa.StructType, asked: set[Path], above: Path) -> list[pa.Field]:
+    """Return the fields that lead to some paths."""
+    kept = []
+    for field in fields:
+        path = (*above, field.name)
+        if path in asked:
+            kept.append(field)
+        elif pa.types.is_struct(field.type):
+            inside = _pruned(field.type, asked, path)
             if inside:
-                fields.append(pa.field(field.name, pa.struct(inside)))
-        elif field.name == OP or (field.name,) in asked:
-            fields.append(field)
-    return pa.schema(fields)
+                kept.append(field.with_type(pa.struct(inside)))
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +297,7 @@ class _RecordReader:
     key_name: str
     value_name: str
     value: Decoder
-    key: Decoder
+    key: Decoder | None
     key_fields: dict[str, str]
     """For each key column of the table, its name in a row."""
     required: tuple[str, ...]
@@ -280,6 +330,9 @@ class _RecordReader:
         )
 
     def _keys(self, wanted: pa.Array, raw: pa.Array) -> Keys:
+        if self.key is None:
+            reason = "the record's key is not declared ('keySchema')"
+            return Keys(columns={}, reasons=pc.if_else(wanted.is_valid(), reason, None), raw=raw)
         found = self.key.decode(wanted)
         by_name = dict(zip(self.key.fields.names, found.columns, strict=True))
         if len(by_name) == 1 == len(self.key_fields):
