@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
 from spark_upsert.errors import CorruptionError, DataLossError, SchemaError, masked
@@ -83,7 +84,22 @@ def read_schema(given: Mapping[str, str]) -> StructType:
     fields = [manifest.schema.columns.field(name) for name in names]
     if options.change_feed:
         fields += CHANGELOG_FIELDS
+    for field in fields:
+        _require_spark_has(field)
     return from_arrow_schema(pa.schema(fields))
+
+
+def _require_spark_has(field: pa.Field) -> None:
+    """Refuse a column that a program without Spark has made, and that Spark cannot show."""
+    try:
+        from_arrow_type(field.type)
+    except PySparkTypeError as error:
+        raise SchemaError(
+            f"column '{field.name}' has the type {field.type}, which Spark does not have.",
+            hint="choose other columns with .option('columns', ...); read this one with "
+            "spark_upsert.table.Table.",
+            column=field.name,
+        ) from error
 
 
 def chosen_columns(options: ReadOptions, schema: TableSchema) -> tuple[str, ...]:

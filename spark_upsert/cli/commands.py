@@ -101,7 +101,17 @@ def _limit(default: int) -> Callable[[Command], Command]:
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        yield from batch.to_pylist()
+        values = [_values(column) for column in batch.columns]
+        for row in zip(*values, strict=True):
+            yield dict(zip(batch.schema.names, row, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:  # A date or time of a year that Python does not know, and Spark does.
+        values = column.cast(pa.string()).to_pylist()
+    return values
 
 
 # -- looking -------------------------------------------------------------------------

@@ -194,6 +194,16 @@ def test_data_is_printed_as_it_is(tmp_path: Path) -> None:
     ]
 
 
+def test_times_that_python_does_not_know_are_printed(tmp_path: Path) -> None:
+    columns = {
+        "at": pa.array([2**58]).view(pa.timestamp("us", "UTC")),
+        "day": pa.array([10**7], pa.int32()).view(pa.date32()),
+    }
+    shown = data(str(tmp_path / "t"), columns)
+    assert "11103-08-29 17:22:31.711744Z" in shown
+    assert "29349-01-26" in shown
+
+
 def test_only_counters_have_thousands(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     table.append(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -20,8 +22,10 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
+from pyspark_upsertflow.readers import read_schema
 from spark_upsert.errors import SchemaError
 from spark_upsert.schema import stored
+from spark_upsert.table import Table
 from spark_upsert_sink.types import require_kept
 
 FAMILIES = {
@@ -142,3 +146,17 @@ def test_the_place_of_a_nested_type_is_told() -> None:
     inner = StructType([StructField("when", MapType(StringType(), types.VariantType()))])
     with pytest.raises(SchemaError, match=r"'v\.element\.when\.value' has the type VARIANT"):
         require_kept(column(ArrayType(inner)))
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pa.uint32(), pa.float16(), pa.time32("ms"), pa.list_(pa.uint64())],
+    ids=str,
+)
+def test_a_column_that_spark_cannot_show_is_named(tmp_path: Path, type_: pa.DataType) -> None:
+    columns = pa.schema({"id": pa.int64(), "v": type_})
+    Table.create(str(tmp_path / "t"), columns, keys=["id"])
+    given = {"path": str(tmp_path / "t")}
+    with pytest.raises(SchemaError, match=r"column 'v' has the type .*, which Spark does not have"):
+        read_schema(given)
+    assert read_schema({**given, "columns": "id"}).names == ["id"]
