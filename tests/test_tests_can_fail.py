@@ -256,6 +256,29 @@ def _() -> Patch:
     return wrapped(Manifest, "to_json", to_json)
 
 
+@bug(
+    "a merge that was planned before a restore is committed behind it",
+    promises.test_p4_a_merge_from_before_a_restore_brings_no_key_back,
+)
+def _() -> Patch:
+    def commits(original: Any, *args: Any, **how: Any) -> Iterator[Commit]:
+        for commit in original(*args, **how):
+            yield replace(commit, restored=None)
+
+    return wrapped(Log, "commits", commits)
+
+
+@bug(
+    "a restore keeps the low-water mark of the present",
+    promises.test_p4_a_restored_table_takes_what_the_old_one_would_have_taken,
+)
+def _() -> Patch:
+    def restoration(original: Any, head: Manifest, old: Manifest) -> Commit | None:
+        return original(head, replace(old, low_water=head.low_water))
+
+    return wrapped(table, "restoration", restoration)
+
+
 # -- who wins -----------------------------------------------------------------------------
 
 

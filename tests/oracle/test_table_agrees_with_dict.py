@@ -56,6 +56,7 @@ class TableAgreesWithDict(RuleBasedStateMachine):
         self.table = make_table(self.store, schema)
         self.model = Model(scope)
         self.snapshots: list[dict[Any, Any]] = [{}]
+        self.pasts = [dict(self.model.entries)]
         self.changes: list[Change] = []
         self.batches: list[list[Command]] = []
 
@@ -98,8 +99,23 @@ class TableAgreesWithDict(RuleBasedStateMachine):
     def _expect(self, commands: list[Command], overwrite: bool) -> Tally:
         changes, tally = self.model.append(commands, overwrite=overwrite)
         self.changes += changes
-        self.snapshots.append(self.model.rows())
+        self._remember()
         return tally
+
+    def _remember(self) -> None:
+        """Note what the newest version holds."""
+        self.snapshots.append(self.model.rows())
+        self.pasts.append(dict(self.model.entries))
+
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        version = data.draw(st.integers(0, len(self.snapshots) - 1), label="version")
+        commit = self.table.restore(version)
+        if commit is None:
+            assert self.snapshots[version] == self.snapshots[-1]
+            return
+        self.changes += self.model.restore(self.pasts[version])
+        self._remember()
 
     # -- upkeep ----------------------------------------------------------------------
 
@@ -137,7 +153,7 @@ class TableAgreesWithDict(RuleBasedStateMachine):
     def _catch_up(self) -> None:
         """Versions that change no row: the snapshot stays what it was."""
         while len(self.snapshots) <= self.table.log.head().version:
-            self.snapshots.append(self.snapshots[-1])
+            self._remember()
         self.model.version = len(self.snapshots) - 1
 
     @rule()

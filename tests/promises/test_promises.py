@@ -493,6 +493,40 @@ def test_p4_a_delete_forgotten_below_the_mark_brings_no_key_back() -> None:
     assert rows_at(table) == {2: 2, 3: 3}
 
 
+def test_p4_a_merge_from_before_a_restore_brings_no_key_back() -> None:
+    """It did not know of the late command when it chose which deletes to forget."""
+    table = make_table(
+        MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "1 epoch"}
+    )
+    append(table, [Command(1, 1, 1)])
+    append(table, [Command(1, None, 5)])
+    append(table, [Command(2, 2, 6)])
+    append(table, [Command(1, 3, 3)])
+    table.restore(3)
+    (job,) = table.compaction_jobs(full=True)
+    merged = merge(table.store, table.log.head(), job)
+    assert merged.low_water is not None
+    table.restore(4)
+    table.commit_merges([merged])
+    assert rows_at(table) == {2: 2}
+
+
+def test_p4_a_restored_table_takes_what_the_old_one_would_have_taken() -> None:
+    table = make_table(
+        MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "1 epoch"}
+    )
+    append(table, [Command(1, 1, 1)])
+    append(table, [Command(1, None, 50)])
+    for order in (60, 61, 62):
+        append(table, [Command(2, order, order)])
+    table.compact(full=True)
+    assert table.log.head().low_water is not None
+    table.restore(2)
+    # The first is late for a delete that is remembered again, the second for none.
+    append(table, [Command(1, 3, 49), Command(4, 4, 3)])
+    assert rows_at(table) == {4: 4}
+
+
 @SEEDS
 def test_p4_a_retry_decides_a_tie_the_same(seed: int) -> None:
     """Tasks of one epoch in any order, rows tied between them: the same table."""

@@ -116,6 +116,17 @@ class Model:
                 changes.append(Change("delete", key, before[key], self.version))
         return changes, tally
 
+    def restore(self, entries: dict[Any, Command]) -> list[Change]:
+        """Go back to the entries of an older version, as an epoch; returns all changes."""
+        self.version += 1
+        before = self.rows()
+        self.entries = dict(entries)
+        after = self.rows()
+        changes: list[Change] = []
+        for key in before.keys() | after.keys():
+            changes += self._change(key, before.get(key), after.get(key), Tally())
+        return changes
+
     def _change(self, key: Any, old: Any, new: Any, tally: Tally) -> list[Change]:
         if old is None and new is None:
             tally.absent += 1
