@@ -27,13 +27,13 @@ def assert_agrees_with_python(format_: str, first: int, seeds: int, count: int) 
     assert run.returncode == 0, f"exit code {run.returncode}: {run.stdout}{run.stderr}"
 
 
-@pytest.mark.parametrize("format_", ["json"])
+@pytest.mark.parametrize("format_", ["json", "avro"])
 def test_payloads_are_what_python_reads(format_: str) -> None:
     assert_agrees_with_python(format_, 0, 32, 100)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_", ["json"])
+@pytest.mark.parametrize("format_", ["json", "avro"])
 @pytest.mark.parametrize("first", range(0, 320, 32))
 def test_many_payloads_are_what_python_reads(format_: str, first: int) -> None:
     assert_agrees_with_python(format_, 1000 + first, 32, 2000)

@@ -224,6 +224,13 @@ GOOD_JSON: dict[str, tuple[str, str, Any]] = {
         [{"x": 1.0}, None, {"x": None}],
     ),
     "a struct": ("v STRUCT<x: INT, y: DATE>", '{"y": null, "x": 1}', {"x": 1, "y": None}),
+    "a decimal with an exponent": ("v DECIMAL(5, 2)", "15E-1", Decimal("1.50")),
+    "a decimal with zeros beyond its scale": ("v DECIMAL(5, 2)", "1.5000", Decimal("1.50")),
+    "the largest decimal": ("v DECIMAL(38, 0)", "9" * 38, Decimal("9" * 38)),
+    "decimals in a list": ("v ARRAY<DECIMAL(3, 1)>", '[1, "2.5"]', [Decimal(1), Decimal("2.5")]),
+    "the nearest float": ("v FLOAT", "16777217", 16777216.0),
+    "the smallest float": ("v FLOAT", "1.4e-45", 1.401298464324817e-45),
+    "a zero with an exponent": ("v DOUBLE", "0e-999", 0.0),
     "a null": ("v BIGINT", "null", None),
     "a null struct": ("v STRUCT<x: INT>", "null", None),
     "a null list": ("v ARRAY<DATE>", "null", None),
@@ -284,6 +291,31 @@ BAD_JSON: dict[str, tuple[str, bytes, str]] = {
     "a time that is too fine": ("v TIMESTAMP", b'{"v": "2024-01-01T00:00:00.123456789Z"}', "finer"),
     "nothing where something must be": ("v INT NOT NULL", b"{}", "'v' is missing or null"),
     "a null where something must be": ("v INT NOT NULL", b'{"v": null}', "'v' is missing or null"),
+    "a decimal that would be rounded away": ("v DECIMAL(38, 2)", b'{"v": 1e-41}', "a finer scale"),
+    "a decimal that would wrap": (
+        "v DECIMAL(38, 2)",
+        b'{"v": 48151415102163378576555277819065061780}',
+        "a greater precision",
+    ),
+    "a decimal that is too large": ("v DECIMAL(5, 2)", b'{"v": 99999}', "a greater precision"),
+    "an exponent that is too small": ("v DECIMAL(38, 2)", b'{"v": 1e-9999999}', "a finer scale"),
+    "an exponent in a text": ("v DECIMAL(38, 2)", b'{"v": "1e-9999999"}', "a finer scale"),
+    "a hidden exponent": ("v DECIMAL(38, 2)", rb'{"\u0076": "1\u0065-9999999"}', "a finer scale"),
+    "an exponent in a list": ("v ARRAY<DECIMAL(9, 2)>", b'{"v": [1e-9999999]}', "a finer scale"),
+    "a text for a decimal": ("v DECIMAL(5, 2)", b'{"v": "abc"}', "'abc' is no decimal number"),
+    "a number behind a text": ("v DECIMAL(5, 2)", b'{"v": 1"2"}', "not JSON"),
+    "an octal number": ("v DECIMAL(5, 2)", b'{"v": 010}', "not JSON"),
+    "a float that would be zero": ("v DOUBLE", b'{"v": 1e-999}', "too small for DOUBLE"),
+    "a small float that would be zero": ("v FLOAT", b'{"v": 1e-46}', "too small for FLOAT"),
+    "a long number that would be infinite": ("v DOUBLE", b'{"v": 1%s}' % (b"0" * 400), "too large"),
+    "an infinity that Python does not know": ("v DOUBLE", b'{"v": -Inf}', "no DOUBLE"),
+    "a year before 1": ("v DATE", b'{"v": "0000-01-01"}', "is no date"),
+    "a time that a zone takes out of the calendar": (
+        "v TIMESTAMP",
+        b'{"v": "9999-12-31T23:59:59-00:01"}',
+        "outside the years 1 to 9999",
+    ),
+    "a zone where there is none": ("v TIMESTAMP_NTZ", b'{"v": "2024-01-01T00:00Z"}', "has a zone"),
 }
 
 
@@ -543,6 +575,73 @@ def test_avro_that_is_not_of_the_schema_is_bad(cut: Any, reason: str) -> None:
     assert fields is None
     assert found is not None
     assert reason in found
+
+
+HOSTILE_AVRO: dict[str, tuple[Any, bytes, str]] = {
+    "symbol -1": (ENUM, b"\x01", "no symbol -1 of 2"),
+    "symbol 2": (ENUM, b"\x04", "no symbol 2 of 2"),
+    "branch -1": (["null", "long"], b"\x01", "no branch -1 of 2"),
+    "truth 7": ("boolean", b"\x07", "7 is no boolean"),
+    "needless bytes": ("long", b"\x80\x00", "more bytes than it takes"),
+    "eleven bytes": ("long", b"\xff" * 11 + b"\x01", "more than 64 bits"),
+    "65 bits": ("long", b"\xff" * 9 + b"\x03", "more bytes than it takes"),
+    "a length of -1": ("bytes", b"\x01", "a length of -1"),
+    "a length beyond all": ("string", b"\xfe" + b"\xff" * 8 + b"\x01", "ends too early"),
+    "a count beyond all": (
+        {"type": "array", "items": "long"},
+        b"\xfe" + b"\xff" * 8 + b"\x01",
+        "ends too early",
+    ),
+    "a block that is longer than it says": (
+        {"type": "array", "items": "long"},
+        b"\x03\x02\x02\x02\x00",
+        "not as long as it says",
+    ),
+    "a key twice": ({"type": "map", "values": "null"}, b"\x04\x02a\x02a\x00", "a key twice"),
+    "a day after 9999": (
+        {"type": "int", "logicalType": "date"},
+        b"\xfe\xff\xff\xff\x0f",
+        "outside the years 1 to 9999",
+    ),
+    "a time before 1": (
+        {"type": "long", "logicalType": "timestamp-millis"},
+        b"\xff" * 9 + b"\x01",
+        "outside the years 1 to 9999",
+    ),
+    "a decimal of a megabyte": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 38},
+        b"\x80\x80\x80\x01" + b"\x7f" * (1 << 20),
+        "a greater precision",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_AVRO.values(), ids=HOSTILE_AVRO.keys())
+def test_avro_that_no_writer_writes_is_bad(case: tuple[Any, bytes, str]) -> None:
+    type_, payload, reason = case
+    decoder = parse_avro("valueSchema", json.dumps(record_of(type_)), bare_name="value")
+    fields, found = decoded(decoder, payload)
+    assert fields is None
+    assert found is not None
+    assert reason in found
+
+
+def test_a_block_may_say_how_long_it_is() -> None:
+    decoder = parse_avro(
+        "valueSchema", json.dumps(record_of({"type": "array", "items": "long"})), bare_name="value"
+    )
+    assert decoded(decoder, b"\x03\x04\x02\x04\x02\x06\x00") == ({"v": [1, 2, 3]}, None)
+
+
+@pytest.mark.parametrize(
+    "items",
+    ["null", {"type": "fixed", "name": "f", "size": 0}, {**record_of("null"), "name": "e"}],
+    ids=["null", "fixed", "record"],
+)
+def test_an_array_of_items_that_take_no_bytes_is_refused(items: Any) -> None:
+    schema = record_of({"type": "array", "items": items})
+    with pytest.raises(SchemaError, match="take no bytes"):
+        parse_avro("valueSchema", json.dumps(schema), bare_name="value")
 
 
 @pytest.mark.parametrize(

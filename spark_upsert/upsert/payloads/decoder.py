@@ -123,6 +123,24 @@ def with_faults(
     return Payloads(tuple(pc.if_else(good, column, None) for column in columns), reasons)
 
 
+def built_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type that is built of values in Python; times are numbers of their unit.
+
+    Python's own dates and times would take longer, and make zones of their own.
+    """
+    if pa.types.is_date32(type_):
+        return pa.int32()
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_map(type_):
+        return pa.map_(built_type(type_.key_type), built_type(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(built_type(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(built_type(field.type)) for field in type_.fields])
+    return type_
+
+
 def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:
     """Cut payloads into blocks of about `BLOCK_BYTES`."""
     ends = np.cumsum(np.asarray(pc.binary_length(payloads)), dtype=np.int64)

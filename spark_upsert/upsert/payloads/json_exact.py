@@ -101,19 +101,6 @@ def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, An
     return values
 
 
-def built_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that is built of the values here; times are numbers of their unit."""
-    if pa.types.is_date32(type_):
-        return pa.int32()
-    if pa.types.is_timestamp(type_):
-        return pa.int64()
-    if pa.types.is_list(type_):
-        return pa.list_(type_.value_field.with_type(built_type(type_.value_type)))
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(built_type(field.type)) for field in type_.fields])
-    return type_
-
-
 def _parsed(text: str) -> Any:
     if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
         raise TooDeep

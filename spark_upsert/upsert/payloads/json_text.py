@@ -43,8 +43,15 @@ import pyarrow.json
 
 from spark_upsert.errors import SchemaError
 from spark_upsert.upsert.payloads.decimals import decimals
-from spark_upsert.upsert.payloads.decoder import Bad, Payloads, Undecodable, decode_blocks, row_type
-from spark_upsert.upsert.payloads.json_exact import TooDeep, built_type, read_exactly
+from spark_upsert.upsert.payloads.decoder import (
+    Bad,
+    Payloads,
+    Undecodable,
+    built_type,
+    decode_blocks,
+    row_type,
+)
+from spark_upsert.upsert.payloads.json_exact import TooDeep, read_exactly
 from spark_upsert.upsert.payloads.raw import NOT_UTF8, as_texts
 from spark_upsert.upsert.payloads.times import times
 
