@@ -141,12 +141,26 @@ def classify(
         if commands.schema.ties is Ties.FIRST:
             kinds[equal[~same]] = Outcome.STALE
     if scope is Scope.TABLE and low_water is not None:
-        unknown = np.flatnonzero(~found.present)
+        unknown = np.flatnonzero(~found.present & ~_are_lost(commands, chosen))
         order_keys = commands.take(commands.schema.order_columns, chosen[unknown])
         are_late[unknown[is_at_or_below(order_keys, low_water, commands.schema)]] = True
         if late_rows is not LateRows.APPLY:
             kinds[are_late] = Outcome.REJECTED
     return Outcomes(kinds, are_tied, are_late)
+
+
+def _are_lost(commands: Rows, chosen: Positions) -> Mask:
+    """Return which commands have neither a key nor an order.
+
+    They are errors, and deletes that take such errors away. No forgotten delete is newer than
+    one of them, because none is ordered: they are not late, and never left out.
+    """
+    schema = commands.schema
+    if not schema.has_quarantine:
+        return np.zeros(len(chosen), dtype=np.bool_)
+    is_known, *keys = commands.take([schema.order_columns[0], *schema.keys], chosen)
+    has_key = np.logical_or.reduce([column.is_valid() for column in keys])
+    return ~(has_key | np.asarray(is_known, dtype=np.bool_))
 
 
 def _folded_diffs(

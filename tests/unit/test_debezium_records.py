@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError
+from spark_upsert.table import Table
 from tests.support.envelopes import (
     KAFKA,
     assert_sound,
@@ -588,3 +589,37 @@ def test_an_envelope_travels(tmp_path: Path) -> None:
         commands = envelope.commands(batch)
         assert pickle.loads(pickle.dumps(envelope)).commands(batch) == commands
         assert pickle.loads(pickle.dumps(envelope)).commands(batch).num_rows == 1
+
+
+# -- errors of unknown order -------------------------------------------------------------
+
+
+def test_garbage_is_kept_apart_also_where_deletes_were_forgotten(tmp_path: Path) -> None:
+    """It has no order that a forgotten delete could be newer than."""
+    path = tmp_path / "t"
+    options = {**OPTIONS, "onError": "quarantine", "tombstoneRetention": "0 epochs"}
+    deleted = event("d", image(2, None), None, 9)
+    write(path, records([(key(1), bare(CREATE)), (key(2), bare(deleted))]), **options)
+    Table.open(str(path)).compact(full=True)
+    assert Table.open(str(path)).log.head().low_water is not None
+    commit = write(path, records([(key(1), b"?"), (key(2), b"?"), (None, b"?")]), **options)
+    assert counters_of(commit).quarantined == 3
+    commit = write(path, records([(key(3), None)]), **options)
+    assert (counters_of(commit).absent, counters_of(commit).rejected) == (1, 0)
+    found = [(row["id"], row["_raw_key"]) for row in quarantine_of(path)]
+    assert found == [(None, None), (None, key(1)), (None, key(2))]
+    assert rows_of(path) == [image(1, "a")]
+    assert_sound(path)
+
+
+def test_a_record_without_a_value_takes_the_garbage_of_its_key_away(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    options = {**OPTIONS, "onError": "quarantine"}
+    write(path, records([(key(1), bare(CREATE)), (key(1), b"?"), (key(2), b"?")]), **options)
+    write(path, records([(key(1), b"!")]), **options)
+    assert [row["_raw_value"] for row in quarantine_of(path)] == [b"!", b"?"]
+    write(path, records([(key(1), bare(DELETE)), (key(1), None)]), **options)
+    assert [row["_raw_key"] for row in quarantine_of(path)] == [key(2)]
+    write(path, records([(key(1), b"?")]), **options)
+    assert [row["_raw_key"] for row in quarantine_of(path)] == [key(1), key(2)]
+    assert_sound(path)
