@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,8 +17,17 @@ from integration.queries import wait_until
 from integration.servers import install, server
 from integration.servers.guard import session
 from integration.servers.postgres import Postgres
-from integration.servers.server import Process, Program, Server, docker_answers, free_port, running
+from integration.servers.server import (
+    Image,
+    Process,
+    Program,
+    Server,
+    docker_answers,
+    free_port,
+    running,
+)
 from spark_upsert.store import open_store
+from tests.support.engine import Engine, running_engine
 from tests.support.s3 import S3
 
 LISTENER = """
@@ -141,8 +151,62 @@ def test_what_could_not_be_fetched_is_said_and_leaves_nothing(
     assert list((tmp_path / "home").iterdir()) == []
 
 
-def test_an_engine_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """An engine that testcontainers finds."""
+    monkeypatch.setattr("testcontainers.core.config.testcontainers_config.ryuk_disabled", True)
+    with running_engine("example/server:1") as engine:
+        monkeypatch.setenv("DOCKER_HOST", engine.address)
+        monkeypatch.delenv(server.DOCKER, raising=False)
+        monkeypatch.setattr(server, "docker_answers", docker_answers.__wrapped__)
+        yield engine
+
+
+def contained(folder: Path, image: str = "example/server:1") -> Program:
+    """Return a server whose process would fail, and whose container does not."""
+    return Program(
+        name="the server",
+        log=folder / "log",
+        command=lambda: pytest.fail("a process is started"),
+        image=Image(name=image, command=["serve", "--well"], environ={"A": "1"}, folders=[folder]),
+    )
+
+
+def test_an_engine_that_answers_gets_the_server(engine: Engine, tmp_path: Path) -> None:
+    with running(contained(tmp_path)) as container:
+        assert container.is_alive()
+        assert "its last words" in container.last_words
+        container.kill()
+        assert not container.is_alive()
+        container.start()
+        assert container.is_alive()
+    assert engine.status == "removed"
+    [created] = engine.created
+    host = created["HostConfig"]
+    assert (created["Entrypoint"], created["Cmd"]) == (["serve"], ["--well"])
+    assert (created["Env"], host["NetworkMode"], host["PidMode"]) == (["A=1"], "host", "host")
+    assert created["User"] == f"{os.getuid()}:{os.getgid()}"
+    assert host["Binds"] == [f"{tmp_path}:{tmp_path}:rw"]
+
+
+def test_an_image_that_cannot_be_had_is_a_failure_that_says_so(
+    engine: Engine, tmp_path: Path
+) -> None:
+    problem = "could not start the server from the image none/such:1; UPSERTFLOW_TEST_DOCKER=0"
+    with pytest.raises(pytest.fail.Exception, match=problem):  # noqa: SIM117
+        with running(contained(tmp_path, "none/such:1")):
+            pass
+    assert engine.created == []
+
+
+def test_an_engine_can_be_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert server.docker_answers() is True
     monkeypatch.setenv(server.DOCKER, "0")
+    assert server.docker_answers() is False
+
+
+def test_no_engine_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{free_port()}")
     assert docker_answers.__wrapped__() is False
 
 

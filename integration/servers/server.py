@@ -165,19 +165,28 @@ class Container(Server):
         if self._container is not None:
             self._container.get_wrapped_container().start()
             return
+        from docker.errors import DockerException
         from testcontainers.core.container import DockerContainer
 
         image = self.program.image
         assert image is not None
-        container = DockerContainer(image.name).with_command(list(map(str, image.command)))
+        program, *arguments = map(str, image.command)
+        container = DockerContainer(image.name).with_command(arguments)
         user = {} if image.own_user else {"user": f"{os.getuid()}:{os.getgid()}"}
         # `ps` and `kill` of this machine reach what runs there.
-        container.with_kwargs(network_mode="host", pid_mode="host", entrypoint="", **user)
+        container.with_kwargs(network_mode="host", pid_mode="host", entrypoint=[program], **user)
         for name, value in image.environ.items():
             container.with_env(name, value)
         for folder in image.folders:
             container.with_volume_mapping(str(folder), str(folder), "rw")
-        self._container = container.start()
+        try:
+            self._container = container.start()
+        except DockerException as error:
+            pytest.fail(
+                f"Docker could not start {self.program.name} from the image {image.name}; "
+                f"{DOCKER}=0 runs it as a process of this machine instead: {error}",
+                pytrace=False,
+            )
 
     def kill(self) -> None:
         if self.is_alive():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +14,9 @@ from integration.servers.server import Image, Program, Server, free_port, runnin
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORKERS = 2
+SETTINGS = ("SPARK", "PYSPARK", "PYTHONPATH")
+"""Beginnings of the names of the variables that a daemon and its executors need."""
+
 EXECUTOR = "CoarseGrainedExecutorBackend"
 """The class that an executor runs, which its command line names."""
 
@@ -71,12 +74,14 @@ def _program(name: str, folder: Path, environ: Mapping[str, str], arguments: lis
             # This machine's Java and Python, with all that is installed for the tests.
             name=f"python:{sys.version_info.major}.{sys.version_info.minor}-bookworm",
             command=command,
-            environ={**_own(environ), "JAVA_HOME": environ.get("JAVA_HOME", str(java))},
-            folders=[ROOT, Path(sys.prefix), Path(sys.base_prefix), java, folder.parent],
+            environ={
+                **{name: value for name, value in environ.items() if name.startswith(SETTINGS)},
+                "JAVA_HOME": str(java),
+            },
+            # Tables of the tests are in the folder of temporary files.
+            folders=[
+                *(ROOT, Path(sys.prefix), Path(sys.base_prefix), java),
+                Path(tempfile.gettempdir()),
+            ],
         ),
     )
-
-
-def _own(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what an environment sets beyond this process's."""
-    return {name: value for name, value in environ.items() if os.environ.get(name) != value}
