@@ -9,6 +9,7 @@
     ├── CorruptionError      restore the file that is named
     ├── DataLossError        what was asked for has been expired; choose another start
     ├── OtherTableError      another table, or another copy, lies at the path; open it anew
+    ├── ClockError           set the clock, or repair the table's times
     ├── ContentionError      retry later: other writers won every race
     └── StorageError         the storage failed or refused: the hint says if a retry helps
 
@@ -226,6 +227,33 @@ class OtherTableError(UpsertFlowError):
             or "put back what was there, if it was moved or replaced by mistake; else open the "
             "table anew (restart the program or the query). Nothing was committed.",
             path=path,
+        )
+
+
+class ClockError(UpsertFlowError):
+    """The clock of this machine, or of one that committed, is far beyond the storage's own."""
+
+    code = "CLOCK"
+
+    @classmethod
+    def ahead(cls, path: str, ours: str, theirs: str) -> Self:
+        return cls(
+            f"this machine's clock says {ours}, and the storage of '{path}' says {theirs}. Nothing "
+            "was committed.",
+            hint="set the clock of this machine (NTP); times in the log only grow, so that a wrong "
+            "one would stay.",
+            path=path,
+        )
+
+    @classmethod
+    def in_log(cls, path: str, version: int, theirs: str) -> Self:
+        return cls(
+            f"version {version} of '{path}' was committed at {theirs}, which is yet to come: by "
+            "such times nothing can be expired. Nothing was.",
+            hint="run 'upsertflow repair-clock' on the table, once the clocks of all writers are "
+            "right.",
+            path=path,
+            version=version,
         )
 
 

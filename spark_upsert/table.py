@@ -41,6 +41,7 @@ from spark_upsert.state.retention import (
     GRACE_MS,
     LEASE_MS,
     SAFETY_MS,
+    WRITERS_MS,
     Expiry,
     Lease,
     Vacuumed,
@@ -334,6 +335,7 @@ class Table:
                 return None
             for base in bases:
                 self.log.require_descent(head, base, "the epoch")
+            self._require_remembered(epoch.transaction, head)
             self._require_no_gap(epoch.transaction, head)
             self._require_unfenced(epoch, head)
             between = self.log.commits(epoch.base.manifest.upper, head.upper)
@@ -347,6 +349,19 @@ class Table:
             for base in bases:
                 self.log.require(base, "the epoch")
             raise
+
+    def _require_remembered(self, transaction: Transaction | None, head: Manifest) -> None:
+        """Refuse an epoch of a writer of which the table knows no more what it committed."""
+        if transaction is None or not head.has_forgotten(transaction.writer):
+            return
+        raise DataLossError(
+            f"'{transaction.writer}' has written to '{self.store.url}' and was silent for so long "
+            f"that it was forgotten: whether its epoch {transaction.number} is in the table cannot "
+            "be told. Nothing was committed.",
+            hint="look at the table; then write under another name (another 'txnAppId', or a query "
+            "with a new checkpointLocation that begins behind what the table has).",
+            writer=transaction.writer,
+        )
 
     def _require_no_gap(self, transaction: Transaction | None, head: Manifest) -> None:
         """Refuse a batch of a query whose earlier batches are not in the table."""
@@ -513,6 +528,7 @@ class Table:
         retain_versions: int | None = None,
         retain_ms: int | None = None,
         safety_ms: int = SAFETY_MS,
+        writers_ms: int = WRITERS_MS,
     ) -> Expiry:
         """Give up versions that nobody needs any more; see `retention.expire`.
 
@@ -524,7 +540,12 @@ class Table:
             retain_versions=retain_versions,
             retain_ms=retain_ms,
             safety_ms=safety_ms,
+            writers_ms=writers_ms,
         )
+
+    def repair_clock(self) -> Commit | None:
+        """Repair the times of versions that lie far in the future; see `Log.repair_clock`."""
+        return self.log.repair_clock()
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""

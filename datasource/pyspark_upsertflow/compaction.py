@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -42,7 +41,7 @@ def compact(spark: SparkSession, path: str, *, full: bool, storage: Mapping[str,
     count = 0
     while jobs:
         now, later = jobs[:JOBS_MAX], jobs[JOBS_MAX:]
-        base = replace(table.log.head(), transactions={})
+        base = table.log.head().without_writers()
         done = table.commit_merges(_merge_all(spark, path, storage, base, now))
         count += done
         if full:

@@ -297,7 +297,7 @@ def _expiry_is_no_damage(options: ReadOptions, version: int) -> Iterator[None]:
 def _within(manifest: Manifest, lower: int, upper: int) -> Manifest:
     """Keep only what a split needs, so that it stays small on its way to the task."""
     kept = tuple(part for part in manifest.slices if part.overlaps(lower, upper))
-    return replace(manifest, slices=kept, transactions={})
+    return replace(manifest.without_writers(), slices=kept)
 
 
 class ChangesReader(DataSourceReader):

@@ -326,6 +326,22 @@ def expire(
     print_facts({**asdict(outcome), "has_advanced": outcome.has_advanced}, as_json=as_json)
 
 
+@upsertflow.command("repair-clock")
+@_on_table
+@_as_json
+def repair_clock(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Let versions that were committed far in the future count as committed now."""
+    done = Table.open(path, storage=storage).repair_clock()
+    print_facts(
+        {
+            "version": done and done.version,
+            "repaired_from": done and done.wrong_from,
+            "repaired_to": done and done.version - 1,
+        },
+        as_json=as_json,
+    )
+
+
 @upsertflow.command()
 @_on_table
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")

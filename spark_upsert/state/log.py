@@ -59,6 +59,7 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
+from spark_upsert.state.clock import AHEAD_MS, require_clock, shown, storage_ms
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Place, Slice, apply
 from spark_upsert.state.records import encode, read_record, text, whole
 from spark_upsert.store import Store
@@ -299,13 +300,13 @@ class Log:
         head = self.head()
         if version < head.since and head.since > 0:
             raise DataLossError.state_expired(
-                f"the time {_iso(timestamp_ms)}", since=head.since, newest=head.version
+                f"the time {shown(timestamp_ms)}", since=head.since, newest=head.version
             )
         if version < 0:
             first = self.commit(0).timestamp_ms
             raise DataLossError(
                 f"the table begins at {first} ms, after the timestamp {timestamp_ms} ms asked for.",
-                hint=f"ask for a timestamp at or after {_iso(first)}, or for 'versionAsOf' 0.",
+                hint=f"ask for a timestamp at or after {shown(first)}, or for 'versionAsOf' 0.",
             )
         return self.at(version)
 
@@ -314,12 +315,13 @@ class Log:
 
         Versions that the log was cut of count as the oldest.
         """
+        head = self.head()
 
         def time_ms(version: int) -> int:
             commit = self._read_commit(version)
-            return 0 if commit is None else commit.timestamp_ms
+            return 0 if commit is None else head.time_ms(version, commit.timestamp_ms)
 
-        return bisect_right(range(self.head().upper), timestamp_ms, key=time_ms) - 1
+        return bisect_right(range(head.upper), timestamp_ms, key=time_ms) - 1
 
     def commit(self, version: int) -> Commit:
         """Return one commit.
@@ -486,7 +488,7 @@ class Log:
             commit = replace(
                 proposal,
                 version=manifest.version + 1,
-                timestamp_ms=max(self.now_ms(), manifest.timestamp_ms + 1),
+                timestamp_ms=self._next_ms(manifest, proposal),
                 token=new_token(),
                 previous=manifest.token,
             )
@@ -519,8 +521,44 @@ class Log:
                 path=f"{self._store.url}/{rest[0].path}",
             )
         self._store.prepare(_FOLDER)
-        token = commit.token or new_token()
-        return self._try_put(replace(commit, timestamp_ms=self.now_ms(), token=token))
+        now_ms, token = self.now_ms(), commit.token or new_token()
+        require_clock(self._store, now_ms)
+        return self._try_put(replace(commit, timestamp_ms=now_ms, token=token))
+
+    def _next_ms(self, manifest: Manifest, proposal: Commit) -> int:
+        """Return the time of the next version: times only grow, but for a repair of the clock."""
+        if proposal.kind is Kind.CLOCK:
+            return proposal.timestamp_ms
+        now_ms = self.now_ms()
+        if now_ms > manifest.timestamp_ms + AHEAD_MS:
+            require_clock(self._store, now_ms)
+        return max(now_ms, manifest.timestamp_ms + 1)
+
+    def repair_clock(self) -> Commit | None:
+        """Let the times of versions that lie far in the future count as the storage's own now.
+
+        Returns
+        -------
+        Commit or None
+            None if there are none.
+        """
+
+        def propose(head: Manifest) -> Commit | None:
+            now_ms = storage_ms(self._store)
+            if now_ms is None or head.timestamp_ms <= now_ms + AHEAD_MS:
+                return None
+            last_right = self.version_at(now_ms + AHEAD_MS)
+            before = self.commit(last_right).timestamp_ms + 1 if last_right >= head.since else 0
+            return Commit(
+                version=0,
+                kind=Kind.CLOCK,
+                timestamp_ms=max(now_ms, before),
+                token="",
+                live_rows=head.live_rows,
+                wrong_from=last_right + 1,
+            )
+
+        return self.append(propose)
 
     def now_ms(self) -> int:
         """Return the time, in milliseconds since 1970, by the log's clock."""
@@ -684,10 +722,6 @@ def _no_version(version: int, head: Manifest) -> DataLossError:
         hint=f"ask for a version from {head.since} to {head.version}.",
         version=version,
     )
-
-
-def _iso(timestamp_ms: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(timestamp_ms / 1000))
 
 
 __all__ = ["CHECKPOINT_EVERY", "Clock", "Kind", "Log", "commit_path", "encode", "new_token"]

@@ -13,6 +13,7 @@ where nothing else decides, the later slice wins.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -47,6 +48,7 @@ class Kind(Enum):
     COMPACT = "compact"
     ALTER = "alter"
     EXPIRE = "expire"
+    CLOCK = "clock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +156,17 @@ class Commit:
     """The frontier that an expiry advances (`Manifest.since`)."""
     fence: int = 0
     """The frontier that a vacuum advances (`Manifest.fence`)."""
+    writers_before: int = 0
+    """Writers whose last epoch is of a smaller version are forgotten by an expiry."""
+    wrong_from: int | None = None
+    """The first version whose time a repair of the clock replaces by its own."""
 
     def __post_init__(self) -> None:
-        if (self.since or self.fence) and self.kind is not Kind.EXPIRE:
+        moves = self.since or self.fence or self.writers_before
+        if moves and self.kind is not Kind.EXPIRE:
             raise ValueError(f"a version of kind '{self.kind.value}' moves no frontier")
+        if (self.wrong_from is None) is (self.kind is Kind.CLOCK):
+            raise ValueError("exactly a repair of the clock says which times are wrong")
 
     @property
     def is_epoch(self) -> bool:
@@ -207,6 +216,10 @@ class Commit:
         if self.kind is Kind.EXPIRE:
             record["since"] = self.since
             record["fence"] = self.fence
+        if self.writers_before:
+            record["writers_before"] = self.writers_before
+        if self.wrong_from is not None:
+            record["wrong_from"] = self.wrong_from
         return record
 
     @classmethod
@@ -234,7 +247,18 @@ class Commit:
             low_water=optional(text, record.get("low_water")),
             since=whole(record.get("since", 0)),
             fence=whole(record.get("fence", 0)),
+            writers_before=whole(record.get("writers_before", 0)),
+            wrong_from=optional(whole, record.get("wrong_from")),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """The times of the versions ``[lower, upper)`` were wrong, and count as ``time_ms``."""
+
+    lower: int
+    upper: int
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +282,13 @@ class Manifest:
     schema: TableSchema
     slices: tuple[Slice, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
-    """The last number that each writer committed; kept for ever, inside the commits."""
+    """The last number that each writer committed, unless it is forgotten."""
+    written: Mapping[str, int] = field(default_factory=dict)
+    """The version of each writer's last epoch."""
+    forgotten: frozenset[str] = frozenset()
+    """Fingerprints of the writers that are forgotten: what they committed cannot be told."""
+    repairs: tuple[Repair, ...] = ()
+    """Of times in the log, the oldest first."""
     live_rows: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
     low_water: str | None = None
@@ -329,6 +359,19 @@ class Manifest:
         """Return whether a writer's epoch is part of the table."""
         return self.transactions.get(transaction.writer, -1) >= transaction.number
 
+    def without_writers(self) -> Manifest:
+        """Return what tasks need: who wrote is of no use to them."""
+        return replace(self, transactions={}, written={}, forgotten=frozenset())
+
+    def has_forgotten(self, writer: str) -> bool:
+        """Return whether the table knows no more what a writer has committed."""
+        return writer not in self.transactions and fingerprint(writer) in self.forgotten
+
+    def time_ms(self, version: int, recorded_ms: int) -> int:
+        """Return when a version was committed, by its own time and the repairs."""
+        repaired = (r.time_ms for r in self.repairs if r.lower <= version < r.upper)
+        return min((recorded_ms, *repaired))
+
     def lacks(self, transaction: Transaction) -> bool:
         """Return whether epochs are missing that the writer must have committed before."""
         last = self.transactions.get(transaction.writer, -1)
@@ -351,7 +394,12 @@ class Manifest:
             "timestamp_ms": self.timestamp_ms,
             "schema": self.schema.to_json(),
             "slices": [part.to_json() for part in self.slices],
-            "transactions": dict(self.transactions),
+            "transactions": {
+                writer: [number, self.written[writer]]
+                for writer, number in self.transactions.items()
+            },
+            "forgotten": "".join(sorted(self.forgotten)),
+            "repairs": [[r.lower, r.upper, r.time_ms] for r in self.repairs],
             "live_rows": self.live_rows,
             "properties": dict(self.properties),
             "low_water": self.low_water,
@@ -365,12 +413,19 @@ class Manifest:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Manifest:
         """Rebuild a manifest from a checkpoint."""
+        writers = record["transactions"]
         return cls(
             version=whole(record["version"]),
             timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
             schema=TableSchema.from_json(record["schema"]),
             slices=tuple(Slice.from_json(part) for part in record["slices"]),
-            transactions=numbers(record["transactions"]),
+            transactions={text(w): whole(number) for w, (number, _) in writers.items()},
+            written={text(w): whole(version) for w, (_, version) in writers.items()},
+            forgotten=fingerprints(record["forgotten"]),
+            repairs=tuple(
+                Repair(lower=whole(lower), upper=whole(upper), time_ms=whole(time))
+                for lower, upper, time in record["repairs"]
+            ),
             live_rows=counted(record["live_rows"]),
             properties=texts(record.get("properties", {})),
             low_water=optional(text, record.get("low_water")),
@@ -410,24 +465,22 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         if commit.schema is None:
             raise CorruptionError.in_file(f"_log/{0:020d}.json", "a schema", "none")
         manifest = Manifest.unborn(commit.schema, table_id=commit.token)
-    if commit.kind is Kind.EXPIRE and max(commit.since, commit.fence) >= commit.version:
+    frontiers = (commit.since, commit.fence, commit.writers_before, commit.wrong_from or 0)
+    if commit.version and max(frontiers) >= commit.version:
         raise CorruptionError.in_file(
             f"_log/{expected:020d}.json",
             "frontiers behind the version itself",
-            f"since {commit.since} and fence {commit.fence}",
+            f"{frontiers}",
         )
     kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
     slices = sorted((*kept, *commit.slices()), key=_slice_order)
-    transactions = manifest.transactions
-    if commit.transaction is not None:
-        transactions = {**transactions, commit.transaction.writer: commit.transaction.number}
+    since = max(manifest.since, commit.since)
     return replace(
-        manifest,
+        _with_writers(manifest, commit),
         version=commit.version,
         timestamp_ms=commit.timestamp_ms,
         schema=commit.schema or manifest.schema,
         slices=tuple(slices),
-        transactions=transactions,
         live_rows=commit.live_rows,
         properties=manifest.properties if commit.properties is None else commit.properties,
         low_water=commit.low_water
@@ -435,9 +488,55 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         else commit.low_water or manifest.low_water,
         forgot=max(0, manifest.forgot) if commit.low_water is None else commit.version,
         token=commit.token,
-        since=max(manifest.since, commit.since),
+        since=since,
+        repairs=_repairs(manifest, commit, since),
         fence=max(manifest.fence, commit.fence),
     )
+
+
+def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
+    """Note the writer of an epoch, and forget those that an expiry is done with."""
+    if commit.transaction is not None:
+        writer, number = commit.transaction.writer, commit.transaction.number
+        return replace(
+            manifest,
+            transactions={**manifest.transactions, writer: number},
+            written={**manifest.written, writer: commit.version},
+        )
+    gone = {w for w, version in manifest.written.items() if version < commit.writers_before}
+    if not gone:
+        return manifest
+    return replace(
+        manifest,
+        transactions={w: n for w, n in manifest.transactions.items() if w not in gone},
+        written={w: v for w, v in manifest.written.items() if w not in gone},
+        forgotten=manifest.forgotten | {fingerprint(writer) for writer in gone},
+    )
+
+
+def _repairs(manifest: Manifest, commit: Commit, since: int) -> tuple[Repair, ...]:
+    """Return the repairs that versions from ``since`` on need."""
+    kept = tuple(repair for repair in manifest.repairs if repair.upper > since)
+    if commit.wrong_from is None:
+        return kept
+    own = Repair(lower=commit.wrong_from, upper=commit.version, time_ms=commit.timestamp_ms)
+    return (*kept, own)
+
+
+_FINGERPRINT_DIGITS = 16
+
+
+def fingerprint(writer: str) -> str:
+    """Return what is left of the name of a writer that is forgotten: 64 bits, as digits."""
+    return hashlib.blake2b(writer.encode(), digest_size=_FINGERPRINT_DIGITS // 2).hexdigest()
+
+
+def fingerprints(value: Any) -> frozenset[str]:
+    """Return fingerprints from the text that holds them one behind the other."""
+    if type(value) is not str or len(value) % _FINGERPRINT_DIGITS:
+        raise ValueError("these are no fingerprints of writers")
+    starts = range(0, len(value), _FINGERPRINT_DIGITS)
+    return frozenset(value[at : at + _FINGERPRINT_DIGITS] for at in starts)
 
 
 def _slice_order(part: Slice) -> tuple[int, int, int]:

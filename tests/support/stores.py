@@ -25,6 +25,10 @@ from spark_upsert.store import ObjectInfo, ObjectSink, Store
 _NUMBERS = itertools.count()
 
 
+NEVER_S = 4_000_000_000.0
+"""The one time that a store without a clock knows: no clock is ahead of it, all files are new."""
+
+
 class MemoryStore:
     """Objects in a dictionary; each store has a root of its own."""
 
@@ -85,7 +89,7 @@ class MemoryStore:
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         for path in sorted(self.objects):
             if path.rpartition("/")[0] == prefix and path > after:
-                yield ObjectInfo(path=path, bytes=len(self.objects[path]), modified_s=0.0)
+                yield ObjectInfo(path=path, bytes=len(self.objects[path]), modified_s=NEVER_S)
 
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
         return iter(())

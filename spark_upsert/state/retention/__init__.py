@@ -4,13 +4,20 @@ Leases say who still reads, a policy chooses a frontier, a worker commits it and
 """
 
 from spark_upsert.state.retention.leases import Lease, hold, leases, release
-from spark_upsert.state.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, Bound
+from spark_upsert.state.retention.policy import (
+    GRACE_MS,
+    LEASE_MS,
+    SAFETY_MS,
+    WRITERS_MS,
+    Bound,
+)
 from spark_upsert.state.retention.worker import Expiry, Vacuumed, expire, vacuum
 
 __all__ = [
     "GRACE_MS",
     "LEASE_MS",
     "SAFETY_MS",
+    "WRITERS_MS",
     "Bound",
     "Expiry",
     "Lease",

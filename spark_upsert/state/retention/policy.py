@@ -40,6 +40,9 @@ GRACE_MS = 24 * 3_600_000
 LEASE_MS = 7 * 24 * 3_600_000
 """A consumer may be away for a week: long enough for a holiday, short enough for a dead one."""
 
+WRITERS_MS = 90 * 24 * 3_600_000
+"""A writer that was silent for a season is not expected to repeat its last epoch."""
+
 CLOCK_SLACK_S = 300.0
 """By how much the storage's clock may go back between two writes."""
 

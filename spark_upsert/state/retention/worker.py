@@ -27,8 +27,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_upsert.errors import ContentionError, DataLossError, OptionError
+from spark_upsert.errors import ClockError, ContentionError, DataLossError, OptionError
 from spark_upsert.schema import Scope
+from spark_upsert.state.clock import AHEAD_MS, require_clock, shown
 from spark_upsert.state.log import COMMIT_TRIES_MAX, Log, LogEntry, new_token
 from spark_upsert.state.manifest import Commit, Kind, Manifest
 from spark_upsert.state.retention.leases import FOLDER as _LEASES
@@ -36,6 +37,7 @@ from spark_upsert.state.retention.leases import leases
 from spark_upsert.state.retention.policy import (
     GRACE_MS,
     SAFETY_MS,
+    WRITERS_MS,
     Unnamed,
     bounds,
     choose_fence,
@@ -77,8 +79,12 @@ def expire(
     retain_versions: int | None = None,
     retain_ms: int | None = None,
     safety_ms: int = SAFETY_MS,
+    writers_ms: int = WRITERS_MS,
 ) -> Expiry:
     """Advance ``since`` as far as the retention and the live leases allow.
+
+    Writers whose last epoch is older than ``writers_ms`` are forgotten. What they had committed
+    cannot be told then, so that one that comes back after all is refused.
 
     Parameters
     ----------
@@ -97,6 +103,8 @@ def expire(
         No retention is given.
     CorruptionError
         A lease cannot be read; nothing was expired.
+    ClockError
+        This machine's clock, or the time of the newest version, lies far in the future.
     """
     if retain_versions is None and retain_ms is None:
         raise OptionError.missing("retain", "how much of the past to keep")
@@ -104,9 +112,13 @@ def expire(
         if value is not None and value < 0:
             raise OptionError.invalid(name, value, "0 or more")
     outcome: list[Expiry] = []
+    # By a clock that is far ahead all leases would have lapsed.
+    require_clock(store, log.now_ms())
 
     def propose(head: Manifest) -> Commit | None:
         now_ms = log.now_ms()
+        if head.timestamp_ms > now_ms + AHEAD_MS:
+            raise ClockError.in_log(store.url, head.version, shown(head.timestamp_ms))
         choice = choose_since(
             bounds(
                 newest=head.version,
@@ -127,13 +139,20 @@ def expire(
         outcome.append(
             Expiry(before=head.since, since=since, newest=head.version, bound_by=choice.reason)
         )
-        return None if since == head.since else _frontiers(head, since=since)
+        writers_before = min(log.version_at(now_ms - writers_ms) + 1, head.version)
+        if not any(version < writers_before for version in head.written.values()):
+            writers_before = 0
+        if since == head.since and not writers_before:
+            return None
+        return _frontiers(head, since=since, writers_before=writers_before)
 
     log.append(propose)
     return outcome[-1]
 
 
-def _frontiers(head: Manifest, *, since: int = 0, fence: int = 0) -> Commit:
+def _frontiers(
+    head: Manifest, *, since: int = 0, fence: int = 0, writers_before: int = 0
+) -> Commit:
     """Return the version that moves frontiers and nothing else."""
     return Commit(
         version=0,
@@ -143,6 +162,7 @@ def _frontiers(head: Manifest, *, since: int = 0, fence: int = 0) -> Commit:
         live_rows=head.live_rows,
         since=max(head.since, since),
         fence=max(head.fence, fence),
+        writers_before=writers_before,
     )
 
 

@@ -1,0 +1,207 @@
+"""Clocks that are wrong: refused where they would do harm for good, and repaired."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.errors import ClockError
+from spark_upsert.schema import Scope
+from spark_upsert.state.clock import storage_ms
+from spark_upsert.state.log import commit_path, encode
+from spark_upsert.state.manifest import Manifest
+from spark_upsert.store import LocalStore
+from spark_upsert.table import Table
+from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
+from tests.support.model import Command
+from tests.support.stores import MemoryStore
+from tests.support.tables import append, schema_of
+
+YEARS_S = 80 * 365 * DAY_S
+DAY_MS = int(1000 * DAY_S)
+
+
+class Place:
+    """A table, the storage's clock, and one of a writer that may be wrong."""
+
+    def __init__(self) -> None:
+        self.storage_now = Now()
+        self.store = ClockedStore(self.storage_now)
+        self.table = Table(self.store, clock=self.storage_now)
+        self.table.ensure(schema_of(Scope.EPOCH))
+
+    def by_clock(self, ahead_s: float) -> Table:
+        """Return the table as a machine sees it whose clock is ahead."""
+        return Table(self.store, clock=lambda: self.storage_now() + ahead_s)
+
+    def live(self, epochs: int) -> None:
+        """Commit epochs, one an hour, by a clock that is right."""
+        for _ in range(epochs):
+            self.storage_now.advance(HOUR_S)
+            append(self.table, [Command(1, 1, 1)])
+
+    def spoil(self) -> int:
+        """Commit as a machine did that was not held against the storage's clock."""
+        self.live(3)
+        version = self.table.log.head().version
+        path = commit_path(version)
+        record = json.loads(self.store.objects[path])
+        del record["crc"]
+        record["timestamp_ms"] += int(1000 * YEARS_S)
+        self.store.objects[path] = encode(record)
+        self.table = Table(self.store, clock=self.storage_now)
+        return version
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+# -- commits -------------------------------------------------------------------------------
+
+
+def test_a_commit_from_far_in_the_future_is_refused(place: Place) -> None:
+    place.live(1)
+    before = set(place.store.objects)
+    with pytest.raises(ClockError, match="this machine's clock says 21") as caught:
+        append(place.by_clock(YEARS_S), [Command(2, 2, 2)])
+    assert "NTP" in str(caught.value)
+    assert {path for path in place.store.objects if path.startswith("_log")} == {
+        path for path in before if path.startswith("_log")
+    }
+
+
+def test_a_table_is_not_made_by_a_clock_that_is_far_ahead() -> None:
+    now = Now()
+    store = ClockedStore(now)
+    table = Table(store, clock=lambda: now() + YEARS_S)
+    with pytest.raises(ClockError):
+        table.ensure(schema_of(Scope.EPOCH))
+    assert not store.objects
+
+
+@pytest.mark.parametrize(
+    "ahead_s", [-YEARS_S, -1.0, 0.0, HOUR_S], ids=["years behind", "behind", "right", "an hour"]
+)
+def test_a_commit_by_a_clock_that_does_no_harm_counts(place: Place, ahead_s: float) -> None:
+    place.live(1)
+    place.storage_now.advance(DAY_S)
+    assert append(place.by_clock(ahead_s), [Command(2, 2, 2)]) is not None
+
+
+def test_the_storage_is_asked_only_after_a_pause(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is written to pays nothing."""
+    place.live(2)
+    asked: list[str] = []
+    put = place.store.put
+
+    def noted(path: str, data: bytes) -> None:
+        asked.append(path)
+        put(path, data)
+
+    monkeypatch.setattr(place.store, "put", noted)
+    append(place.table, [Command(2, 2, 2)])
+    assert asked == []
+    place.storage_now.advance(HOUR_S + 1)
+    append(place.table, [Command(3, 3, 3)])
+    assert [path.rpartition(".")[2] for path in asked] == ["now"]
+    assert not [path for path in place.store.objects if path.endswith(".now")]
+
+
+def test_the_storage_tells_its_time_from_a_probe(tmp_path: Path) -> None:
+    place = Place()
+    assert storage_ms(place.store) == int(1000 * place.storage_now())
+    folder = LocalStore(tmp_path / "table")
+    assert storage_ms(folder) is not None
+    assert list((tmp_path / "table" / "data").iterdir()) == []
+
+
+# -- expiry --------------------------------------------------------------------------------
+
+
+def test_an_expiry_by_a_clock_that_is_far_ahead_is_refused_and_heeds_leases(place: Place) -> None:
+    place.live(20)
+    place.table.hold("reports", 3)
+    with pytest.raises(ClockError):
+        place.by_clock(YEARS_S).expire(retain_versions=1)
+    assert place.table.log.head().since == 0
+    assert place.table.expire(retain_versions=1).since == 3
+
+
+def test_an_expiry_says_that_a_time_in_the_log_is_yet_to_come(place: Place) -> None:
+    """It stopped for good, and did not say so."""
+    version = place.spoil()
+    place.live(48)
+    with pytest.raises(ClockError, match=r"(?s)committed at 21.*repair-clock") as caught:
+        place.table.expire(retain_ms=DAY_MS)
+    assert str(version + 48) in str(caught.value)
+
+
+# -- repair --------------------------------------------------------------------------------
+
+
+def test_a_repair_lets_the_table_expire_again(place: Place) -> None:
+    version = place.spoil()
+    place.live(2)
+    commit = place.table.repair_clock()
+    assert commit is not None
+    assert (commit.wrong_from, commit.version) == (version, version + 3)
+    assert commit.timestamp_ms == int(1000 * place.storage_now())
+    assert place.table.repair_clock() is None
+    place.live(48)
+    assert place.table.expire(retain_ms=DAY_MS).since > commit.version
+    assert place.table.check().is_sound
+
+
+def test_times_before_and_behind_a_repair_find_their_versions(place: Place) -> None:
+    begin_ms = int(1000 * place.storage_now())
+    version = place.spoil()
+    place.live(2)
+    repaired = place.table.repair_clock()
+    assert repaired is not None
+    place.live(1)
+    hour_ms = int(1000 * HOUR_S)
+    found = [place.table.log.version_at(begin_ms + hours * hour_ms) for hours in range(7)]
+    assert found == [0, 1, 2, 2, 2, repaired.version, repaired.version + 1]
+    assert version == 3
+
+
+def test_a_repair_survives_a_checkpoint_and_goes_with_its_versions(place: Place) -> None:
+    place.spoil()
+    repaired = place.table.repair_clock()
+    assert repaired is not None
+    head = place.table.log.head()
+    assert Manifest.from_json(head.to_json()) == head
+    assert head.repairs
+    place.live(48)
+    place.table.expire(retain_ms=DAY_MS)
+    assert place.table.log.head().repairs == ()
+
+
+def test_the_command_repairs_a_table(tmp_path: Path) -> None:
+    table = Table(LocalStore(tmp_path / "table"))
+    table.ensure(schema_of(Scope.EPOCH))
+    append(table, [Command(1, 1, 1)])
+    commit = table.log.commit(1)
+    late = replace(commit, timestamp_ms=commit.timestamp_ms + int(1000 * YEARS_S))
+    (tmp_path / "table" / commit_path(1)).write_bytes(encode(late.to_json()))
+    for expected in (
+        {"version": 2, "repaired_from": 1, "repaired_to": 1},
+        {"version": None, "repaired_from": None, "repaired_to": None},
+    ):
+        arguments = ["repair-clock", str(tmp_path / "table"), "--json"]
+        answer = CliRunner().invoke(upsertflow, arguments)
+        assert answer.exit_code == 0, answer.output
+        assert json.loads(answer.output) == expected
+
+
+def test_a_memory_without_a_clock_is_never_behind() -> None:
+    Table(MemoryStore()).ensure(schema_of(Scope.EPOCH))

@@ -1,0 +1,114 @@
+"""Writers that are long gone are forgotten, and none of their epochs is ever applied twice."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_upsert.errors import CorruptionError, DataLossError
+from spark_upsert.schema import Scope
+from spark_upsert.state.log import encode
+from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, apply, fingerprints
+from spark_upsert.table import Table
+from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
+from tests.support.model import Command
+from tests.support.tables import append, rows_at, schema_of
+
+DAY_MS = int(1000 * DAY_S)
+
+
+def written_by(*writers: str, days: float = 100.0) -> Table:
+    """Return a table in which each writer has committed an epoch, the last one lately."""
+    now = Now()
+    table = Table(ClockedStore(now), clock=now)
+    table.ensure(schema_of(Scope.EPOCH))
+    for key, writer in enumerate(writers):
+        now.advance(days * DAY_S if writer == writers[-1] else HOUR_S)
+        transaction = Transaction(writer=writer, number=4)
+        append(table, [Command(key, key, 0)], transaction=transaction)
+    return table
+
+
+def test_a_writer_that_is_long_gone_is_forgotten() -> None:
+    table = written_by("old", "older", "new")
+    table.expire(retain_ms=DAY_MS)
+    head = table.log.head()
+    assert dict(head.transactions) == {"new": 4}
+    assert head.has_forgotten("old")
+    assert not head.has_forgotten("new")
+    assert not head.has_forgotten("never seen")
+
+
+def test_one_that_comes_back_is_refused_and_not_applied_twice() -> None:
+    table = written_by("old", "new")
+    table.expire(retain_ms=DAY_MS)
+    before = rows_at(table)
+    for number in (4, 5):
+        transaction = Transaction(writer="old", number=number)
+        with pytest.raises(DataLossError, match=r"'old' has written.*cannot be told"):
+            append(table, [Command(0, 99, 99)], transaction=transaction)
+    assert rows_at(table) == before
+
+
+def test_one_that_is_not_long_gone_is_known() -> None:
+    table = written_by("old", "new", days=89.0)
+    table.expire(retain_ms=DAY_MS)
+    transaction = Transaction(writer="old", number=4)
+    assert append(table, [Command(0, 99, 99)], transaction=transaction) is None
+    assert append(table, [Command(0, 99, 99)], transaction=Transaction(writer="old", number=5))
+
+
+def test_forgetting_survives_a_checkpoint() -> None:
+    table = written_by("old", "older", "new")
+    table.expire(retain_ms=DAY_MS)
+    head = table.log.head()
+    assert Manifest.from_json(json.loads(json.dumps(head.to_json()))) == head
+
+
+def test_a_table_at_rest_gets_no_version_to_forget_nobody() -> None:
+    table = written_by("old", "new")
+    table.expire(retain_ms=DAY_MS)
+    before = table.log.head().version
+    table.expire(retain_ms=DAY_MS)
+    assert table.log.head().version == before
+
+
+def test_six_thousand_writers_make_a_small_checkpoint() -> None:
+    table = written_by("old", "new")
+    head = table.log.head()
+    names = [f"query:{n:08d}-1234-1234-1234-123456789abc" for n in range(6_000)]
+    crowded = Manifest(
+        version=head.version,
+        timestamp_ms=0,
+        schema=head.schema,
+        transactions=dict.fromkeys(names, 7),
+        written=dict.fromkeys(names, 1),
+    )
+    expiry = Commit(
+        version=head.version + 1, kind=Kind.EXPIRE, timestamp_ms=1, token="t", writers_before=2
+    )
+    after = apply(crowded, expiry)
+    assert len(encode(crowded.to_json())) > 300_000
+    assert len(encode(after.to_json())) < 100_000
+    assert all(after.has_forgotten(name) for name in names)
+
+
+@pytest.mark.parametrize("value", ["abc", None, 7, ["0" * 16]], ids=repr)
+def test_fingerprints_that_are_none_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="no fingerprints"):
+        fingerprints(value)
+
+
+def test_an_expiry_forgets_no_writer_of_its_own_version() -> None:
+    head = written_by("old", "new").log.head()
+    wrong = Commit(
+        version=head.version + 1,
+        kind=Kind.EXPIRE,
+        timestamp_ms=1,
+        token="t",
+        previous=head.token,
+        writers_before=head.version + 1,
+    )
+    with pytest.raises(CorruptionError, match="frontiers"):
+        apply(head, wrong)
