@@ -13,7 +13,7 @@ from spark_upsert.schema import Scope
 from spark_upsert.state.compaction import merge
 from spark_upsert.state.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import PROPERTY, Retention
+from spark_upsert.state.tombstones import PROPERTY, LateRows, Retention
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch, stage
 from spark_upsert.upsert.operator import FeedbackUpsert
@@ -151,6 +151,7 @@ class Appender(Writer):
                     envelope=Wire(table.log.head().schema, self.world.columns),
                     transaction=transaction,
                     overwrite=transaction in self.world.overwrites,
+                    late_rows=LateRows.REJECT,
                 )
 
             yield from self.attempt(append)
