@@ -24,7 +24,7 @@ from spark_upsert.errors import UpsertFlowError
 from spark_upsert.state import log as log_module
 from spark_upsert.state.compaction import Job, Merged, merge
 from spark_upsert.state.manifest import Manifest, Transaction
-from spark_upsert.state.tombstones import PROPERTY
+from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
 from spark_upsert.upsert.changes import ChangeOptions
 from spark_upsert.upsert.epoch import Epoch, stage
@@ -115,6 +115,7 @@ class Life:
         self._append(6, overwrite=True)
         self._append(7)
         self._read()
+        self._restore()
         self._clean()
 
     def _append(self, number: int, *, overwrite: bool = False) -> None:
@@ -126,8 +127,15 @@ class Life:
                 envelope=self._wire(),
                 transaction=transaction,
                 overwrite=overwrite,
+                late_rows=LateRows.REJECT,
             ),
         )
+
+    def _restore(self) -> None:
+        version = self.table.log.head().version - 1
+        self.call("hold_all", lambda: self.table.hold_all("copier", ttl_ms=3_600_000))
+        self.call("restore", lambda: self.table.restore(version))
+        self.call("release", lambda: self.table.release("copier"))
 
     def _batch(self, number: int) -> pa.RecordBatch:
         commands = [command for task in self.scripts[number] for command in task]
@@ -142,7 +150,11 @@ class Life:
         tasks = [[wire.commands(batch_of(t, self.world.columns))] for t in self.scripts[number]]
         staged = self.call("at", lambda: tuple(stage(self.table.at(1), task) for task in tasks))
         other = Table(self.store, clock=self.now)
-        other.append(pa.Table.from_batches([self._batch(number + 1)]), envelope=wire)
+        other.append(
+            pa.Table.from_batches([self._batch(number + 1)]),
+            envelope=wire,
+            late_rows=LateRows.REJECT,
+        )
         transaction = Transaction(writer="staged", number=number)
         epoch = Epoch(base=base, staged=staged, transaction=transaction)
         self.call("commit", lambda: self.table.commit(epoch))
