@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.promises import rows_of
-from integration.queries import Feed, drain, upserts
+from integration.queries import Batches, Feed, drain, upserts
 from integration.tables import ROWS, make_table
 
 pytestmark = pytest.mark.spark
@@ -66,6 +66,24 @@ def test_a_catalog_table_works_with_the_options_given_where_it_is_used(
     assert values(spark.sql(f"SELECT * FROM {name} WITH (path='{path}')")) == [(1, "a"), (2, "b")]
     spark.sql(f"INSERT INTO {name} WITH (path='{path}') VALUES (2, 'c')")
     assert values(spark.read.option("path", str(path)).table(name)) == [(1, "a"), (2, "c")]
+
+
+def test_a_table_made_by_the_catalogs_method_works(
+    spark: SparkSession, path: Path, name: str
+) -> None:
+    spark.catalog.createTable(name, str(path), "upsertflow", description="of the shop", columns="k")
+    assert spark.table(name).schema.names == ["k"]
+    assert spark.sql(f"SELECT * FROM {name} WITH (path='{path}', columns='k')").count() == 2
+
+
+def test_a_catalog_table_is_read_as_a_stream_with_the_path_given_there(
+    spark: SparkSession, path: Path, name: str, tmp_path: Path
+) -> None:
+    spark.sql(f"CREATE TABLE {name} USING upsertflow LOCATION '{path}'")
+    batches = Batches()
+    stream = spark.readStream.option("path", str(path)).table(name)
+    drain(batches.collect(stream, tmp_path / "checkpoint"))
+    assert sorted((row["k"], row["v"]) for row in batches.rows) == [(1, "a"), (2, "b")]
 
 
 USES: dict[str, Callable[[SparkSession, str, Path], object]] = {

@@ -6,6 +6,7 @@ name                                   where it comes from
 ``queryname``                          ``writeStream.queryName``
 ``location``, ``provider``, ``owner``  ``CREATE TABLE`` without columns, with
 ``comment``, ``option.X``              every given ``X`` a second time
+``external``                           ``spark.catalog.createTable``
 ``paths``                              ``load`` with several paths; no table has several
 =====================================  =====================================================
 
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 
 from spark_upsert.errors import OptionError
 
-_NAMES = frozenset({"queryname", "location", "provider", "owner", "comment"})
+_NAMES = frozenset({"queryname", "location", "provider", "owner", "comment", "external"})
 _REPEATED = "option."
 
 
@@ -42,7 +43,8 @@ def users_own(given: Mapping[str, str]) -> dict[str, str]:
 
 def _is_sparks(name: str, given: Mapping[str, str]) -> bool:
     if name.startswith(_REPEATED):
-        return given.get(name.removeprefix(_REPEATED)) == given[name]
+        # Not always as the same text: the path becomes a URI in one of the two.
+        return name.removeprefix(_REPEATED) in given
     return name in _NAMES
 
 

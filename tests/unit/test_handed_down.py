@@ -15,8 +15,10 @@ CREATE_TABLE = {
     "provider": "upsertflow",
     "owner": "ada",
     "comment": "of the shop",
+    "external": "true",
     "columns": "k",
     "option.columns": "k",
+    "option.path": "/lake/orders",
 }
 
 
@@ -30,7 +32,7 @@ def test_what_spark_adds_is_passed_over() -> None:
     ("given", "message"),
     [
         ({"option.columns": "k"}, "unknown option 'option.columns'"),
-        ({"columns": "k", "option.columns": "v"}, "unknown option 'option.columns'"),
+        ({"columns": "k", "option.column": "k"}, "unknown option 'option.column'"),
         ({"query_name": "orders"}, "unknown option 'query_name'"),
         ({"owners": "ada"}, "unknown option 'owners'"),
         ({"column": "k"}, "Did you mean 'columns'"),
