@@ -17,6 +17,9 @@ The key is that in ``after``, else in ``before``, else apart from the event: in 
 An update whose key differs from that in ``before`` is two commands: a delete of the old key,
 then a put of the new one.
 
+A large value that PostgreSQL did not send (`_UNSENT`) is not the value: an error, or with the
+merge engine ``partial-update`` no change.
+
 A truncate (``t``) is of no key. It is an error, or ignored if an option says so.
 
 Source: Debezium's change event format, and Materialize's ``ENVELOPE DEBEZIUM``, which refuses
@@ -35,6 +38,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.engines import Engine
 from spark_upsert.schema import TableSchema
 from spark_upsert.state.run import Positions
 from spark_upsert.upsert.commands import Decoded, Mask, to_commands
@@ -48,8 +52,12 @@ BEFORE, AFTER, OP = "before", "after", "op"
 _HINT = (
     "correct what writes the events or what is declared of them: 'valueFormat', 'valueSchema' and, "
     "for messages without a schema, 'timeUnit' and 'decimalHandling'; rows that are no change "
-    "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=ignore' passes over truncates"
+    "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=ignore' passes over truncates; "
+    "PostgreSQL sends large values always with REPLICA IDENTITY FULL"
 )
+
+_UNSENT = b"__debezium_unavailable_value"
+"""What Debezium puts in place of a large value of PostgreSQL that an update did not touch."""
 
 _NO_REASON = pa.scalar(None, pa.string())
 
@@ -133,7 +141,8 @@ class DebeziumEnvelope:
         is_nothing = self._ignored(op)
         if self._is_ordered_by_events and not self.schema.has_quarantine:
             is_nothing |= read.tombstones
-        reasons = _first(read.reasons, _faults(op, has_after, has_key, apart.reasons))
+        unsent = self._unsent(columns)
+        reasons = _first(read.reasons, _faults(op, has_after, has_key, apart.reasons), unsent)
         reasons = pc.if_else(pa.array(read.tombstones | is_nothing), None, reasons)
         is_bad = _mask(reasons.is_valid())
         is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~is_bad
@@ -191,6 +200,23 @@ class DebeziumEnvelope:
     def _is_ordered_by_events(self) -> bool:
         """Whether a record without a value has no order."""
         return any(path[: len(self.event)] == self.event for path in self.order)
+
+    def _unsent(self, columns: dict[str, pa.Array]) -> pa.Array | None:
+        """Return where a value was not sent; with `partial-update` it is as it was."""
+        reasons: pa.Array | None = None
+        for name, column in columns.items():
+            is_text = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+            if not is_text or self.columns[name][:-1] != (*self.event, self.after):
+                continue
+            where = pc.equal(column.cast(pa.binary()), _UNSENT).fill_null(False)
+            if not pc.any(where).as_py():
+                continue
+            if self.schema.engine.kind is Engine.PARTIAL_UPDATE:
+                columns[name] = pc.if_else(where, None, column)
+                continue
+            why = f"the source did not send '{AFTER}.{name}', which was large and not updated"
+            reasons = _first(reasons, pc.if_else(where, why, _NO_REASON))
+        return reasons
 
     def _ignored(self, op: pa.Array) -> Mask:
         """Return the truncates that are to change nothing; says that there are some."""
