@@ -422,6 +422,50 @@ def test_tables_can_be_chained_through_their_changes(
     assert_sound(tmp_path / "counts")
 
 
+def test_sums_follow_a_restore_and_the_query_that_writes_goes_on_behind_one(
+    spark: SparkSession, path: Path, tmp_path: Path
+) -> None:
+    table = make_table(path, *EPOCHS, *LATER)
+    stream = changes(spark, path, startingVersion="earliest", maxEpochsPerTrigger=1)
+    copied = upserts(
+        stream.where("_change_type != 'update_preimage'").withColumn(
+            "gone", F.expr("_change_type = 'delete'")
+        ),
+        tmp_path / "copy",
+        tmp_path / "c1",
+        keys="k",
+        sequenceBy="_commit_version",
+        applyAsDeletes="gone",
+        columnList="k,v",
+    )
+    counts = stream.groupBy("v").agg(F.sum("_diff").alias("count")).where("count != 0")
+    counted = upserts(counts, tmp_path / "counts", tmp_path / "c2", keys="v")
+
+    def follow() -> None:
+        drain(copied)
+        drain(counted.outputMode("complete"))
+
+    follow()
+    table.restore(2)
+    follow()
+    assert rows_of(path) == {(1,): ("a",), (2,): ("c",), (3,): ("d",)}
+    assert rows_of(tmp_path / "copy") == rows_of(path)
+    assert rows_of(tmp_path / "counts") == {(v,): (1,) for v in "acd"}
+
+    # The copy itself goes back, and takes what comes next: its batches are not repeated.
+    copy = Table.open(str(tmp_path / "copy"))
+    copy.restore(0)
+    before = rows_of(tmp_path / "copy")
+    append(table, {2: None, 7: "later"})
+    follow()
+    assert rows_of(path) == {(1,): ("a",), (3,): ("d",), (7,): ("later",)}
+    del before[2,]
+    assert rows_of(tmp_path / "copy") == {**before, (7,): ("later",)}
+    assert rows_of(tmp_path / "counts") == {("a",): (1,), ("d",): (1,), ("later",): (1,)}
+    for name in ("copy", "counts"):
+        assert_sound(tmp_path / name)
+
+
 def test_a_stream_without_an_option_delivers_the_table_and_then_new_values(
     spark: SparkSession, path: Path, checkpoint: Path, batches: Batches
 ) -> None:
