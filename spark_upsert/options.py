@@ -70,7 +70,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "`onError` decides. `ignore`: a warning in the log; the rows stay. Default `error`.",
     "onError": "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a "
     "value that cannot be decoded is a row with an error. `quarantine`: the row is kept apart "
-    "until a later row of its key clears it. Fixed by the first write. Default `fail`.",
+    "until a later row of its key clears it. Fixed by the first write, but that `fail` may "
+    "become `quarantine`. Default `fail`.",
     "errorColumn": "With `onError=inline`: the name of the column of errors. Default `error`.",
     "applyAsDeletes": "Boolean column that marks deletes. Not stored unless `columnList` names it.",
     "nullsAsDeletes": "Whether a row whose values are all null, keys and order apart, is a delete "

@@ -58,7 +58,7 @@ EPOCH = "__epoch"
 DEAD = "__dead"
 _AT = "__at_"
 _ORDER = "__order"
-_ORDER_KNOWN = "__order_known"
+ORDER_KNOWN = "__order_known"
 
 PUT, TOMBSTONE, ERROR = 1, -1, 2
 """The values of `DIFF`."""
@@ -333,7 +333,7 @@ class TableSchema:
     @cached_property
     def order_fields(self) -> tuple[pa.Field, ...]:
         """The stored order columns; never null."""
-        known = (pa.field(_ORDER_KNOWN, pa.bool_(), nullable=False),)
+        known = (pa.field(ORDER_KNOWN, pa.bool_(), nullable=False),)
         fields = tuple(
             pa.field(f"{_ORDER}{index}", field.type, nullable=False)
             for index, field in enumerate(self.order)

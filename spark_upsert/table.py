@@ -201,14 +201,15 @@ class Table:
     def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
         """Change the schema, and set some properties, unless all is as asked already.
 
-        What another writer has added or widened since stays.
+        What another writer has added or widened since stays, and so does a quarantine.
         """
         given = checked(properties)
 
         def propose(head: Manifest) -> Commit | None:
             changed = {**head.properties, **given}
             columns = head.schema.accept(schema.columns, merge=True).columns
-            wanted = replace(schema, columns=columns)
+            on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
+            wanted = replace(schema, columns=columns, on_error=on_error)
             if head.schema == wanted and changed == head.properties:
                 return None
             return Commit(
@@ -335,6 +336,12 @@ class Table:
                 return None
             for base in bases:
                 self.log.require_descent(head, base, "the epoch")
+            if epoch.base.manifest.schema.on_error is not head.schema.on_error:
+                raise ContentionError(
+                    f"the error policy of '{self.store.url}' became '{head.schema.on_error.value}' "
+                    "while the epoch was under way. Nothing was committed.",
+                    hint="write it again; a query that is restarted does.",
+                )
             self._require_remembered(epoch.transaction, head)
             self._require_no_gap(epoch.transaction, head)
             self._require_unfenced(epoch, head)

@@ -100,6 +100,8 @@ def plan_write(
             hint="the merge engine of a table is fixed by its first write.",
         )
     schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
+    if _gains_quarantine(options, schema):
+        schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
     schema = schema.accept(columns, merge=options.merge_schema)
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         manifest = table.alter(schema, options.properties)
@@ -236,15 +238,27 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
             )
 
 
+def _gains_quarantine(options: WriteOptions, schema: TableSchema) -> bool:
+    """Return whether a table that had no errors is to keep them from here on.
+
+    Nothing is rewritten for it: runs without errors are what they were. A quarantine stays,
+    because its error entries do, and an error column is a column of the table.
+    """
+    is_asked = options.on_error is ErrorPolicy.QUARANTINE
+    return is_asked and schema.on_error is ErrorPolicy.FAIL
+
+
 def _check_policy(options: WriteOptions, schema: TableSchema) -> None:
-    if options.on_error not in (None, schema.on_error):
-        assert options.on_error is not None
+    asked, own_policy = options.on_error, schema.on_error
+    if asked not in (None, own_policy) and not _gains_quarantine(options, schema):
+        assert asked is not None
         raise OptionError.invalid(
             "onError",
-            options.on_error.value,
-            f"the table's own '{schema.on_error.value}'",
+            asked.value,
+            f"the table's own '{own_policy.value}'",
             hint="the error policy of a table is fixed by its first write, because it decides "
-            "what the table stores; drop the option, or write into a new table.",
+            "what the table stores (only 'fail' may become 'quarantine'); drop the option, or "
+            "write into a new table.",
         )
     if options.error_column not in (None, schema.error_column):
         own = schema.error_column

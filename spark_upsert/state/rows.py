@@ -3,7 +3,8 @@
 Runs on disk and batches in memory are **parts**. `Rows` lines parts up, so that a row is one
 number, and gathers any columns of any rows with one call per part. A part that lacks a
 column (it was written before the table gained it) yields nulls; one that holds a narrower
-type is widened on the way out.
+type is widened on the way out. One that was written before the table had a quarantine holds
+no row whose order is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.schema import HASH, TableSchema, widens
+from spark_upsert.schema import HASH, ORDER_KNOWN, TableSchema, widens
 from spark_upsert.state.run import RUNS, Positions, Span
 
 _INT16_MAX = 1 << 15
@@ -247,6 +248,8 @@ class Rows:
         if column is None:
             if name in self.schema.keys:
                 raise CorruptionError.in_file(part.path, f"the key column '{name}'", "none")
+            if name == ORDER_KNOWN:
+                return pa.repeat(pa.scalar(True), count)
             return pa.nulls(count, type=type_)
         if column.type == type_:
             return column

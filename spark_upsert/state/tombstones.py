@@ -24,7 +24,7 @@ from enum import Enum
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError, OptionError
-from spark_upsert.schema import TableSchema
+from spark_upsert.schema import ORDER_KNOWN, TableSchema
 from spark_upsert.words import compare
 
 PROPERTY = "tombstoneRetention"
@@ -108,7 +108,7 @@ def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
     layout = pa.schema([pa.field(field.name, field.type) for field in schema.order_fields])
     try:
         data = pa.py_buffer(base64.b64decode(text, validate=True))
-        batch = pa.ipc.read_record_batch(data, layout)
+        batch = _read_mark(data, layout)
         batch.validate(full=True)
         if batch.num_rows != 1:
             raise ValueError(f"{batch.num_rows} rows")
@@ -117,6 +117,17 @@ def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
             error
         )
     return list(batch.columns)
+
+
+def _read_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:
+    try:
+        return pa.ipc.read_record_batch(data, layout)
+    except (ValueError, OSError):
+        if layout.names[:1] != [ORDER_KNOWN]:
+            raise
+    # From before the table had a quarantine: all orders were known.
+    batch = pa.ipc.read_record_batch(data, layout.remove(0))
+    return batch.add_column(0, layout.field(0), pa.repeat(pa.scalar(True), batch.num_rows))
 
 
 def is_at_or_below(order: Sequence[pa.Array], mark: str, schema: TableSchema) -> pa.Array:

@@ -18,11 +18,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError, OptionError, SchemaError
+from spark_upsert.errors import ContentionError, DataError, OptionError, SchemaError
 from spark_upsert.hashing import hash_keys
 from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.upsert.epoch import Epoch, stage
 from tests.support.envelopes import (
     JSON,
     KAFKA,
@@ -333,16 +336,97 @@ def test_a_table_with_inline_errors_grows_like_any_other(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("own", ErrorPolicy, ids=lambda p: f"a table that was made for {p.value}")
 @pytest.mark.parametrize("asked", ErrorPolicy, ids=lambda p: f"asked to {p.value}")
-def test_the_policy_cannot_change(tmp_path: Path, own: ErrorPolicy, asked: ErrorPolicy) -> None:
+def test_the_policy_cannot_change_but_from_fail_to_quarantine(
+    tmp_path: Path, own: ErrorPolicy, asked: ErrorPolicy
+) -> None:
     path = tmp_path / "t"
     write(path, records([]), onError=own.value, **JSON)
-    if asked is own:
-        assert plan(path, KAFKA, onError=asked.value, **JSON).base.schema.on_error is own
+    if asked is own or (own, asked) == (ErrorPolicy.FAIL, ErrorPolicy.QUARANTINE):
+        assert plan(path, KAFKA, onError=asked.value, **JSON).base.schema.on_error is asked
         return
     with pytest.raises(OptionError, match=f"table's own '{own.value}'") as caught:
         plan(path, KAFKA, onError=asked.value, **JSON)
     assert "fixed by its first write" in caught.value.hint
     assert Table.open(str(path)).log.head().version == 0
+
+
+HISTORY: list[list[Record]] = [
+    [(key(1), value("a")), (key(2), value("b")), (key(3), value("c"))],
+    [(key(2), None), (key(4), value("d"))],
+    [(key(1), BAD), (BAD_KEY, value("x")), (key(5), value("e")), (key(2), BAD)],
+    [(key(1), value("f")), (key(3), BAD), (key(4), None)],
+]
+
+
+@pytest.mark.parametrize("merging", [False, True], ids=["as it is", "merged each time"])
+@pytest.mark.parametrize("before", [1, 2])
+def test_a_table_that_gains_a_quarantine_is_as_if_it_always_had_one(
+    tmp_path: Path, before: int, merging: bool
+) -> None:
+    changed, always = tmp_path / "changed", tmp_path / "always"
+    for number, given in enumerate(HISTORY):
+        rows = records(given, offsets=range(10 * number, 10 * number + len(given)))
+        policy = "fail" if number < before else "quarantine"
+        write(changed, rows, onError=policy, **JSON)
+        write(always, rows, onError="quarantine", **JSON)
+        if merging:
+            for path in (changed, always):
+                Table.open(str(path)).compact(full=True)
+    assert rows_of(changed) == rows_of(always)
+    assert quarantine_of(changed) == quarantine_of(always)
+    assert quarantine_of(changed)
+    assert_sound(changed)
+    assert Table.open(str(changed)).check().is_sound
+
+
+def test_a_batch_that_was_under_way_when_the_policy_changed_is_written_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t"
+    write(path, records([(key(1), value("a"))]), onError="fail", **JSON)
+    planned = plan(path, KAFKA, **JSON)
+    write(path, records([(key(2), BAD)]), onError="quarantine", **JSON)
+    table, base = planned.table(), Snapshot(planned.table().store, planned.base)
+    rows = records([(key(1), value("b"))]).to_batches()
+    staged = stage(base, (planned.envelope.commands(batch) for batch in rows))
+    with pytest.raises(ContentionError, match="became 'quarantine'"):
+        table.commit(Epoch(base=base, staged=(staged,), transaction=None))
+    assert rows_of(path) == [{"k": 1, "v": "a"}]
+
+
+def test_a_writer_that_had_not_heard_of_the_quarantine_does_not_take_it_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t"
+    write(path, records([(key(1), value("a"))]), onError="fail", **JSON)
+    table = Table.open(str(path))
+    old = table.log.head().schema
+    plan(path, KAFKA, onError="quarantine", **JSON)
+    table.alter(old, {"tombstoneRetention": "1 day"})
+    assert table.log.head().schema.on_error is ErrorPolicy.QUARANTINE
+
+
+def test_forgotten_deletes_stay_forgotten_behind_the_change(tmp_path: Path) -> None:
+    """The low-water mark is from before, when an order key had one column less."""
+    table = Table.create(
+        str(tmp_path / "t"),
+        pa.schema({"k": pa.int64(), "seq": pa.int64()}),
+        keys=["k"],
+        sequence_by=["seq"],
+        properties={"tombstoneRetention": "0 epochs"},
+    )
+    rows = pa.table({"k": [1, 2], "seq": [5, 9], "gone": [False, True]})
+    table.append(rows, deletes="gone")
+    table.compact(full=True)
+    assert table.log.head().low_water is not None
+    table.alter(dataclasses.replace(table.log.head().schema, on_error=ErrorPolicy.QUARANTINE))
+    rows = pa.table({"k": [2, 3, 1], "seq": [8, 10, 4]})
+    late = table.append(rows, late_rows=LateRows.REJECT)
+    assert late is not None
+    assert (late.counters["rejected"], late.counters["stale"]) == (1, 1)
+    assert sorted(table.snapshot().column("k").to_pylist()) == [1, 3]
+    table.compact(full=True)
+    assert table.check().is_sound
 
 
 def test_without_the_option_the_policy_is_that_of_the_table(tmp_path: Path) -> None:
