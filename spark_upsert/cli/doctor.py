@@ -255,6 +255,8 @@ def _can_write(path: str, storage: Mapping[str, str]) -> Check:
         try:
             store.put(name, b"")
             store.put_if_absent(f"{name}-commit", b"")
+            if store.put_if_absent(f"{name}-commit", b""):
+                problem = "an object that exists was created again: commits would be lost there."
         finally:
             store.delete(name)
             store.delete(f"{name}-commit")

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.doctor import Check, examine
+from tests.support.stores import MemoryStore
 
 
 def program(path: Path, text: str) -> str:
@@ -101,6 +102,24 @@ def test_a_place_that_cannot_be_written_is_told(environ: dict[str, str], tmp_pat
     (found,) = problems(environ, str(tmp_path / "file" / "orders")).values()
     assert found.name == "write"
     assert "orders" in (found.problem or "")
+
+
+class Replacing(MemoryStore):
+    """A storage that takes no notice of ``If-None-Match``."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self.put(path, data)
+        return True
+
+
+def test_a_storage_that_replaces_commits_is_told(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Replacing()
+    monkeypatch.setattr("spark_upsert.cli.doctor.open_store", lambda *_: store)
+    (found,) = problems(environ, "s3://lake/orders").values()
+    assert "commits would be lost" in (found.problem or "")
+    assert list(store.list("")) == []
 
 
 def test_the_command_prints_each_remedy_once_and_exits_with_1(
