@@ -1072,6 +1072,7 @@ def test_a_composite_key_with_a_null_is_whole_from_one_place(tmp_path: Path) -> 
         (EVENT, {"sequenceBy": "source.lns"}, "Did you mean 'source.lsn'?"),
         (EVENT, {"columnList": "id,ts_ns"}, "Did you mean 'ts_ms'?"),
         (EVENT, {"columnList": "id,before.id"}, "'before.id' is not among"),
+        (EVENT, {"keys": "id,op", "columnList": "id,op"}, "the key column 'op' is not among"),
     ],
     ids=[
         "no after",
@@ -1081,6 +1082,7 @@ def test_a_composite_key_with_a_null_is_whole_from_one_place(tmp_path: Path) -> 
         "no order",
         "beside",
         "before",
+        "a key beside the row",
     ],
 )
 def test_rows_that_are_no_change_events_are_refused(

@@ -108,11 +108,11 @@ class Said:
             It is not one.
         """
         try:
-            fields = {part["field"]: cls.parse(part) for part in record.get("fields") or ()}
-            items = record.get("items")
+            fields = {str(part["field"]): cls.parse(part) for part in record.get("fields") or ()}
+            items, name = record.get("items"), record.get("name")
             return cls(
                 type=str(record["type"]),
-                name=record.get("name"),
+                name=None if name is None else str(name),
                 parameters={str(k): str(v) for k, v in (record.get("parameters") or {}).items()},
                 fields=fields,
                 items=None if items is None else cls.parse(items),

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.upsert.payloads.connect import Said, Unreadable, Unsaid, object_wire
+from spark_upsert.upsert.payloads.connect import DecimalForm, Said, Unreadable, Unsaid, object_wire
 from spark_upsert.upsert.payloads.decoder import Payloads, with_faults
 from spark_upsert.upsert.payloads.json_text import JsonDecoder
 
@@ -49,6 +49,11 @@ class ConnectJsonDecoder:
     fields: pa.Schema
     unsaid: Unsaid
     images: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Raises what a task would, where it is of use. How decimals are written matters not.
+        some = replace(self.unsaid, decimals=DecimalForm.STRING)
+        JsonDecoder(pa.schema(object_wire(self.fields, None, some, images=self.images).type.fields))
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the declared members of each payload."""

@@ -104,7 +104,9 @@ class ParsedForm:
         return pa.schema(list(found.values()))
 
     def require_keys(self, keys: Sequence[str]) -> None:
-        """Accept any field of ``after``."""
+        """Raise `SchemaError` if a key is not a field of ``after``: deletes would not have it."""
+        for key in keys:
+            find_column(key, self.columns.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
         """Return the envelope for a table."""

@@ -104,6 +104,15 @@ def _json(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDec
             value.option, str(value.text), "the columns of a row, such as 'id BIGINT, name STRING'"
         )
 
+    for name in unsaid.units:
+        field = image.field(find_column(name, image.names, role="column of 'timeUnit'"))
+        if not pa.types.is_timestamp(field.type):
+            raise SchemaError(
+                f"'timeUnit.{field.name}' is the unit of a column that is {field.type}.",
+                hint=f"declare '{field.name}' as TIMESTAMP_NTZ or TIMESTAMP, or drop the option.",
+                column=field.name,
+            )
+
     def make(event: pa.Schema) -> Decoder:
         return value.behind_header(ConnectJsonDecoder(event, unsaid, (BEFORE, AFTER)))
 
@@ -223,7 +232,9 @@ class RecordForm:
         return _ORDER if names.issuperset(_ORDER) else ()
 
     def require_keys(self, keys: Sequence[str]) -> None:
-        """Accept any column of a row."""
+        """Raise `SchemaError` if a key is not a column of a row: deletes would not have it."""
+        for key in keys:
+            find_column(key, self.columns.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
         """Return the envelope for a table."""

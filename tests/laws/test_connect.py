@@ -1,0 +1,141 @@
+"""Messages of Kafka Connect say the same as a slow reader of Python's own finds in them."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from spark_upsert.upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.upsert.payloads.connect_json import ConnectJsonDecoder
+from spark_upsert.upsert.payloads.ddl import parse_schema
+
+EPOCH = dt.datetime(1970, 1, 1)
+FIELDS, _ = parse_schema(
+    "valueSchema",
+    "n DECIMAL(20, 3), at TIMESTAMP_NTZ, d DATE, b BINARY, l ARRAY<DATE>, "
+    "s STRUCT<n: DECIMAL(20, 3), b: BINARY>",
+    bare_name="v",
+)
+UNSAID = Unsaid(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE)
+DECODER = ConnectJsonDecoder(FIELDS, UNSAID)
+
+
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+DECIMALS = maybe(st.integers(-(10**20) + 1, 10**20 - 1).map(lambda n: Decimal(n).scaleb(-3)))
+DATES = maybe(st.dates())
+BINARIES = maybe(st.binary(max_size=5))
+ROWS = st.fixed_dictionaries(
+    {
+        "n": DECIMALS,
+        "at": maybe(st.datetimes()),
+        "d": DATES,
+        "b": BINARIES,
+        "l": maybe(st.lists(DATES, max_size=3)),
+        "s": maybe(st.fixed_dictionaries({"n": DECIMALS, "b": BINARIES})),
+    }
+)
+
+
+def written(value: Any) -> Any:
+    """Return a value as Connect and Debezium write it."""
+    match value:
+        case Decimal():
+            number = int(value.scaleb(3))
+            length = (number if number >= 0 else ~number).bit_length() // 8 + 1
+            return base64.b64encode(number.to_bytes(length, "big", signed=True)).decode()
+        case dt.datetime():
+            return (value - EPOCH) // dt.timedelta(microseconds=1)
+        case dt.date():
+            return value.toordinal() - EPOCH.toordinal()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case list():
+            return [written(one) for one in value]
+        case dict():
+            return {name: written(one) for name, one in value.items()}
+    return value
+
+
+def said(type_: str, name: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"type": type_, "optional": True, "name": name, **more}
+
+
+DECIMAL = said("bytes", "org.apache.kafka.connect.data.Decimal", parameters={"scale": "3"})
+DATE = said("int32", "io.debezium.time.Date")
+SCHEMA = {
+    "type": "struct",
+    "fields": [
+        {**DECIMAL, "field": "n"},
+        said("int64", "io.debezium.time.MicroTimestamp", field="at"),
+        {**DATE, "field": "d"},
+        said("bytes", field="b"),
+        said("array", items=DATE, field="l"),
+        said("struct", fields=[{**DECIMAL, "field": "n"}, said("bytes", field="b")], field="s"),
+    ],
+}
+
+
+@given(rows=st.lists(st.tuples(ROWS, st.booleans()), max_size=6))
+def test_what_was_written_is_what_is_read(rows: list[tuple[dict[str, Any], bool]]) -> None:
+    payloads = [
+        json.dumps({"schema": SCHEMA, "payload": written(row)} if wrapped else written(row))
+        for row, wrapped in rows
+    ]
+    # A neighbour that is bad must not matter.
+    given_ = pa.array([*(text.encode() for text in payloads), b"?"], pa.binary())
+    found = DECODER.decode(given_)
+    assert found.reasons is not None
+    assert found.reasons.to_pylist()[:-1] == [None] * len(rows)
+    columns = dict(zip(FIELDS.names, found.columns, strict=True))
+    for name, column in columns.items():
+        assert column.to_pylist() == [*(row[name] for row, _ in rows), None]
+
+
+WORDS = st.sampled_from(
+    [
+        *("struct", "array", "int64", "bytes", "n", "at", "type", "fields", "field", "name"),
+        *("items", "parameters", "scale", "io.debezium.time.Date"),
+        "org.apache.kafka.connect.data.Decimal",
+    ]
+)
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+SCHEMAS = st.fixed_dictionaries(
+    {
+        "type": st.just("struct"),
+        "fields": st.lists(
+            st.fixed_dictionaries(
+                {"field": st.sampled_from(["n", "at", "s", "l"]) | JSONS, "type": WORDS | JSONS},
+                optional={"name": JSONS, "parameters": JSONS, "fields": JSONS, "items": JSONS},
+            ),
+            max_size=4,
+        ),
+    }
+)
+
+
+@given(schema=SCHEMAS | JSONS, payload=JSONS)
+@example(
+    schema={"type": "struct", "fields": [said("int64", field="at") | {"name": ["x"]}]}, payload={}
+)
+def test_no_schema_stops_the_write(schema: Any, payload: Any) -> None:
+    """It is read, or it is why the message is bad; the next message is what it is."""
+    hostile = json.dumps({"schema": schema, "payload": payload}).encode()
+    sound = json.dumps({"schema": SCHEMA, "payload": {"d": 0}}).encode()
+    found = DECODER.decode(pa.array([hostile, sound], pa.binary()))
+    reasons = [None, None] if found.reasons is None else found.reasons.to_pylist()
+    assert reasons[1] is None
+    assert found.columns[FIELDS.names.index("d")][1].as_py() == dt.date(1970, 1, 1)
