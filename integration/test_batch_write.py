@@ -131,17 +131,73 @@ def test_column_lists_say_what_is_stored(spark: SparkSession, tmp_path: Path) ->
     assert rows_of(tmp_path / "all") == {(1,): (10, 3)}
 
 
-def test_of_equal_order_keys_the_committed_row_stays_and_is_counted(
+def test_of_equal_order_keys_the_later_row_wins_and_ties_are_counted(
     spark: SparkSession, path: Path
 ) -> None:
     options = {"keys": "k", "sequenceBy": "seq", "columnList": "k,v"}
-    save(frame(spark, row(1, 10, 5), row(1, 11, 5), row(1, 9, 4)), path, **options)
+    save(frame(spark, row(1, 11, 5), row(1, 10, 5), row(1, 9, 4)), path, **options)
     assert rows_of(path) == {(1,): (10,)}
     save(frame(spark, row(1, 12, 5), row(2, 20, 5)), path, **options)
+    save(frame(spark, row(1, 12, 5)), path, **options)
 
-    assert rows_of(path) == {(1,): (10,), (2,): (20,)}
+    assert rows_of(path) == {(1,): (12,), (2,): (20,)}
     total = counters_of(path)
-    assert (total.rows, total.inserts, total.duplicates, total.superseded) == (5, 2, 2, 1)
+    assert (total.rows, total.inserts, total.updates, total.superseded) == (6, 2, 1, 2)
+    assert (total.tied, total.duplicates) == (2, 1)
+    assert_sound(path)
+
+
+def test_between_tasks_the_greater_content_wins_a_tie(spark: SparkSession, path: Path) -> None:
+    options = {"keys": "k", "sequenceBy": "seq", "columnList": "k,v"}
+    rows = [row(1, value, 5) for value in (7, 9, 8)]
+    save(frame(spark, *rows).repartition(3), path, **options)
+    assert rows_of(path) == {(1,): (9,)}
+
+
+def test_ties_fail_the_write_or_leave_the_first_if_the_table_says_so(
+    spark: SparkSession, path: Path, tmp_path: Path
+) -> None:
+    options = {"keys": "k", "sequenceBy": "seq", "columnList": "k,v"}
+    tied = frame(spark, row(1, 10, 5), row(1, 11, 5))
+    with pytest.raises(PySparkException, match=r"\[DATA\] 1 rows have the order key of another"):
+        save(tied, path, ties="fail", **options)
+    with pytest.raises(TableNotFoundError):
+        Table.open(str(path))
+    save(tied, tmp_path / "first", ties="first", **options)
+    assert rows_of(tmp_path / "first") == {(1,): (10,)}
+    with pytest.raises(PySparkException, match="option 'ties' expects the table's own 'first'"):
+        save(tied, tmp_path / "first", ties="last", **options)
+
+
+def test_rows_older_than_the_forgotten_deletes_fail_a_batch_unless_it_says_otherwise(
+    spark: SparkSession, path: Path
+) -> None:
+    options = {
+        "keys": "k",
+        "sequenceBy": "seq",
+        "columnList": "k,v",
+        "applyAsDeletes": "gone",
+        "tombstoneRetention": "0 epochs",
+    }
+
+    def rows(*found: Row) -> DataFrame:
+        marked = [{**each, "gone": each["v"] is None} for each in found]
+        return frame(spark, *marked, schema=ROWS.append(pa.field("gone", pa.bool_())))
+
+    save(rows(row(1, 10, 1), row(2, 20, 1)), path, **options)
+    save(rows(row(1, None, 9)), path, **options)
+    Table.open(str(path)).compact(full=True)
+    before = rows_of(path)
+    late = rows(row(1, 11, 5), row(3, 30, 4), row(4, 40, 10))
+    with pytest.raises(PySparkException, match=r"2 rows are late .*sequenceBy=seq"):
+        save(late, path, **options)
+    assert rows_of(path) == before
+    save(late, path, lateRows="reject", **options)
+    assert rows_of(path) == {**before, (4,): (40,)}
+    save(late, path, lateRows="apply", **options)
+    assert rows_of(path) == {**before, (1,): (11,), (3,): (30,), (4,): (40,)}
+    total = counters_of(path)
+    assert (total.rejected, total.late) == (2, 2)
     assert_sound(path)
 
 
