@@ -351,7 +351,9 @@ def test_a_table_can_be_overwritten_with_what_is_read_from_it(
 
 def test_times_and_intervals_can_be_keys(spark: SparkSession, path: Path) -> None:
     # Streams refuse times (Spark) and files hold no intervals (Parquet): only here.
-    rows = spark.sql("SELECT TIME'23:59:59.000001' AS t, INTERVAL '-1 2' DAY TO HOUR AS i, 1 AS v")
+    rows = spark.sql(
+        "SELECT TIME'23:59:59.000001' AS t, INTERVAL '-1 02:00:00' DAY TO SECOND AS i, 1 AS v"
+    )
     save(rows, path, keys="t,i")
     save(rows.withColumn("v", F.lit(2)), path, keys="t,i")
 
