@@ -7,16 +7,19 @@ this process takes the server along. USER is empty, or whose rights the server g
 """
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 
 def main(user: str, *command: str) -> int:
     """Run a command; returns its exit code."""
-    rights = {"user": user, "group": "nogroup", "extra_groups": []} if user else {}
-    program = subprocess.Popen(command, stdin=subprocess.DEVNULL, **rights)  # type: ignore[call-overload]
+    group = pwd.getpwnam(user).pw_gid if user else None
+    rights: dict[str, Any] = {"user": user, "group": group, "extra_groups": []} if user else {}
+    program = subprocess.Popen(command, stdin=subprocess.DEVNULL, **rights)
     threading.Thread(target=end_with_input, daemon=True).start()
     return int(program.wait())
 
