@@ -237,7 +237,9 @@ class Run:
         layouts = [self._layout(name) for name in names]
         if start < stop:
             for layout in layouts:
-                if layout.is_plain:
+                if layout is self._layouts.get(HASH):
+                    self._require_order(layout, start, stop)
+                elif layout.is_plain:
                     self._verify_rows(layout, start, stop)
                 elif not layout.is_known and (rows := layout.unjudged(start, stop)) is not None:
                     self._judge_rows(layout, *rows)
@@ -312,6 +314,29 @@ class Run:
             self._verify_range(low, high)
         for low, high in layout.text_ranges_of(start, stop):
             self._verify_range(low, high)
+
+    def _require_order(self, layout: Layout, start: int, stop: int) -> None:
+        """Verify consecutive hashes, and that they ascend: merges and look-ups depend on it."""
+        rows = layout.unjudged(start, stop)
+        if rows is None:
+            return
+        low, high = rows
+        # With the one before, so that the borders of what is looked at are looked at, too.
+        self._verify_rows(layout, max(low - 1, 0), high)
+        hashes = self.hashes[max(low - 1, 0) : high]
+        bounds = (self.file.hash_min, self.file.hash_max)
+        if (
+            bool((hashes[1:] < hashes[:-1]).any())
+            or int(hashes[0]) < bounds[0]
+            or int(hashes[-1]) > bounds[1]
+        ):
+            self._report_damage()
+            raise CorruptionError.in_file(
+                self.file.path,
+                f"hashes in ascending order from {bounds[0]:016x} to {bounds[1]:016x}",
+                f"others in rows {low} to {high}",
+            )
+        layout.judge(low, high)
 
     def _judge_rows(self, layout: Layout, start: int, stop: int) -> None:
         """Verify and judge consecutive rows."""

@@ -55,7 +55,7 @@ class CopyFile:
     def write_at(self, data: bytes | memoryview, position: int) -> None:
         """Write all of some bytes to a position; threads may write to several at once."""
         view = memoryview(data)
-        with _usable(self.folder):
+        with usable(self.folder):
             while len(view):  # One call may write less.
                 written = os.pwrite(self.handle, view, position)
                 view, position = view[written:], position + written
@@ -82,7 +82,7 @@ class LocalCopies:
     def bytes_max(self) -> int:
         """The bound, without what is being fetched."""
         if self._bytes_max is None:
-            with _usable(self._folder):
+            with usable(self._folder):
                 total = shutil.disk_usage(self.folder()).total
             self._bytes_max = min(BYTES_MAX, total // 4)
         return self._bytes_max
@@ -95,7 +95,7 @@ class LocalCopies:
         OptionError
             It cannot be made, or another user owns it and could plant copies.
         """
-        with _usable(self._folder):
+        with usable(self._folder):
             # Looked at every time: cleaners of temporary folders remove it from under us.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = os.lstat(self._folder)
@@ -140,7 +140,7 @@ class LocalCopies:
                 return buffer
             size = fetch(file)
             file.write_at(_trailer(size), size)
-            with _usable(self._folder):
+            with usable(self._folder):
                 # Mapped before it can be seen, and so removed, by others.
                 buffer = _map(part, size)
                 os.replace(part, copy)
@@ -208,10 +208,10 @@ def _try_map(copy: Path) -> pa.Buffer | None:
 def _claimed(part: Path) -> Iterator[CopyFile]:
     """Open an empty file that nobody else has claimed; it is gone afterwards, unless renamed."""
     while True:
-        with _usable(part.parent):
+        with usable(part.parent):
             handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            with _usable(part.parent):
+            with usable(part.parent):
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if _is_at(handle, part):
                 try:
@@ -249,7 +249,7 @@ def _remove_if_abandoned(part: Path) -> None:
 
 
 @contextmanager
-def _usable(folder: Path) -> Iterator[None]:
+def usable(folder: Path) -> Iterator[None]:
     """Turn what the file system refuses into advice."""
     try:
         yield

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,7 +31,7 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
-from spark_upsert.store.copies import CopyFile, LocalCopies
+from spark_upsert.store.copies import CopyFile, LocalCopies, usable
 from spark_upsert.store.failures import is_conflict, may_pass, translate
 from spark_upsert.store.protocol import ObjectInfo
 from spark_upsert.store.residence import release_mapped
@@ -261,10 +262,10 @@ class ObjectStore:
         except (BaseError, FileNotFoundError, NotImplementedError) as error:
             raise translate(error, verb=verb, url=f"{self._url}/{path}") from error
 
-    def spool(self) -> Any:
-        """Return a file without a name, in memory while it is small."""
-        folder = str(self._copies.folder())
-        return tempfile.SpooledTemporaryFile(max_size=RANGE_BYTES, dir=folder)
+    def spool(self) -> tuple[Any, Path]:
+        """Return a file without a name, in memory while it is small, and its folder."""
+        folder = self._copies.folder()
+        return tempfile.SpooledTemporaryFile(max_size=RANGE_BYTES, dir=str(folder)), folder
 
 
 class ObjectUpload:
@@ -273,10 +274,11 @@ class ObjectUpload:
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store = store
         self._path = path
-        self._file = store.spool()
+        self._file, self._folder = store.spool()
 
     def write(self, data: bytes) -> int:
-        written: int = self._file.write(data)
+        with usable(self._folder):
+            written: int = self._file.write(data)
         return written
 
     def __enter__(self) -> ObjectUpload:

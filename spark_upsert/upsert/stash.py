@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -26,6 +27,7 @@ from spark_upsert.state.resolve import resolve
 from spark_upsert.state.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.run import Run, Span, write_run
 from spark_upsert.store.local import LocalStore
+from spark_upsert.store.system_errors import translated
 from spark_upsert.upsert.ambiguity import count_losers
 from spark_upsert.upsert.counters import EMPTY, Counters
 
@@ -149,7 +151,8 @@ class Stash:
 
     def _spill(self, batch: pa.RecordBatch) -> None:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="upsertflow-stash-")
+            with translated("make a folder in", Path(tempfile.gettempdir())):
+                self._folder = tempfile.TemporaryDirectory(prefix="upsertflow-stash-")
         store = LocalStore(self._folder.name)
         file = write_run(store, f"{new_token()}.arrow", batch)
         self._spilled.append(Run(file, store.map(file.path)))

@@ -7,16 +7,23 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from obstore.store import MemoryStore
 
 from spark_upsert.errors import OptionError, StorageError, TableNotFoundError
+from spark_upsert.schema import Scope
 from spark_upsert.store import local, open_store
 from spark_upsert.store.local import LocalStore
+from spark_upsert.store.objects import ObjectStore
 from spark_upsert.table import Table
+from spark_upsert.upsert.stash import Stash
+from tests.support.model import Command
+from tests.support.tables import batch_of, schema_of
 
 COLUMNS = pa.schema({"k": pa.int64()})
 ROWS = pa.table({"k": [1]})
@@ -92,6 +99,37 @@ def test_a_folder_that_may_not_be_read_is_named(
     monkeypatch.setattr(local, "os", Refusing("listdir", errno.EACCES))
     with pytest.raises(StorageError, match="could not list"):
         list(LocalStore(tmp_path).list("data"))
+
+
+def test_a_folder_for_spilled_rows_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    schema = schema_of(Scope.TABLE)
+
+    def spill() -> None:
+        with Stash(schema, settle_bytes=1, spill_bytes=1) as stash:
+            for key in range(9):
+                stash.add(batch_of(schema, [Command(key, key)]))
+
+    with pytest.raises(StorageError, match=r"could not make a folder in .*none"):
+        spill()
+
+
+def test_an_upload_that_does_not_fit_into_the_cache_folder_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectStore("s3://b/t", {"cache_dir": str(tmp_path)}, client=MemoryStore())
+    sink = store.create("data/a")
+
+    def full(data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sink._file, "write", full)
+    with pytest.raises(OptionError, match="No space left") as caught:
+        sink.write(b"too much")
+    assert "storage.cache_dir" in caught.value.hint
+    sink._file.close()
 
 
 def test_a_table_that_is_not_there_stays_not_found(tmp_path: Path) -> None:

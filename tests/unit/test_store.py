@@ -219,6 +219,20 @@ def test_a_mapped_object_outlives_its_delete(store: Store) -> None:
     assert mapped.to_pybytes() == b"immutable"
 
 
+def test_what_is_mapped_has_a_length_until_it_is_gone(tmp_path: Path) -> None:
+    # Not of the double, which maps no file.
+    for name, make in STORES.items():
+        if name == "the double of other tests":
+            continue
+        store = make(tmp_path / name)
+        write(store, "data/a", b"x" * 5000)
+        buffer = store.map("data/a")
+        assert store.mapped_bytes("data/a") == 5000 == buffer.size
+        store.delete("data/a")
+        store.forget("data/a")
+        assert store.mapped_bytes("data/a") is None
+
+
 def test_mapping_twice_gives_the_same_bytes(store: Store) -> None:
     write(store, "data/a.arrow", b"immutable")
     assert store.map("data/a.arrow").equals(store.map("data/a.arrow"))
