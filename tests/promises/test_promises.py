@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import CorruptionError, DataError
+from spark_upsert.errors import CorruptionError, DataError, OtherTableError
 from spark_upsert.hashing import HASH_END
 from spark_upsert.schema import Scope
 from spark_upsert.state import log as log_module
@@ -61,6 +61,7 @@ from tests.support.tables import (
     tally_of,
 )
 from tests.support.workload import ABSENT, OPERATIONS, observe
+from tests.unit.test_identity import Unsteady, made
 
 T = TypeVar("T")
 SEEDS = pytest.mark.parametrize("seed", range(8), ids=lambda seed: f"seed {seed}")
@@ -245,6 +246,37 @@ def twice(act: Callable[[], T]) -> T:
         return act()
     except BrokenError:
         return act()
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["nothing", "another table"])
+def test_p1_what_is_put_where_the_table_was_is_not_reported(other: bool) -> None:
+    """The folder is emptied, or filled with another table, right before the put."""
+    store = Unsteady()
+    table, another = made(store), made(MemoryStore())
+    contents = dict(cast(MemoryStore, another.store).objects) if other else {}
+
+    def replace_all() -> None:
+        store.objects.clear()
+        store.objects.update(contents)
+
+    store.happens = replace_all
+    with pytest.raises(OtherTableError):
+        append(table, [Command(7, 7, 7)])
+    assert (Table(store).log.try_head() is not None) == other
+    if other:
+        assert append(Table(store), [Command(8, 8, 8)]) is not None
+
+
+def test_p1_a_query_goes_on_only_behind_its_earlier_batches() -> None:
+    """Its table was restored from before its last batch, for example."""
+    table = made(MemoryStore())
+    for number in (0, 2):
+        transaction = Transaction(writer="q", number=number, is_consecutive=True)
+        if number:
+            with pytest.raises(OtherTableError, match="those up to 0"):
+                append(table, [Command(7, 7, 7)], transaction=transaction)
+        else:
+            append(table, [Command(7, 7, 7)], transaction=transaction)
 
 
 # -- P2: folding the changelog gives the snapshot, row for row, for every epoch ------------
