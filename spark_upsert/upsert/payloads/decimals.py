@@ -100,6 +100,50 @@ def decimal_from(unscaled: int, type_: pa.Decimal128Type) -> Decimal:
     return Decimal((int(unscaled < 0), digits, -type_.scale))
 
 
+_FLOAT_DIGITS = 15
+"""Numbers of so many digits have floats of their own: 2**53 is beyond 10**15."""
+
+
+def is_short(type_: pa.Decimal128Type) -> bool:
+    """Return whether a float can tell usual numbers of a type apart."""
+    return _short_whole(type_) > 0
+
+
+def no_short_number(type_: pa.Decimal128Type) -> str:
+    """Return the pattern of what begins no number of a type that `decimals_of_floats` takes.
+
+    It need not match what is no JSON. ``null`` is none of it.
+    """
+    whole, fraction = _short_whole(type_), type_.scale
+    return (
+        r"(?:[^-0-9n\s]"
+        rf"|-?[0-9]{{{whole + 1}}}"
+        rf"|-?[0-9]+\.[0-9]{{{fraction + 1 if fraction else 0}}}"
+        r"|-?[0-9]+(?:\.[0-9]+)?[eE])"
+    )
+
+
+def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> pa.Array:
+    """Return decimals that were written in few digits, given the floats nearest to them.
+
+    Notes
+    -----
+    Two roundings, of the number and of its product with a power of ten, of one part in 2**53
+    each: for 15 digits, less than a quarter of the last one.
+    """
+    floats = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
+    words = np.empty((len(floats), 2), dtype="<i8")
+    words[:, 0] = np.rint(floats * 10.0**type_.scale)
+    words[:, 1] = words[:, 0] >> 63
+    found = pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(words)])
+    return pc.if_else(numbers.is_valid(), found, None) if numbers.null_count else found
+
+
+def _short_whole(type_: pa.Decimal128Type) -> int:
+    """Return how many digits before the point a short number may have."""
+    return min(type_.precision, _FLOAT_DIGITS) - type_.scale
+
+
 def _plain(type_: pa.Decimal128Type) -> str:
     """Return what texts look like that fit whatever their digits are."""
     whole, fraction = type_.precision - type_.scale, type_.scale

@@ -17,7 +17,8 @@ that is not plainly good is read again, alone, by `read_exactly`, which has the 
 5. Arrow would not give a number as text. So a number that follows the name of a decimal gets
    quotes before it is read: one value takes the place of another, so that what was no JSON is
    none afterwards. The quotes of a name are its own: inside of a text they were escaped, and
-   behind a text there is no name.
+   behind a text there is no name. Where all decimals of a block are short numbers, this is
+   saved: they are read as floats, which tell them apart (`decimals_of_floats`).
 
 Arrow stops at the first line that is no JSON or of another type than declared, and says which:
 that one is read alone, and Arrow goes on behind it. A bad payload costs some 10 us, and 100 us
@@ -35,6 +36,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +44,12 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.upsert.payloads.decimals import decimals
+from spark_upsert.upsert.payloads.decimals import (
+    decimals,
+    decimals_of_floats,
+    is_short,
+    no_short_number,
+)
 from spark_upsert.upsert.payloads.decoder import (
     Bad,
     Payloads,
@@ -60,8 +67,11 @@ _MEMBER = "v"
 _TWO_VALUES = r"\}\s*\{"
 """Where a second document may begin; nothing that is JSON has it outside of texts."""
 
-_TWO_MEMBERS = r'\}\s*,\s*"'
-"""Where a payload may end and a second member begin; most nested payloads match, too."""
+_TWO = r'\}\s*(?:\{|,\s*")'
+"""The same, or where a second member may begin; most nested payloads match, too."""
+
+_ESCAPE = r"\\u00[0-7]"
+"""It could hide a name that is made of ASCII."""
 
 _SCALAR = r'\A\s*(?:"(?:[^"\\]|\\.)*"|[-+.0-9A-Za-z]+)\s*\z'
 """One value that is no object and no array, if it is JSON."""
@@ -75,12 +85,12 @@ _TINY = r"(?:[0-9][eE]-[0-9]+\s*(?:[,}\]]|$)|0{40})"
 _MISSPELT = "-NaN|Inf(?:[^i]|$)"
 """Arrow reads more spellings as NaN and infinity than Python does."""
 
-_NEAR = 16
+_NEAR = 4
 """Bad payloads that are nearer than this cost less alone than one by one out of a block."""
 
 
 _WINDOW = 64
-"""Lines of the first attempt behind a bad one."""
+"""Lines of the next attempt behind bad ones, at the least."""
 
 _ELEMENT = ""
 """What stands for a name before the elements of a list."""
@@ -134,11 +144,6 @@ class JsonDecoder:
         return row_type(self.fields)
 
     @cached_property
-    def _read_type(self) -> pa.DataType:
-        """The type that Arrow reads."""
-        return _read_type(self._type)
-
-    @cached_property
     def _quoted(self) -> str | None:
         """The pattern of a name and a number that gets quotes; empty if there is no decimal.
 
@@ -161,6 +166,19 @@ class JsonDecoder:
         return rf"({_named(decimal_names)}\s*:\s*)({_NUMBER})"
 
     @cached_property
+    def _long(self) -> tuple[str, ...]:
+        """The patterns of a name and a decimal that no float tells from others; empty for none."""
+        leaves = list(_leaves(self._type))
+        if self.is_bare:
+            leaves = [(_MEMBER, type_) for _, type_ in leaves]
+        found = {(n, t) for n, t in leaves if pa.types.is_decimal128(t)}
+        if not all(is_short(t) and name.isascii() and name.isidentifier() for name, t in found):
+            return ()
+        # One by one: Arrow finds what begins with a fixed text in no time.
+        long = (rf'"{name}"\s*:\s*{no_short_number(type_)}' for name, type_ in found)
+        return (_ESCAPE, *long)
+
+    @cached_property
     def _no_integer(self) -> str:
         """The pattern of a name and a number that is no BIGINT, or might be none."""
         names = {name for name, type_ in _leaves(self._type) if pa.types.is_integer(type_)}
@@ -175,27 +193,26 @@ class JsonDecoder:
             return found, bad
         places = np.full(len(texts), -1, dtype=np.int64)
         places[rows] = np.arange(len(rows))
-        pieces, count = [found], len(rows)
+        alone: list[int] = []
+        values: list[dict[str, Any]] = []
+        pieces = [found]
         for row in np.flatnonzero(is_text & (places < 0)).tolist():
             try:
-                pieces.append(self._read_alone(texts, row))
+                values.append(read_exactly(texts[row].as_py(), self.fields, is_bare=self.is_bare))
+                alone.append(row)
             except Undecodable as error:
                 bad[row] = str(error)
-            else:
-                places[row], count = count, count + 1
+            except TooDeep as error:
+                # It may be here for its neighbours: what Arrow is sure of stays good.
+                sure, found = self._read(texts, np.array([row]))
+                if len(sure):
+                    places[row] = sum(map(len, pieces))
+                    pieces.append(found)
+                else:
+                    bad[row] = str(error)
+        places[alone] = sum(map(len, pieces)) + np.arange(len(alone))
+        pieces.append(pa.array(values, built_type(self._type)).cast(self._type))
         return pa.concat_arrays(pieces).take(pa.array(places, mask=places < 0)), bad
-
-    def _read_alone(self, texts: pa.Array, row: int) -> pa.Array:
-        """Return the value of one payload that Arrow is not sure of."""
-        try:
-            value = read_exactly(texts[row].as_py(), self.fields, is_bare=self.is_bare)
-        except TooDeep as error:
-            # It may be here for its neighbours: what Arrow is sure of stays good.
-            rows, found = self._read(texts, np.array([row]))
-            if not len(rows):
-                raise Undecodable(str(error)) from error
-            return found
-        return pa.array([value], built_type(self._type)).cast(self._type)
 
     def _read(self, texts: pa.Array, rows: np.ndarray) -> tuple[np.ndarray, pa.Array]:
         """Return those of some rows that Arrow is sure of, and their values."""
@@ -204,12 +221,13 @@ class JsonDecoder:
         rows = rows[self._is_one_value(_taken(texts, rows))]
         taken = _taken(texts, rows)
         lines = _lines(taken, "", "")
-        if self._quoted:
+        as_floats = bool(self._quoted and self._long) and not any(
+            _is_anywhere(pattern, lines) for pattern in self._long
+        )
+        if self._quoted and not as_floats:
             lines = pc.replace_substring_regex(lines, self._quoted, r'\1"\2"')
-        is_read, parsed = self._read_lines(lines)
-        rows, taken = rows[is_read], taken.filter(pa.array(is_read))
-        if self.is_bare:
-            parsed = pa.StructArray.from_arrays([parsed], fields=list(self._read_type))
+        is_read, parsed = self._read_lines(lines, _read_type(self._type, as_floats=as_floats))
+        rows, taken = rows[is_read], _taken(taken, np.flatnonzero(is_read))
         found, doubts = _converted(parsed, self._type)
         self._doubt_nulls(found, doubts)
         self._doubt_texts(taken, doubts)
@@ -220,29 +238,35 @@ class JsonDecoder:
         """Return which texts are one JSON value, if they are JSON."""
         if self.is_bare:
             return _mask(pc.match_substring_regex(texts, _SCALAR))
-        is_one = _ends_as_object(texts) & ~_mask(pc.match_substring_regex(texts, _TWO_VALUES))
-        nested = np.flatnonzero(is_one & _mask(pc.match_substring_regex(texts, _TWO_MEMBERS)))
+        is_one = _ends_as_object(texts)
+        nested = np.flatnonzero(is_one & _mask(pc.match_substring_regex(texts, _TWO)))
         if len(nested):
+            is_two = pc.match_substring_regex(_taken(texts, nested), _TWO_VALUES)
+            is_one[nested] = ~_mask(is_two)
+            nested = nested[is_one[nested]]
             lines = _lines(_taken(texts, nested), "[", "]")
             is_read, lists = _read_lines(lines, pa.list_(pa.struct([])))
             is_one[nested] = is_read
             is_one[nested[is_read]] = _mask(pc.equal(pc.list_value_length(lists), 1))
         return is_one
 
-    def _read_lines(self, lines: pa.Array) -> tuple[np.ndarray, pa.Array]:
-        """Return which lines Arrow reads, and their values."""
-        type_ = self._read_type[0].type if self.is_bare else self._read_type
+    def _read_lines(self, lines: pa.Array, type_: pa.DataType) -> tuple[np.ndarray, pa.Array]:
+        """Return which lines Arrow reads, and their rows."""
+        member = type_[0].type if self.is_bare else type_
         try:
-            return _read_lines(lines, type_)
+            is_read, found = _read_lines(lines, member)
         except _Stopped:
             # A number was no BIGINT; Arrow does not say which.
             is_plain = ~_mask(pc.match_substring_regex(lines, self._no_integer))
-        try:
-            is_read, found = _read_lines(lines.filter(pa.array(is_plain)), type_)
-        except _Stopped:
-            return np.zeros(len(lines), dtype=np.bool_), pa.nulls(0, type_)
-        is_plain[is_plain] = is_read
-        return is_plain, found
+            try:
+                is_read, found = _read_lines(lines.filter(pa.array(is_plain)), member)
+            except _Stopped:
+                return np.zeros(len(lines), dtype=np.bool_), pa.nulls(0, type_)
+            is_plain[is_plain] = is_read
+            is_read = is_plain
+        if self.is_bare:
+            found = pa.StructArray.from_arrays([found], fields=list(type_))
+        return is_read, found
 
     def _doubt_nulls(self, found: pa.Array, doubts: np.ndarray) -> None:
         """Doubt payloads that are null, or lack what is declared NOT NULL."""
@@ -257,6 +281,14 @@ class JsonDecoder:
         if len(floats):
             is_other = pc.match_substring_regex(_taken(texts, floats), f"{_TINY}|{_MISSPELT}")
             doubts[floats] = np.where(_mask(is_other), _DOUBTED, _SURE)
+
+
+def _is_anywhere(pattern: str, lines: pa.Array) -> bool:
+    """Return whether a pattern is in one of lines that stand one behind the other."""
+    _, offsets, data = lines.buffers()
+    ends = np.frombuffer(offsets, np.int64)[[lines.offset, lines.offset + len(lines)]]
+    text = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(ends), data])
+    return bool(pc.match_substring_regex(text, pattern)[0].as_py())
 
 
 def _taken(texts: pa.Array, rows: np.ndarray) -> pa.Array:
@@ -319,8 +351,8 @@ def _read_lines(lines: pa.Array, type_: pa.DataType) -> tuple[np.ndarray, pa.Arr
 
     Notes
     -----
-    Once it stopped, it goes on in windows that grow, because an attempt costs as much as it is
-    given. Every line is parsed three times at most.
+    Once it stopped, it goes on in windows of twice the distance to the next bad line, because an
+    attempt costs as much as it is given.
     """
     is_read = np.ones(len(lines), dtype=np.bool_)
     at, window = 0, len(lines)
@@ -333,11 +365,11 @@ def _read_lines(lines: pa.Array, type_: pa.DataType) -> tuple[np.ndarray, pa.Arr
             first = at + stopped.line
             at = first + 1 + (_NEAR if stopped.line < _NEAR else 0)
             is_read[first:at] = False
-            window = _WINDOW
+            window = max(_WINDOW, 2 * stopped.line)
         else:
             if window == len(lines):
                 return is_read, found
-            at, window = at + window, window * 4
+            at, window = at + window, 2 * window
     return is_read, _parsed(lines.filter(pa.array(is_read)), type_)
 
 
@@ -365,15 +397,16 @@ def _parsed(lines: pa.Array, type_: pa.DataType) -> pa.Array:
     return found
 
 
-def _read_type(type_: pa.DataType) -> pa.DataType:
+def _read_type(type_: pa.DataType, *, as_floats: bool) -> pa.DataType:
     """Return the type that Arrow reads, from which `_converted` makes the one declared."""
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(f.name, _read_type(f.type)) for f in type_.fields])
+        fields = [(f.name, _read_type(f.type, as_floats=as_floats)) for f in type_.fields]
+        return pa.struct(fields)
     if pa.types.is_list(type_):
-        return pa.list_(pa.field("element", _read_type(type_.value_type)))
+        return pa.list_(pa.field("element", _read_type(type_.value_type, as_floats=as_floats)))
     if pa.types.is_integer(type_):
         return pa.int64()
-    if pa.types.is_floating(type_):
+    if pa.types.is_floating(type_) or (as_floats and pa.types.is_decimal128(type_)):
         return pa.float64()
     return pa.bool_() if pa.types.is_boolean(type_) else pa.string()
 
@@ -405,6 +438,8 @@ def _converted(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarra
         return found, doubts
     if pa.types.is_integer(type_):
         found, bad = _in_range(array, type_)
+    elif pa.types.is_decimal128(type_) and pa.types.is_floating(array.type):
+        return decimals_of_floats(array, type_), doubts
     elif pa.types.is_decimal128(type_):
         found, bad = decimals(array, type_)
     elif pa.types.is_string(type_) or pa.types.is_boolean(type_):
