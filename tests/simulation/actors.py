@@ -325,6 +325,23 @@ class Cleaner(Actor):
         yield from self.attempt(lambda: table.vacuum(grace_ms=random.choice([0, 1_000, 60_000])))
 
 
+class Restorer(Actor):
+    """Turns the table back to what it was."""
+
+    def __str__(self) -> str:
+        return "restorer"
+
+    def live(self) -> Iterator[None]:
+        for _ in range(self.world.random.randrange(30)):
+            yield
+        table = self.world.open()
+        head = table.log.head()
+        version = self.world.random.randint(head.since, head.version)
+        yield
+        table.restore(version)
+        self.world.trace.append(f"{self} restored {version}")
+
+
 class Follower(Actor):
     """Follows the changes from where it stands, under a lease, and sums them up."""
 
@@ -375,4 +392,6 @@ def cast_of(world: World) -> list[Actor]:
     others: list[Callable[[World], Actor]] = [Sweeper, Alterer, Cleaner, Follower, Time]
     if world.is_forgetful:
         people += [Sweeper(world)]
+    if random.random() < 0.15:
+        people.append(Restorer(world))
     return people + [kind(world) for kind in others if random.random() < 0.4]

@@ -48,6 +48,8 @@ class Observer:
         """The rows of each version, and before the first."""
         self.totals = EMPTY
         """The counters of all epochs."""
+        self._applied: dict[int, dict[Identity, list[Placed]]] = {}
+        """What each version was made of."""
         self._committed: set[Transaction] = set()
         self._known: dict[int, set[Identity] | None] = {-1: None}
         """The keys of which a version held an entry; None where nothing was forgotten."""
@@ -97,12 +99,15 @@ class Observer:
         manifest = table.log.at(version)
         self._times_ms[version] = commit.timestamp_ms
         self._is_retention_altered |= manifest.properties[PROPERTY] != self._world.retention
-        if commit.is_epoch:
-            self._check_epoch(table, commit)
+        if commit.restored is not None:
+            self._check_restore(commit, commit.restored)
+        elif commit.is_epoch:
+            self._check_epoch(commit)
         else:
             self._check_upkeep(table, manifest)
         before, shown = self.rows[version - 1], self._shown(table, version)
         self.rows[version] = shown
+        self._applied[version] = dict(self._reference.applied)
         self._world.trace.append(f"version {version} {commit.kind.value} {shown}")
         expected = self._reference.rows()
         assert shown == expected, f"P3, P4: version {version} shows {shown}, not {expected}"
@@ -116,7 +121,7 @@ class Observer:
             assert standing == errors, f"P4: in quarantine {standing}, not {errors}"
         self._remember_what_is_known(table, manifest)
 
-    def _check_epoch(self, table: Table, commit: Commit) -> None:
+    def _check_epoch(self, commit: Commit) -> None:
         transaction = commit.transaction
         assert transaction is not None
         assert transaction not in self._committed, "P1: a transaction came twice"
@@ -139,6 +144,13 @@ class Observer:
         for name in tally.__slots__:
             found, expected = getattr(counters, name), getattr(tally, name)
             assert found == expected, f"P5: {name} {found} of version {commit.version}, not {tally}"
+
+    def _check_restore(self, commit: Commit, version: int) -> None:
+        before, after = self.rows[commit.version - 1], self.rows[version]
+        expected = Counters(retracted=len(before), restored=len(after))
+        assert Counters.from_json(commit.counters) == expected, f"P5: {commit.counters}"
+        self.totals += expected
+        self._reference.applied = dict(self._applied[version])
 
     def _is_late(self, version: int, key: Identity, order: int) -> bool:
         """Return whether a table may reject a command: it knows nothing of a key that old."""

@@ -63,6 +63,7 @@ def test_worlds_differ_and_much_happens_in_them() -> None:
         "alter",
         "expired to",
         "time passes",
+        "restored",
         "source.2 is through",
         "found durable",
     ):
