@@ -77,6 +77,8 @@ class Writer(Actor):
             world.scripts[transaction] = world.draw_script(world.random.randint(1, tasks))
             if world.random.random() < 0.08:
                 world.overwrites.add(transaction)
+            if world.random.random() < (0.3 if world.is_forgetful else 0.05):
+                world.applied_late.add(transaction)
         self._next = 0
 
     def __str__(self) -> str:
@@ -88,6 +90,11 @@ class Writer(Actor):
     @property
     def is_done(self) -> bool:  # type: ignore[override]
         return self._transaction(self._next) not in self.world.scripts
+
+    def late_rows(self) -> LateRows:
+        """Return what becomes of late rows of the next transaction."""
+        is_applied = self._transaction(self._next) in self.world.applied_late
+        return LateRows.APPLY if is_applied else LateRows.REJECT
 
     def told(self) -> None:
         """Note that the next transaction is known to be committed."""
@@ -113,7 +120,8 @@ class StagingWriter(Writer):
             staged = []
             for task in self.world.scripts[transaction]:
                 commands = [wire.commands(batch_of(task, self.world.columns))]
-                staged.append(stage(base, commands, overwrite=overwrite))
+                late_rows = self.late_rows()
+                staged.append(stage(base, commands, overwrite=overwrite, late_rows=late_rows))
                 yield
             for _ in range(self.world.random.choice([0, 0, 1, 4])):
                 yield  # The commit is slow, and much may happen meanwhile.
@@ -122,6 +130,7 @@ class StagingWriter(Writer):
                 staged=tuple(staged),
                 transaction=replace(transaction, is_consecutive=True),
                 overwrite=overwrite,
+                late_rows=self.late_rows(),
             )
             yield from self.attempt(lambda epoch=epoch: table.commit(epoch))  # type: ignore[misc]
             self.told()
@@ -151,7 +160,7 @@ class Appender(Writer):
                     envelope=Wire(table.log.head().schema, self.world.columns),
                     transaction=transaction,
                     overwrite=transaction in self.world.overwrites,
-                    late_rows=LateRows.REJECT,
+                    late_rows=self.late_rows(),
                 )
 
             yield from self.attempt(append)
@@ -332,7 +341,7 @@ class Restorer(Actor):
         return "restorer"
 
     def live(self) -> Iterator[None]:
-        for _ in range(self.world.random.randrange(30)):
+        for _ in range(self.world.random.randrange(5)):
             yield
         table = self.world.open()
         head = table.log.head()
@@ -392,6 +401,6 @@ def cast_of(world: World) -> list[Actor]:
     others: list[Callable[[World], Actor]] = [Sweeper, Alterer, Cleaner, Follower, Time]
     if world.is_forgetful:
         people += [Sweeper(world)]
-    if random.random() < 0.15:
+    if random.random() < 0.2:
         people.append(Restorer(world))
     return people + [kind(world) for kind in others if random.random() < 0.4]

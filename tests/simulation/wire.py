@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.schema import TableSchema
 from spark_upsert.upsert.commands import Decoded, to_commands
-from tests.support.reference import Command
+from tests.support.reference import NO_ORDER, Command
 
 BAD_KEY = "the key is undecodable"
 
@@ -28,7 +28,9 @@ def batch_of(commands: Sequence[Command], columns: Sequence[str]) -> pa.RecordBa
         {
             "key": pa.array([k if isinstance(k, int) else None for k in keys], pa.int32()),
             "raw": pa.array([k if isinstance(k, bytes) else None for k in keys], pa.binary()),
-            "order": pa.array([c.order for c in commands], pa.int64()),
+            "order": pa.array(
+                [None if c.order == NO_ORDER else c.order for c in commands], pa.int64()
+            ),
             "gone": pa.array([c.values is None for c in commands], pa.bool_()),
             "error": pa.array([c.error for c in commands], pa.string()),
             **{

@@ -11,6 +11,7 @@ After every act an observer without faults looks at the table (`observer`).
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 import traceback
@@ -23,7 +24,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from spark_upsert.engines import Engine, MergeEngine, Rule
-from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.state import log as log_module
 from spark_upsert.state.compaction import Merged, choose
 from spark_upsert.state.manifest import Commit, Kind, Transaction
@@ -35,7 +36,7 @@ from spark_upsert.upsert.epoch import Epoch
 from tests.simulation.observer import Observer
 from tests.support.clocked import ClockedStore, Now
 from tests.support.histories import Conditions, under
-from tests.support.reference import Command, Reference
+from tests.support.reference import NO_ORDER, Command, Reference
 from tests.support.stores import BrokenError, Fault, FaultyStore, KilledError, Moment, Steps
 
 KEYS = 5
@@ -111,6 +112,8 @@ class World:
         self.store = ClockedStore(self.now)
         self.scripts: dict[Transaction, Script] = {}
         self.overwrites: set[Transaction] = set()
+        self.applied_late: set[Transaction] = set()
+        """Those whose late rows are applied, not rejected."""
         self.bases: dict[Transaction, int] = {}
         """On which version the last try of an epoch was planned."""
         self.told: set[Transaction] = set()
@@ -118,11 +121,11 @@ class World:
         """Whether deletes are many, soon forgotten, and late rows come behind them."""
         self.schema = self._draw_schema()
         self.retention = self.random.choice(RETENTIONS[:4] if self.is_forgetful else RETENTIONS)
-        if self.schema.engine.kind is Engine.PARTIAL_UPDATE:
-            self.retention = FOREVER
         spread = self.random.choice([6, 30] if self.is_forgetful else [0, 6, 30, 10_000])
+        self.has_ties = self.schema.scope is not Scope.ARRIVAL and self.random.random() < 0.25
+        """Whether commands of a key may have equal order keys; then never in two tasks."""
         late = sorted(range(10_000), key=lambda order: order + self.random.random() * spread)
-        self._orders = iter(late)
+        self._orders = iter([order // 3 if self.has_ties else order for order in late])
         self._delete_rate = 0.6 if self.is_forgetful else self.random.choice([0.2, 0.4])
         self.observer = Observer(self)
         self.trace.append(f"{self} keeps deletes for {self.retention}")
@@ -143,7 +146,7 @@ class World:
         if engine.folds:
             scopes.remove(Scope.EPOCH)
         if engine.kind is Engine.DEDUPLICATE:
-            policies += [ErrorPolicy.INLINE, ErrorPolicy.QUARANTINE]
+            policies += [ErrorPolicy.INLINE, ErrorPolicy.QUARANTINE, ErrorPolicy.QUARANTINE]
         fields = [("key", pa.int32()), *((name, pa.int32()) for name in COLUMNS[engine.kind])]
         scope = Scope.TABLE if self.is_forgetful else self.random.choice(scopes)
         return TableSchema.of(
@@ -154,6 +157,7 @@ class World:
             engine=engine,
             on_error=self.random.choice(policies),
             hash_seed=self.seed,
+            ties=Ties.FIRST if self.random.random() < 0.3 else None,
         )
 
     @property
@@ -164,7 +168,7 @@ class World:
     def reference(self) -> Reference:
         """Return what an empty table of this kind must hold."""
         schema = self.schema
-        return Reference(schema.scope, schema.engine, schema.on_error, self.columns)
+        return Reference(schema.scope, schema.engine, schema.on_error, schema.ties, self.columns)
 
     def draw_fault(self, step: int):  # type: ignore[no-untyped-def]
         """Return the fault of an I/O step, usually none."""
@@ -188,7 +192,7 @@ class World:
             command = self._draw_command()
             # Without order keys, two tasks must not have different values of a key.
             place = command.key if isinstance(command.key, int) else 0
-            is_apart = self.schema.scope is Scope.ARRIVAL
+            is_apart = self.schema.scope is Scope.ARRIVAL or self.has_ties
             script[place % tasks if is_apart else self.random.randrange(tasks)].append(command)
         return script
 
@@ -201,6 +205,8 @@ class World:
             error = f"the value {order} is undecodable"
         if self.schema.has_quarantine and self.random.random() < 0.2:
             key = self.random.choice([None, b"?", b"!"])
+        if self.schema.has_quarantine and self.schema.order and self.random.random() < 0.05:
+            return Command(self.random.randrange(KEYS), (0, NO_ORDER), NO_ORDER)
         if engine.takes_deletes and self.random.random() < self._delete_rate:
             return Command(key, None, order)
         if "seq" in self.columns:
@@ -287,7 +293,8 @@ def simulate(seed: int, *, change: Callable[[World], None] | None = None) -> Wor
 
 
 def finding(seed: int) -> str | None:
-    """Live one world; returns what went wrong, if anything did."""
+    """Live one world in a process of its own; returns what went wrong, if anything did."""
+    logging.disable(logging.WARNING)  # Ties and late rows are what these worlds are made of.
     try:
         simulate(seed)
     except Exception:  # noqa: BLE001 - whatever it is, it is the finding

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spark_upsert.engines import Engine, MergeEngine, Rule
-from spark_upsert.schema import ErrorPolicy, Scope
+from spark_upsert.schema import ErrorPolicy, Scope, Ties
 
 Identity = int | bytes | None
 """A key, the bytes of a key that could not be decoded, or the null key."""
@@ -22,6 +22,10 @@ Row = tuple[Any, ...]
 """The value columns of a row; with `ErrorPolicy.INLINE` the error's description is the last."""
 
 Order = tuple[Any, ...]
+
+
+NO_ORDER = -1
+"""A null order key: before all others."""
 
 
 class Command(NamedTuple):
@@ -57,19 +61,21 @@ def never_late(key: Identity, order: int) -> bool:
 
 @dataclass(slots=True)
 class Tally:
-    """The counters of an epoch, under their names in `Counters`."""
+    """The counters of an epoch, under their names in `Counters` but for one."""
 
     rows: int = 0
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
     absent: int = 0
-    superseded: int = 0
+    beaten: int = 0
+    """Superseded or a duplicate: which of them depends on what a row met first."""
     stale: int = 0
     rejected: int = 0
     retracted: int = 0
     quarantined: int = 0
     displaced: int = 0
+    late: int = 0
 
 
 @dataclass
@@ -79,6 +85,8 @@ class Reference:
     scope: Scope
     engine: MergeEngine = field(default_factory=MergeEngine)
     policy: ErrorPolicy = ErrorPolicy.FAIL
+    ties: Ties = Ties.LAST
+    """Between tasks of one epoch there must be no tie: nothing that is written down decides it."""
     columns: Sequence[str] = ("value",)
     """The value columns, in the order of `Command.values`."""
     applied: dict[Identity, list[Placed]] = field(default_factory=dict)
@@ -114,8 +122,19 @@ class Reference:
         *,
         overwrite: bool = False,
         is_late: Judge = never_late,
+        applies_late: bool = False,
     ) -> Tally:
-        """Apply an epoch; returns its counters."""
+        """Apply an epoch; returns its counters.
+
+        Parameters
+        ----------
+        version : int
+        tasks : sequence of sequence of Command
+        overwrite : bool
+        is_late : callable
+        applies_late : bool
+            Whether late commands are applied, as if the key had no past, and not rejected.
+        """
         tally = Tally(rows=sum(len(task) for task in tasks))
         before = self.rows()
         past = self.applied
@@ -124,14 +143,19 @@ class Reference:
         touched: dict[Identity, list[Placed]] = {}
         for number, task in enumerate(tasks):
             for key, group in _by_key(version, number, task).items():
-                tally.superseded += len(group) - 1
-                if not overwrite and is_late(key, self._entry_order(group)):
+                tally.beaten += len(group) - 1
+                may_be_late = not overwrite and not applies_late
+                if may_be_late and is_late(key, self._entry_order(group)):
                     tally.rejected += 1
                     continue
-                tally.superseded += key in touched
+                tally.beaten += key in touched
                 touched.setdefault(key, []).extend(group)
         for key, group in touched.items():
-            entries = [] if overwrite else past.get(key, [])
+            is_applied_late = (
+                applies_late and not overwrite and is_late(key, self._entry_order(group))
+            )
+            tally.late += is_applied_late
+            entries = [] if overwrite or is_applied_late else past.get(key, [])
             self._apply_key(key, group, entries, before.get(key), tally)
         if overwrite:
             tally.retracted = len(before.keys() - touched.keys())
@@ -145,6 +169,9 @@ class Reference:
         old: Row | None,
         tally: Tally,
     ) -> None:
+        if self._is_duplicate(group, entries):
+            tally.beaten += 1
+            return
         if self._is_stale(group, entries):
             tally.stale += 1
             return
@@ -164,28 +191,41 @@ class Reference:
         else:
             tally.absent += 1
 
+    def _is_duplicate(self, group: list[Placed], entries: list[Placed]) -> bool:
+        """Return whether a command says again what the table's entry says, in the same place."""
+        if not entries or self.engine.folds or self.scope is not Scope.TABLE:
+            return False
+        new, old = self._last(group).command, self._last(entries).command
+        return new.order == old.order and self._content(new) == self._content(old)
+
+    def _content(self, command: Command) -> Any:
+        if self._is_error(command):
+            return "error", command.error, command.order == NO_ORDER, command.is_bad_key
+        return self.shown(command)
+
     def _is_stale(self, group: list[Placed], entries: list[Placed]) -> bool:
         """Return whether commands are beaten by what the table holds of their key."""
         if not entries or self.engine.folds:
             return False
-        if self.engine.kind is Engine.FIRST_ROW:
-            return self._last(group) != self._last([*entries, *group])
-        return self.scope is Scope.TABLE and self._rank(self._last(group)) < self._rank(
-            self._last(entries)
-        )
+        if self.scope is not Scope.TABLE and self.engine.kind is not Engine.FIRST_ROW:
+            return False
+        return self._last([*entries, *group]) not in group
 
     # -- what a list of commands means -----------------------------------------------
 
+    def _order(self, placed: Placed) -> Order:
+        """Return where a command stands in its source, as far as the scope goes."""
+        if self.scope is Scope.TABLE:
+            return (placed.command.order,)
+        if self.scope is Scope.EPOCH:
+            return (placed.version, placed.command.order)
+        return (placed.version, placed.task, placed.place)
+
     def _rank(self, placed: Placed) -> Order:
         """Return what decides which of two commands is the later one."""
-        order: Order = (placed.command.order,)
-        came: Order = (placed.version, placed.task, placed.place)
-        if self.scope is Scope.TABLE:
-            return order
-        if self.scope is Scope.EPOCH:
-            # The first row is that of the first epoch, the last one that of the last.
-            return (placed.version, *order)
-        return came
+        is_first = self.ties is Ties.FIRST and self.engine.kind is not Engine.FIRST_ROW
+        sign = -1 if is_first else 1
+        return (*self._order(placed), sign * placed.version, sign * placed.place)
 
     def _last(self, commands: Sequence[Placed]) -> Placed:
         """Return the command that decides, for the engines that choose."""
@@ -196,16 +236,16 @@ class Reference:
         """Return the order key of what becomes of the commands of one task and key."""
         if self.engine.kind is not Engine.PARTIAL_UPDATE:
             return self._last(group).command.order
-        deletes = [p for p in group if p.command.values is None]
-        dead = max(map(self._rank, deletes), default=())
-        live = [p for p in group if p.command.values is not None and self._rank(p) > dead]
+        live = self._alive(group)
         return max(live or group, key=self._rank).command.order
 
     def _is_error(self, command: Command) -> bool:
         """Return whether a command is an error entry: only a quarantine has them."""
-        if self.policy is not ErrorPolicy.QUARANTINE or command.values is None:
+        if self.policy is not ErrorPolicy.QUARANTINE:
             return False
-        return command.error is not None or command.is_bad_key
+        if command.order == NO_ORDER:
+            return True
+        return command.values is not None and (command.error is not None or command.is_bad_key)
 
     def _row(self, commands: Sequence[Placed]) -> Row | None:
         if self.engine.kind is Engine.PARTIAL_UPDATE:
@@ -224,12 +264,15 @@ class Reference:
         return (*(None for _ in command.values), command.error)
 
     def _updated_in_part(self, commands: Sequence[Placed]) -> Row | None:
-        deletes = [self._rank(p) for p in commands if p.command.values is None]
-        dead = max(deletes, default=())
-        alive = [p for p in commands if p.command.values is not None and self._rank(p) > dead]
+        alive = self._alive(commands)
         if not alive:
             return None
         return tuple(self._latest(alive, index) for index in range(len(self.columns)))
+
+    def _alive(self, commands: Sequence[Placed]) -> list[Placed]:
+        """Return the commands above all deletes; a delete forgets what is of its own order."""
+        dead = max((self._order(p) for p in commands if p.command.values is None), default=())
+        return [p for p in commands if p.command.values is not None and self._order(p) > dead]
 
     def _latest(self, commands: Sequence[Placed], index: int) -> Any:
         """Return the last value of a column that is not null."""
