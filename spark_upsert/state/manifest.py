@@ -156,13 +156,13 @@ class Commit:
     """The frontier that an expiry advances (`Manifest.since`)."""
     fence: int = 0
     """The frontier that a vacuum advances (`Manifest.fence`)."""
-    writers_before: int = 0
-    """Writers whose last epoch is of a smaller version are forgotten by an expiry."""
+    writers_before_ms: int = 0
+    """Writers whose last epoch is older than this time are forgotten by an expiry."""
     wrong_from: int | None = None
     """The first version whose time a repair of the clock replaces by its own."""
 
     def __post_init__(self) -> None:
-        moves = self.since or self.fence or self.writers_before
+        moves = self.since or self.fence or self.writers_before_ms
         if moves and self.kind is not Kind.EXPIRE:
             raise ValueError(f"a version of kind '{self.kind.value}' moves no frontier")
         if (self.wrong_from is None) is (self.kind is Kind.CLOCK):
@@ -216,8 +216,8 @@ class Commit:
         if self.kind is Kind.EXPIRE:
             record["since"] = self.since
             record["fence"] = self.fence
-        if self.writers_before:
-            record["writers_before"] = self.writers_before
+        if self.writers_before_ms:
+            record["writers_before_ms"] = self.writers_before_ms
         if self.wrong_from is not None:
             record["wrong_from"] = self.wrong_from
         return record
@@ -247,7 +247,7 @@ class Commit:
             low_water=optional(text, record.get("low_water")),
             since=whole(record.get("since", 0)),
             fence=whole(record.get("fence", 0)),
-            writers_before=whole(record.get("writers_before", 0)),
+            writers_before_ms=whole(record.get("writers_before_ms", 0), most=TIME_MS_MAX),
             wrong_from=optional(whole, record.get("wrong_from")),
         )
 
@@ -283,8 +283,8 @@ class Manifest:
     slices: tuple[Slice, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
     """The last number that each writer committed, unless it is forgotten."""
-    written: Mapping[str, int] = field(default_factory=dict)
-    """The version of each writer's last epoch."""
+    written_ms: Mapping[str, int] = field(default_factory=dict)
+    """The time of each writer's last epoch. Kept here, because the log may be cut behind it."""
     forgotten: frozenset[str] = frozenset()
     """Fingerprints of the writers that are forgotten: what they committed cannot be told."""
     repairs: tuple[Repair, ...] = ()
@@ -361,7 +361,7 @@ class Manifest:
 
     def without_writers(self) -> Manifest:
         """Return what tasks need: who wrote is of no use to them."""
-        return replace(self, transactions={}, written={}, forgotten=frozenset())
+        return replace(self, transactions={}, written_ms={}, forgotten=frozenset())
 
     def has_forgotten(self, writer: str) -> bool:
         """Return whether the table knows no more what a writer has committed."""
@@ -395,7 +395,7 @@ class Manifest:
             "schema": self.schema.to_json(),
             "slices": [part.to_json() for part in self.slices],
             "transactions": {
-                writer: [number, self.written[writer]]
+                writer: [number, self.written_ms[writer]]
                 for writer, number in self.transactions.items()
             },
             "forgotten": "".join(sorted(self.forgotten)),
@@ -420,7 +420,7 @@ class Manifest:
             schema=TableSchema.from_json(record["schema"]),
             slices=tuple(Slice.from_json(part) for part in record["slices"]),
             transactions={text(w): whole(number) for w, (number, _) in writers.items()},
-            written={text(w): whole(version) for w, (_, version) in writers.items()},
+            written_ms={text(w): whole(time, most=TIME_MS_MAX) for w, (_, time) in writers.items()},
             forgotten=fingerprints(record["forgotten"]),
             repairs=tuple(
                 Repair(lower=whole(lower), upper=whole(upper), time_ms=whole(time))
@@ -465,12 +465,13 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         if commit.schema is None:
             raise CorruptionError.in_file(f"_log/{0:020d}.json", "a schema", "none")
         manifest = Manifest.unborn(commit.schema, table_id=commit.token)
-    frontiers = (commit.since, commit.fence, commit.writers_before, commit.wrong_from or 0)
-    if commit.version and max(frontiers) >= commit.version:
+    frontiers = (commit.since, commit.fence, commit.wrong_from or 0)
+    is_behind = commit.writers_before_ms <= commit.timestamp_ms
+    if commit.version and (max(frontiers) >= commit.version or not is_behind):
         raise CorruptionError.in_file(
             f"_log/{expected:020d}.json",
             "frontiers behind the version itself",
-            f"{frontiers}",
+            f"{frontiers}, and writers before {commit.writers_before_ms} ms",
         )
     kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
     slices = sorted((*kept, *commit.slices()), key=_slice_order)
@@ -501,15 +502,18 @@ def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
         return replace(
             manifest,
             transactions={**manifest.transactions, writer: number},
-            written={**manifest.written, writer: commit.version},
+            written_ms={**manifest.written_ms, writer: commit.timestamp_ms},
         )
-    gone = {w for w, version in manifest.written.items() if version < commit.writers_before}
+    if commit.wrong_from is not None:  # Times that were ahead count as the repair's.
+        repaired = {w: min(t, commit.timestamp_ms) for w, t in manifest.written_ms.items()}
+        return replace(manifest, written_ms=repaired)
+    gone = {w for w, time in manifest.written_ms.items() if time < commit.writers_before_ms}
     if not gone:
         return manifest
     return replace(
         manifest,
         transactions={w: n for w, n in manifest.transactions.items() if w not in gone},
-        written={w: v for w, v in manifest.written.items() if w not in gone},
+        written_ms={w: t for w, t in manifest.written_ms.items() if w not in gone},
         forgotten=manifest.forgotten | {fingerprint(writer) for writer in gone},
     )
 

@@ -8,6 +8,7 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.schema import Scope
+from spark_upsert.state import log as log_module
 from spark_upsert.state.log import encode
 from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, apply, fingerprints
 from spark_upsert.table import Table
@@ -59,6 +60,26 @@ def test_one_that_is_not_long_gone_is_known() -> None:
     assert append(table, [Command(0, 99, 99)], transaction=Transaction(writer="old", number=5))
 
 
+def test_one_whose_epochs_were_cut_off_the_log_is_known() -> None:
+    """The log is cut long before a writer is forgotten, and its times go with it."""
+    table = written_by("old", "new", days=3.0)
+    for key in range(2 * log_module.CHECKPOINT_EVERY):
+        append(table, [Command(key, key, 0)])
+    assert isinstance(table.store, ClockedStore)
+    table.store.now.advance(3 * DAY_S)
+    append(table, [Command(0, 0, 0)])
+    table.expire(retain_versions=1)
+    table.vacuum()
+    assert len(table.log.entries()) < log_module.CHECKPOINT_EVERY
+    append(table, [Command(0, 0, 1)])
+    append(table, [Command(0, 0, 2)])
+    table = Table(table.store, clock=table.store.now)  # One that remembers no commit.
+    table.expire(retain_versions=1)
+    head = table.log.head()
+    assert not head.has_forgotten("old")
+    assert head.transactions["old"] == 4
+
+
 def test_forgetting_survives_a_checkpoint() -> None:
     table = written_by("old", "older", "new")
     table.expire(retain_ms=DAY_MS)
@@ -83,10 +104,10 @@ def test_six_thousand_writers_make_a_small_checkpoint() -> None:
         timestamp_ms=0,
         schema=head.schema,
         transactions=dict.fromkeys(names, 7),
-        written=dict.fromkeys(names, 1),
+        written_ms=dict.fromkeys(names, 1),
     )
     expiry = Commit(
-        version=head.version + 1, kind=Kind.EXPIRE, timestamp_ms=1, token="t", writers_before=2
+        version=head.version + 1, kind=Kind.EXPIRE, timestamp_ms=2, token="t", writers_before_ms=2
     )
     after = apply(crowded, expiry)
     assert len(encode(crowded.to_json())) > 300_000
@@ -108,7 +129,7 @@ def test_an_expiry_forgets_no_writer_of_its_own_version() -> None:
         timestamp_ms=1,
         token="t",
         previous=head.token,
-        writers_before=head.version + 1,
+        writers_before_ms=2,
     )
     with pytest.raises(CorruptionError, match="frontiers"):
         apply(head, wrong)

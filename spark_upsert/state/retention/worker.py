@@ -139,19 +139,19 @@ def expire(
         outcome.append(
             Expiry(before=head.since, since=since, newest=head.version, bound_by=choice.reason)
         )
-        writers_before = min(log.version_at(now_ms - writers_ms) + 1, head.version)
-        if not any(version < writers_before for version in head.written.values()):
-            writers_before = 0
-        if since == head.since and not writers_before:
+        writers_before_ms = max(0, now_ms - writers_ms)
+        if not any(time < writers_before_ms for time in head.written_ms.values()):
+            writers_before_ms = 0
+        if since == head.since and not writers_before_ms:
             return None
-        return _frontiers(head, since=since, writers_before=writers_before)
+        return _frontiers(head, since=since, writers_before_ms=writers_before_ms)
 
     log.append(propose)
     return outcome[-1]
 
 
 def _frontiers(
-    head: Manifest, *, since: int = 0, fence: int = 0, writers_before: int = 0
+    head: Manifest, *, since: int = 0, fence: int = 0, writers_before_ms: int = 0
 ) -> Commit:
     """Return the version that moves frontiers and nothing else."""
     return Commit(
@@ -162,7 +162,7 @@ def _frontiers(
         live_rows=head.live_rows,
         since=max(head.since, since),
         fence=max(head.fence, fence),
-        writers_before=writers_before,
+        writers_before_ms=writers_before_ms,
     )
 
 
