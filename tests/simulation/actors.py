@@ -380,9 +380,13 @@ class Follower(Actor):
 class Time(Actor):
     """Lets an hour or a week pass at once: everybody sleeps."""
 
+    _left = 8
+    """After 90 days of silence a writer would be forgotten."""
+
     def live(self) -> Iterator[None]:
         yield
-        if self.world.random.random() < 0.3:
+        if self._left and self.world.random.random() < 0.3:
+            self._left -= 1
             self.world.now.advance(self.world.random.choice([HOUR_S, 25 * HOUR_S, 8 * 24 * HOUR_S]))
             self.world.trace.append("time passes")
 

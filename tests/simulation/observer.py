@@ -162,6 +162,8 @@ class Observer:
 
     def _is_late(self, version: int, key: Identity, order: int) -> bool:
         """Return whether a table may reject a command: it knows nothing of a key that old."""
+        if order == NO_ORDER and not isinstance(key, int):
+            return False  # Neither key nor order: no delete is newer.
         mark, known = self._marks[version], self._known[version]
         return mark is not None and order <= mark and (known is None or key not in known)
 

@@ -206,13 +206,15 @@ class World:
         if self.schema.has_quarantine and self.random.random() < 0.2:
             key = self.random.choice([None, b"?", b"!"])
         if self.schema.has_quarantine and self.schema.order and self.random.random() < 0.05:
-            return Command(self.random.randrange(KEYS), (0, NO_ORDER), NO_ORDER)
+            is_delete = self.random.random() < 0.3
+            values = None if is_delete else (0, NO_ORDER)
+            return Command(self.random.randrange(KEYS), values, NO_ORDER)
         if engine.takes_deletes and self.random.random() < self._delete_rate:
             return Command(key, None, order)
         if "seq" in self.columns:
             return Command(key, (self.random.randrange(4), order), order, error)
-        values = (self.random.choice([None, 0, 1, 2, 3]) for _ in self.columns)
-        return Command(key, tuple(values), order)
+        drawn = (self.random.choice([None, 0, 1, 2, 3]) for _ in self.columns)
+        return Command(key, tuple(drawn), order)
 
     # -- living ----------------------------------------------------------------------
 

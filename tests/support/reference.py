@@ -243,9 +243,9 @@ class Reference:
         """Return whether a command is an error entry: only a quarantine has them."""
         if self.policy is not ErrorPolicy.QUARANTINE:
             return False
-        if command.order == NO_ORDER:
-            return True
-        return command.values is not None and (command.error is not None or command.is_bad_key)
+        if command.values is None:  # A delete of a key that is none clears what stands there.
+            return command.order == NO_ORDER and not command.is_bad_key
+        return command.error is not None or command.is_bad_key or command.order == NO_ORDER
 
     def _row(self, commands: Sequence[Placed]) -> Row | None:
         if self.engine.kind is Engine.PARTIAL_UPDATE:
