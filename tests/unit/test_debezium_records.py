@@ -788,6 +788,18 @@ def test_garbage_is_kept_apart_also_where_deletes_were_forgotten(tmp_path: Path)
     assert_sound(path)
 
 
+def test_a_change_of_the_key_without_an_order_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    options = {**OPTIONS, "onError": "quarantine"}
+    moved = bare(event("u", image(1, "a"), image(2, "a"), None))
+    commit = write(path, records([(key(1), bare(CREATE)), (key(2), moved)]), **options)
+    assert (counters_of(commit).rows, counters_of(commit).quarantined) == (2, 1)
+    [error] = quarantine_of(path)
+    assert (error["id"], error["_raw_key"], error["_raw_value"]) == (None, key(2), moved)
+    assert "'source.lsn' is null" in error["_reason"]
+    assert rows_of(path) == [image(1, "a")]
+
+
 def test_a_record_without_a_value_takes_the_garbage_of_its_key_away(tmp_path: Path) -> None:
     path = tmp_path / "t"
     options = {**OPTIONS, "onError": "quarantine"}

@@ -29,7 +29,7 @@ truncates likewise.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
@@ -164,19 +164,19 @@ class DebeziumEnvelope:
             raw_values=read.raw_values,
             hint=_HINT,
         )
+        has_order = _all_valid(decoded.order, batch.num_rows)
         if apart.raw is not None and self._is_ordered_by_events and self.schema.has_quarantine:
-            decoded = self._by_raw_key(decoded)
-        moved = self._moved(columns, old_keys, has_after) & ~is_bad & ~is_delete
+            decoded = self._by_raw_key(decoded, ~has_order)
+        moved = self._moved(columns, old_keys, has_after) & ~is_bad & ~is_delete & has_order
         return to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
 
-    def _by_raw_key(self, decoded: Decoded) -> Decoded:
+    def _by_raw_key(self, decoded: Decoded, unordered: Mask) -> Decoded:
         """Put rows of no order at the bytes of their key, apart from the key itself.
 
         An error of unknown order would be older than anything that its key holds, and so would
         not be seen. At the bytes of the key nothing is but such errors; a record without a value
         takes them away.
         """
-        unordered = ~np.logical_and.reduce([_mask(column.is_valid()) for column in decoded.order])
         names = ", ".join(f"'{field.name}'" for field in self.schema.order)
         reasons = _first(
             decoded.bad_keys,
@@ -331,6 +331,11 @@ def _repeated(
         raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(places),
         raw_values=lambda chosen: decoded.raw_values(rows[chosen]),
     )
+
+
+def _all_valid(columns: Sequence[pa.Array], count: int) -> Mask:
+    everywhere = np.ones(count, dtype=np.bool_)
+    return np.logical_and.reduce([everywhere, *(_mask(column.is_valid()) for column in columns)])
 
 
 def _cast(column: pa.Array | None, like: pa.Array) -> pa.Array:
