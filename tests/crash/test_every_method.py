@@ -229,6 +229,7 @@ class Life:
     def _clean(self) -> None:
         self.call("release", lambda: self.table.release("reader"))
         self.now.advance(2 * HOUR_S)
+        self.call("repair_clock", lambda: self.table.repair_clock())
         self.call("expire", lambda: self.table.expire(retain_versions=1))
         self.call("vacuum", lambda: self.table.vacuum(grace_ms=0))
         self.see("check", lambda: self.table.check().is_sound)
