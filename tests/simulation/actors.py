@@ -326,7 +326,10 @@ class Cleaner(Actor):
         random = self.world.random
         expiry = yield from self.attempt(
             lambda: table.expire(
-                retain_versions=random.randrange(5), safety_ms=random.choice([0, 2_000])
+                retain_versions=random.randrange(5),
+                safety_ms=random.choice([0, 2_000]),
+                # Worlds live for months at times, and their writers are not long gone.
+                writers_ms=2**62,
             )
         )
         self.world.trace.append(f"{self} expired to {expiry.since}")
