@@ -282,7 +282,8 @@ MYSQL = """{
 """A message of MySQL's connector (``time.precision.mode=connect``) without its schema."""
 
 
-def test_a_message_of_postgresql(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["wrapped", "bare"])
+def test_a_message_of_postgresql(tmp_path: Path, form: str) -> None:
     path = tmp_path / "t"
     options = {
         **OPTIONS,
@@ -290,8 +291,18 @@ def test_a_message_of_postgresql(tmp_path: Path) -> None:
         "valueSchema": "id INT, first_name STRING, seen TIMESTAMP_NTZ, born_at TIMESTAMP_NTZ, "
         "made TIMESTAMP, since DATE, balance DECIMAL(10, 2)",
     }
+    if form == "bare":
+        options |= {
+            "timeUnit": "micros",
+            "timeUnit.born_at": "millis",
+            "decimalHandling": "precise",
+        }
+
+    def sent(text: str) -> bytes:
+        return text.encode() if form == "wrapped" else bare(json.loads(text)["payload"])
+
     at = dt.datetime(2018, 6, 20, 15, 13, 16, 945104)
-    write(path, records([(key(1), (POSTGRESQL % ("after", "after", "c")).encode())]), **options)
+    write(path, records([(key(1), sent(POSTGRESQL % ("after", "after", "c")))]), **options)
     assert rows_of(path) == [
         {
             "id": 1,
@@ -304,7 +315,7 @@ def test_a_message_of_postgresql(tmp_path: Path) -> None:
         }
     ]
     delete = (POSTGRESQL % ("before", "before", "d")).replace("24023128,", "24023999,")
-    write(path, records([(key(1), delete.encode()), (key(1), None)]), **options)
+    write(path, records([(key(1), sent(delete)), (key(1), None)]), **options)
     assert rows_of(path) == []
 
 
