@@ -423,12 +423,15 @@ def check_json(seed: int, count: int) -> str | None:
     schema = SCHEMAS[seed % len(SCHEMAS)]
     fields, is_bare = parse_schema("s", schema, bare_name="v")
     payloads = [json_payload(draw, fields, is_bare) for _ in range(count)]
-    return compared(
-        JsonDecoder(fields, is_bare),
-        payloads,
-        lambda payload: json_expected(payload, fields, is_bare),
-        schema,
-    )
+
+    def expected(payload: Payload) -> dict[str, Any]:
+        return json_expected(payload, fields, is_bare)
+
+    decoder = JsonDecoder(fields, is_bare)
+    # One by one, too: how a block is read depends on all that is in it.
+    blocks = [payloads, *([payload] for payload in payloads[:ALONE])]
+    found = (compared(decoder, block, expected, schema) for block in blocks)
+    return next((difference for difference in found if difference), None)
 
 
 # -- Avro ----------------------------------------------------------------------------------
@@ -676,6 +679,9 @@ def same(given: Any, wanted: Any) -> bool:
         )
     return bool(given == wanted)
 
+
+ALONE = 50
+"""Payloads that are decoded by themselves, too."""
 
 TOO_DEEP = "nested more than 200 deep"
 """What of deep payloads is plainly good is taken, and nothing else."""

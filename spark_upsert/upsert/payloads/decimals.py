@@ -116,15 +116,17 @@ def no_short_number(type_: pa.Decimal128Type) -> str:
     """
     whole, fraction = _short_whole(type_), type_.scale
     return (
-        r"(?:[^-0-9n\s]"
+        r"(?:-?[^-0-9n\s]"
         rf"|-?[0-9]{{{whole + 1}}}"
         rf"|-?[0-9]+\.[0-9]{{{fraction + 1 if fraction else 0}}}"
         r"|-?[0-9]+(?:\.[0-9]+)?[eE])"
     )
 
 
-def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> pa.Array:
+def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, np.ndarray]:
     """Return decimals that were written in few digits, given the floats nearest to them.
+
+    Others that do not fit are bad, as in `decimals`.
 
     Notes
     -----
@@ -133,10 +135,11 @@ def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> pa.Array:
     """
     floats = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
     words = np.empty((len(floats), 2), dtype="<i8")
-    words[:, 0] = np.rint(floats * 10.0**type_.scale)
+    bad = ~(np.abs(floats) < 10.0 ** _short_whole(type_))
+    words[:, 0] = np.rint(np.where(bad, 0.0, floats) * 10.0**type_.scale)
     words[:, 1] = words[:, 0] >> 63
     found = pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(words)])
-    return pc.if_else(numbers.is_valid(), found, None) if numbers.null_count else found
+    return pc.if_else(numbers.is_valid(), found, None) if numbers.null_count else found, bad
 
 
 def _short_whole(type_: pa.Decimal128Type) -> int:

@@ -439,7 +439,7 @@ def _converted(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarra
     if pa.types.is_integer(type_):
         found, bad = _in_range(array, type_)
     elif pa.types.is_decimal128(type_) and pa.types.is_floating(array.type):
-        return decimals_of_floats(array, type_), doubts
+        found, bad = decimals_of_floats(array, type_)
     elif pa.types.is_decimal128(type_):
         found, bad = decimals(array, type_)
     elif pa.types.is_string(type_) or pa.types.is_boolean(type_):
