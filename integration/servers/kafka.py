@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import urllib.error
 import urllib.request
@@ -52,6 +53,7 @@ listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={folder}/data
 num.partitions=3
 offsets.topic.replication.factor=1
+group.initial.rebalance.delay.ms=0
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 """
@@ -62,8 +64,6 @@ WORKER = """\
 bootstrap.servers={broker}
 key.converter=org.apache.kafka.connect.json.JsonConverter
 value.converter=org.apache.kafka.connect.json.JsonConverter
-key.converter.schemas.enable=false
-value.converter.schemas.enable=false
 offset.storage.file.filename={folder}/offsets
 offset.flush.interval.ms=500
 listeners=http://127.0.0.1:{port}
@@ -160,10 +160,10 @@ def running_broker(folder: Path, environ: Mapping[str, str]) -> Iterator[Broker]
 
 @dataclass(frozen=True)
 class Connect:
-    """Kafka Connect with one connector: reads a database, writes topics."""
+    """Kafka Connect with some connectors: reads databases, writes topics."""
 
     port: int
-    name: str
+    names: Sequence[str]
     server: Server
 
     def kill(self) -> None:
@@ -176,11 +176,12 @@ class Connect:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the connector runs."""
-        self.server.wait_until(self._status)
+        """Wait until the connectors run."""
+        for name in self.names:
+            self.server.wait_until(functools.partial(self._ask, name))
 
-    def _status(self) -> None:
-        url = f"http://127.0.0.1:{self.port}/connectors/{self.name}/status"
+    def _ask(self, name: str) -> None:
+        url = f"http://127.0.0.1:{self.port}/connectors/{name}/status"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 status: dict[str, Any] = json.load(answer)
@@ -195,25 +196,26 @@ class Connect:
 
 @contextmanager
 def running_connect(
-    folder: Path, environ: Mapping[str, str], broker: Broker, connector: Mapping[str, str]
+    folder: Path, environ: Mapping[str, str], broker: Broker, *connectors: Mapping[str, Any]
 ) -> Iterator[Connect]:
-    """Start Kafka Connect with a connector. Of this one there is no container: it is a client."""
+    """Start Kafka Connect with connectors. Of this one there is no container: it is a client."""
     folder.mkdir(parents=True)
     port = free_port()
-    worker, own = folder / "worker.properties", folder / "connector.json"
+    worker = folder / "worker.properties"
     worker.write_text(WORKER.format(broker=broker.address, folder=folder, port=port))
     (folder / "no-plugins").mkdir()
-    own.write_text(json.dumps(connector))
+    files = [folder / f"{connector['name']}.json" for connector in connectors]
+    for file, connector in zip(files, connectors, strict=True):
+        file.write_text(json.dumps(connector))
 
     def command() -> list[str]:
-        classes = _class_path(connect_jars())
         main = "org.apache.kafka.connect.cli.ConnectStandalone"
-        return [*JAVA, "-cp", classes, main, str(worker), str(own)]
+        return [*JAVA, "-cp", _class_path(connect_jars()), main, str(worker), *map(str, files)]
 
     program = Program(
         name="Kafka Connect", log=folder / "connect.log", command=command, environ=environ
     )
     with running(program) as server:
-        connect = Connect(port, connector["name"], server)
+        connect = Connect(port, [connector["name"] for connector in connectors], server)
         connect.wait()
         yield connect
