@@ -88,9 +88,6 @@ def _same_key_as_before(
     """Return for each row of a sorted sequence whether the row before it has the same key."""
     same = np.zeros(len(members), dtype=np.bool_)
     near = np.flatnonzero(group[1:] == group[:-1]) + 1
-    if rows.schema.hash_is_identity:
-        same[near] = True
-        return same
     keys = rows.take(rows.schema.identity, members)
     before, after = pa.array(near - 1), pa.array(near)
     same[near] = equal_rows([key.take(before) for key in keys], [key.take(after) for key in keys])
@@ -166,7 +163,8 @@ def resolve(
     members = order[shared]
     firsts = np.flatnonzero(begins[shared])
     precedence = precedence_of(rows, epochs)
-    best = best_of_groups(contents or rows, members, firsts, precedence, is_one_task=is_one_task)
+    whole = rows if contents is None else contents
+    best = best_of_groups(whole, members, firsts, precedence, is_one_task=is_one_task)
     winner = np.repeat(best, np.diff(firsts, append=len(members)))
     loses = members != winner
     order[begins & shared] = best
@@ -179,17 +177,17 @@ def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
     places = np.argsort(hashes)
     order: Positions = places if chosen is None else chosen[places]
     begins = _begins(hashes[places])
+    if bool(begins.all()) or rows.schema.hash_is_identity:
+        return Arrangement(order, begins)
     shared = _shared(begins)
-    members = order[shared]
-    if len(members):
-        group = np.cumsum(begins[shared])
-        same = _same_key_as_before(rows, members, group)
-        if not bool((same | _begins(group)).all()):
-            # Different keys share a hash.
-            keys = sort_words(rows.take(rows.schema.identity, members))
-            members = members[np.lexsort((*reversed(keys), group))]
-            order[shared] = members
-            begins[shared] = ~_same_key_as_before(rows, members, group)
+    members, group = order[shared], np.cumsum(begins[shared])
+    same = _same_key_as_before(rows, members, group)
+    if not bool((same | _begins(group)).all()):
+        # Different keys share a hash.
+        keys = sort_words(rows.take(rows.schema.identity, members))
+        members = members[np.lexsort((*reversed(keys), group))]
+        order[shared] = members
+        begins[shared] = ~_same_key_as_before(rows, members, group)
     return Arrangement(order, begins)
 
 
@@ -235,6 +233,9 @@ def best_of_groups(
     for word in precedence(members):
         masked = np.where(candidate, word, _LAST_WORD)
         candidate &= word == np.repeat(np.minimum.reduceat(masked, firsts), counts)
+        if np.count_nonzero(candidate) == len(firsts):
+            decided: Positions = members[candidate]
+            return decided
     if is_one_task and rows.schema.ties is not Ties.FIRST:
         latest: Positions = np.maximum.reduceat(np.where(candidate, members, -1), firsts)
         return latest

@@ -380,11 +380,11 @@ def _effective(
         now = by_turn[low:high]
         keys = key_index[now]
         ours, theirs = [w[now] for w in mine], [b[keys] for b in best]
-        is_first = best_row[keys] == ABSENT
-        wins = is_first | lexically_greater(ours, theirs)
+        wins = (best_row[keys] == ABSENT) | lexically_greater(ours, theirs)
         if rows.schema.ties is not Ties.FIRST:
-            same = np.logical_and.reduce([a == b for a, b in zip(ours, theirs, strict=True)])
-            tied = np.flatnonzero(same & ~is_first)
+            lost = np.flatnonzero(~wins)
+            equal = [a[lost] == b[lost] for a, b in zip(ours, theirs, strict=True)]
+            tied = lost[np.logical_and.reduce(equal)]
             wins[tied] = ~equal_contents(rows, chosen[now[tied]], rows, best_row[keys[tied]])
         effective[now] = wins
         for target, word in zip(best, mine, strict=True):
