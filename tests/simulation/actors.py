@@ -328,8 +328,6 @@ class Cleaner(Actor):
             lambda: table.expire(
                 retain_versions=random.randrange(5),
                 safety_ms=random.choice([0, 2_000]),
-                # Worlds live for months at times, and their writers are not long gone.
-                writers_ms=2**62,
             )
         )
         self.world.trace.append(f"{self} expired to {expiry.since}")
