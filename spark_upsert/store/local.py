@@ -60,7 +60,9 @@ class LocalStore:
             return target.read_bytes()
 
     def prepare(self, folder: str) -> None:
-        self._make_folder(self._root / folder)
+        target = self._root / folder
+        with translated("create", target):
+            self._make_folder(target)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = self._root / path
