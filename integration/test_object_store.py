@@ -508,6 +508,22 @@ def test_a_small_object_takes_one_request_each_way(
     assert [method for method, _ in proxy.requests] == ["PUT", "GET"]
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["an object", "its absence"])
+@pytest.mark.parametrize("fault", [Fault.CUT_BODY, Fault.LOST_ANSWER, Fault.UNAVAILABLE])
+def test_a_read_that_fails_is_asked_for_again(
+    url: str, proxied: Storage, proxy: Proxy, fault: Fault, is_there: bool
+) -> None:
+    store = open_store(url, proxied)
+    if is_there:
+        store.put("_log/a", b"here")
+    proxy.strike(fault, "GET", "_log/a", count=2)
+    if is_there:
+        assert store.read("_log/a") == b"here"
+    else:
+        with pytest.raises(FileNotFoundError):
+            store.read("_log/a")
+
+
 @pytest.mark.parametrize("fault", [Fault.CUT_BODY, Fault.LOST_ANSWER, Fault.UNAVAILABLE])
 def test_a_range_that_fails_is_asked_for_again(
     url: str, proxied: Storage, proxy: Proxy, fault: Fault

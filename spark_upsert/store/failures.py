@@ -111,6 +111,14 @@ def is_conflict(error: Exception) -> bool:
     return isinstance(error, AlreadyExistsError) and _CONFLICT in str(error)
 
 
+def is_cut_short(error: StorageError) -> bool:
+    """Return whether the body of an answer ended early, for which the client does not ask again.
+
+    It does for the bodies of objects, not for that of "there is no such object".
+    """
+    return "response body error" in error.message
+
+
 def may_pass(error: StorageError) -> bool:
     """Return whether repeating the request can help: nobody answered, or the server is at fault."""
     status = error.fields.get("status")

@@ -32,7 +32,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
 from spark_upsert.store.copies import CopyFile, LocalCopies, usable
-from spark_upsert.store.failures import is_conflict, may_pass, translate
+from spark_upsert.store.failures import is_conflict, is_cut_short, may_pass, translate
 from spark_upsert.store.protocol import ObjectInfo
 from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.settings import Cloud, ObjectSettings
@@ -84,6 +84,16 @@ class ObjectStore:
         return f"ObjectStore({masked(self.url)!r})"
 
     def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+        for _ in range(self._settings.retries_max):
+            try:
+                return self._read_once(path, bytes_max)
+            except StorageError as error:
+                if not is_cut_short(error):
+                    raise
+            time.sleep(random.random() * _PAUSE_SECONDS)
+        return self._read_once(path, bytes_max)
+
+    def _read_once(self, path: str, bytes_max: int | None) -> bytes:
         with self._translated("read", path):
             answer = obstore.get(self._client, path)
             size: int = answer.meta["size"]
