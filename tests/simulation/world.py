@@ -219,7 +219,7 @@ class World:
     # -- living ----------------------------------------------------------------------
 
     @contextmanager
-    def _conditions(self) -> Iterator[None]:
+    def conditions(self) -> Iterator[None]:
         """Let time, names, hashes and sizes be what the world says."""
         names = random.Random(self.seed)
         conditions = Conditions(
@@ -238,12 +238,12 @@ class World:
 
     def run(self) -> None:
         """Live until all writers are through, then check the end."""
-        with self._conditions():
+        with self.conditions():
             people = cast_of(self)
             if not any(isinstance(actor, StagingWriter) for actor in people):
-                self._create()
+                self.create()
             elif self.random.random() < 0.8:
-                self._create()  # Else the first epoch makes the table.
+                self.create()  # Else the first epoch makes the table.
             for _ in range(ACTS_MAX):
                 waiting = [actor for actor in people if not actor.is_done]
                 if not waiting:
@@ -262,7 +262,7 @@ class World:
         """The properties with which the table is made."""
         return {PROPERTY: self.retention}
 
-    def _create(self) -> None:
+    def create(self) -> None:
         commit = Commit(
             version=0,
             kind=Kind.CREATE,

@@ -171,6 +171,9 @@ class Reference:
     ) -> None:
         if self._is_duplicate(group, entries):
             tally.beaten += 1
+            if self._last([*entries, *group]) in group:
+                # It says the same, and is the later one: the age of an error tells.
+                self.applied[key] = [*entries, *group]
             return
         if self._is_stale(group, entries):
             tally.stale += 1
