@@ -132,7 +132,7 @@ class Life:
         )
 
     def _restore(self) -> None:
-        version = self.table.log.head().version - 1
+        version = self.call("at", lambda: self.table.at().manifest.version) - 1
         self.call("hold_all", lambda: self.table.hold_all("copier", ttl_ms=3_600_000))
         self.call("restore", lambda: self.table.restore(version))
         self.call("release", lambda: self.table.release("copier"))
