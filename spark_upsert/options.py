@@ -67,7 +67,9 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "written, as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
     "`string` or `double`. Required if there are any.",
     "onTruncate": "With `envelope=debezium`: what becomes of a truncate (`op` = `t`). `error`: "
-    "`onError` decides. `ignore`: a warning in the log; the rows stay. Default `error`.",
+    "`onError` decides. `overwrite`: rows that are not younger go, by an epoch of its own right "
+    "before that of the batch; needs a `sequenceBy` that reaches across epochs. `ignore`: a "
+    "warning in the log; the rows stay. Default `error`.",
     "onError": "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a "
     "value that cannot be decoded is a row with an error. `quarantine`: the row is kept apart "
     "until a later row of its key clears it. Fixed by the first write, but that `fail` may "
@@ -95,7 +97,7 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "lateRows": "What becomes of a row whose key the table does not know and that is so old that "
     "its delete may be forgotten (`tombstoneRetention`). `reject`: it is left out, counted and "
     "warned of. `apply`: it is a row, as in a backfill. `fail`: the write fails. Default: `fail` "
-    "for a batch write, `reject` for a stream.",
+    "for a batch write, `reject` for a stream and with `onTruncate=overwrite`.",
     "allowUnordered": "Without `sequenceBy`: accept different values of one key from several "
     "tasks of one epoch, whichever wins. Default `false`.",
     "allowMissingBatches": "Streams: go on although the table lacks earlier batches of the query, "

@@ -24,6 +24,7 @@ import pyarrow as pa
 from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import (
     ContentionError,
+    DataError,
     DataLossError,
     OtherTableError,
     TableExistsError,
@@ -60,6 +61,7 @@ from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
 from spark_upsert.upsert.restore import restoration
+from spark_upsert.upsert.truncate import truncation
 
 _HOLDS_MAX = 100
 """An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
@@ -296,6 +298,9 @@ class Table:
             Another writer has made the table, or the epoch is too old to be committed.
         """
         notes: list[tuple[Manifest, Examples]] = []
+        truncated = epoch.truncated
+        if truncated is not None:
+            epoch = self._behind_truncate(epoch, truncated)
         if epoch.base.manifest.is_unborn:
             committed = self._commit_first(epoch, notes)
         else:
@@ -306,10 +311,33 @@ class Table:
             warn(committed, *notes[-1])
         return committed
 
+    def _behind_truncate(self, epoch: Epoch, mark: str) -> Epoch:
+        """Truncate the table; return the epoch, which leaves out what is before the truncate."""
+        if epoch.overwrite or epoch.late_rows is LateRows.APPLY:
+            raise DataError(
+                "the rows hold a truncate, and the write replaces the contents or applies late "
+                "rows, so that what is before the truncate would stay. Nothing was committed.",
+                hint="use mode 'append' and no lateRows=apply, or another 'onTruncate'.",
+            )
+        if not epoch.base.manifest.is_unborn:
+
+            def propose(head: Manifest) -> Commit | None:
+                if epoch.transaction is not None and head.has(epoch.transaction):
+                    return None
+                self.log.require_descent(head, epoch.base.manifest.place, "the epoch")
+                return truncation(Snapshot(self.store, head), mark)
+
+            self.log.append(propose)
+        return replace(epoch, late_rows=LateRows.REJECT)
+
     def _commit_first(self, epoch: Epoch, notes: list[tuple[Manifest, Examples]]) -> Commit | None:
         unborn = epoch.base.manifest
         self._require_no_gap(epoch.transaction, unborn)
-        sealed = epoch.seal(unborn, ())
+        truncated = epoch.truncated
+        if truncated is None:
+            sealed = epoch.seal(unborn, ())
+        else:
+            sealed = epoch.seal(replace(unborn, low_water=truncated, forgot=0), ())
         notes.append((unborn, sealed.examples))
         commit = replace(
             sealed.commit,
@@ -317,6 +345,7 @@ class Table:
             token=unborn.table_id,
             schema=unborn.schema,
             properties=unborn.properties,
+            low_water=truncated,
         )
         if self.log.create(commit):
             return self.log.commit(0)

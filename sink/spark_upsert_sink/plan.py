@@ -24,6 +24,7 @@ from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.contributions import as_collected
+from spark_upsert.upsert.envelopes.debezium.events import Truncates
 from spark_upsert.upsert.envelopes.form import Form
 from spark_upsert.upsert.envelopes.forms import form_of
 
@@ -112,9 +113,14 @@ def plan_write(
         envelope=form.envelope(manifest.schema, columns),
         overwrite=overwrite,
         allow_unordered=options.allow_unordered,
-        late_rows=options.late_rows or late_rows,
+        late_rows=options.late_rows or _usual_late_rows(options, late_rows),
         jobs=() if overwrite or manifest.is_unborn else tuple(table.compaction_jobs()[:JOBS_MAX]),
     )
+
+
+def _usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
+    """Return what becomes of late rows: where truncates make them, they are no surprise."""
+    return LateRows.REJECT if options.envelope.truncates is Truncates.OVERWRITE else usual
 
 
 def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:

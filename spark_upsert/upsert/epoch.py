@@ -35,7 +35,7 @@ from spark_upsert.state.resolve import epochs_by_part, resolve
 from spark_upsert.state.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.run import RUNS, RunFile, Span, write_run
 from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import LateRows
+from spark_upsert.state.tombstones import LateRows, higher_mark
 from spark_upsert.upsert.ambiguity import Examples, count_losers, examples_of, require_order
 from spark_upsert.upsert.counters import EMPTY, Counters
 from spark_upsert.upsert.drain import Outcome, Outcomes, classify, count
@@ -55,6 +55,8 @@ class Staged:
     counters: Counters = EMPTY
     examples: Examples = field(default_factory=dict)
     """Keys of rows that a person should know about (`ambiguity`)."""
+    truncated: str | None = None
+    """The mark of the youngest truncate that came among the commands (`truncate`)."""
 
     @property
     def base_version(self) -> int:
@@ -135,6 +137,7 @@ def stage_sealed(
         files=tuple(files),
         counters=counters + stash.counters,
         examples={**examples, **stash.examples},
+        truncated=stash.truncated,
     )
 
 
@@ -181,6 +184,14 @@ class Epoch:
     overwrite: bool = False
     allow_unordered: bool = False
     late_rows: LateRows = LateRows.REJECT
+
+    @property
+    def truncated(self) -> str | None:
+        """The mark of the youngest truncate that came in the epoch."""
+        schema, youngest = self.base.manifest.schema, None
+        for part in self.staged:
+            youngest = higher_mark(youngest, part.truncated, schema)
+        return youngest
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> Sealed:
         """Return the commit that makes the epoch visible right behind ``head``.

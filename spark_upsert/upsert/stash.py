@@ -26,10 +26,12 @@ from spark_upsert.state.log import new_token
 from spark_upsert.state.resolve import resolve
 from spark_upsert.state.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.run import Run, Span, write_run
+from spark_upsert.state.tombstones import higher_mark
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.system_errors import translated
 from spark_upsert.upsert.ambiguity import count_losers
 from spark_upsert.upsert.counters import EMPTY, Counters
+from spark_upsert.upsert.truncate import truncated_at
 
 SETTLE_BYTES = 64 << 20
 """Pending batches are resolved when they reach this size, or the settled size if larger."""
@@ -60,6 +62,8 @@ class Stash:
         self._counted_by_seal = EMPTY
         self.examples: dict[str, str] = {}
         """Keys of rows that a person should know about (`ambiguity`)."""
+        self.truncated: str | None = None
+        """The mark of the youngest truncate that came among the commands."""
 
     def __repr__(self) -> str:
         return (
@@ -91,12 +95,15 @@ class Stash:
 
         If an error is raised, for want of disk space perhaps, none of them was taken.
         """
+        mark = truncated_at(commands)
         if commands.num_rows == 0:
+            self.truncated = higher_mark(self.truncated, mark, self._schema)
             return
         settled = 0 if self._settled is None else self._settled.batch.nbytes
         if self._pending_bytes >= max(self._settle_bytes, settled):
             self._settle()
         self._counted += Counters(rows=commands.num_rows)
+        self.truncated = higher_mark(self.truncated, mark, self._schema)
         self._pending.append(BatchPart(commands))
         self._pending_bytes += commands.nbytes
 

@@ -76,8 +76,10 @@ def write(path: Path, rows: pa.Table, **options: Any) -> Commit:
     planned = plan(path, rows.schema, **options)
     table = planned.table()
     base = Snapshot(table.store, planned.base)
-    staged = stage(base, (planned.envelope.commands(batch) for batch in rows.to_batches()))
-    commit = table.commit(Epoch(base=base, staged=(staged,), transaction=None))
+    commands = (planned.envelope.commands(batch) for batch in rows.to_batches())
+    late = planned.late_rows
+    staged = stage(base, commands, late_rows=late)
+    commit = table.commit(Epoch(base=base, staged=(staged,), transaction=None, late_rows=late))
     assert commit is not None
     return commit
 

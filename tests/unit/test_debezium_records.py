@@ -388,7 +388,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a read without after": (bare(event("r", None, None, 2)), "op 'r' has no 'after'"),
     "a delete with after": (bare(event("d", None, image(1, "b"), 2)), "op 'd' has an 'after'"),
     "no order": (bare(event("u", None, image(1, "b"), None)), "'source.lsn' is null"),
-    "a truncate": (bare(event("t", None, None, 2)), "op 't' (truncate) is not supported"),
+    "a truncate": (bare(event("t", None, None, 2)), "op 't' (truncate) cannot be applied"),
 }
 
 
@@ -476,6 +476,93 @@ def test_truncates_are_passed_over_if_an_option_says_so(
         assert rows_of(path) == [image(1, "a")]
         assert counters_of(commit).rows == 1
         assert "truncates_ignored count=1" in caplog.text
+
+
+def put(number: int, text: str, lsn: int) -> tuple[bytes | None, bytes | None]:
+    return key(number), bare(event("c", None, image(number, text), lsn))
+
+
+def truncate(lsn: int | None) -> tuple[bytes | None, bytes | None]:
+    return None, bare(event("t", None, None, lsn))
+
+
+EMPTYING = {**OPTIONS, "onTruncate": "overwrite", "tombstoneRetention": "0 epochs"}
+
+
+def sound_rows(path: Path) -> list[dict[str, Any]]:
+    assert_sound(path)
+    assert Table.open(str(path)).check().is_sound
+    return list(rows_of(path))
+
+
+@pytest.mark.parametrize("policy", ["fail", "quarantine"])
+def test_a_truncate_empties_the_table_of_what_came_before_it(tmp_path: Path, policy: str) -> None:
+    path, options = tmp_path / "t", {**EMPTYING, "onError": policy}
+    write(path, records([put(1, "a", 1), put(2, "b", 2)]), **options)
+    # In one batch: before it a row that the table does not know, behind it two others.
+    batch = [put(3, "c", 3), truncate(4), put(1, "d", 5), put(4, "e", 6)]
+    write(path, records(batch, offsets=[2, 3, 4, 5]), **options)
+    assert sound_rows(path) == [image(1, "d"), image(4, "e")]
+    # What comes late is older than the truncate, and out.
+    late = write(
+        path,
+        records([put(5, "f", 3), put(6, "g", 7)], offsets=[6, 7]),
+        lateRows="reject",
+        **options,
+    )
+    assert counters_of(late).rejected == 1
+    assert sound_rows(path) == [image(1, "d"), image(4, "e"), image(6, "g")]
+
+
+def test_a_truncate_leaves_what_is_younger_and_may_be_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    batch = [put(1, "a", 1), put(2, "b", 9), truncate(5)]
+    write(path, records([put(1, "a", 1), put(2, "b", 9)]), **EMPTYING)
+    for _ in range(2):
+        write(path, records([truncate(5)], offsets=[2]), **EMPTYING)
+        assert sound_rows(path) == [image(2, "b")]
+    commits = Table.open(str(path)).log.commits(0, 4)
+    assert [commit.kind.value for commit in commits] == ["create", "overwrite", "append", "append"]
+    # The whole topic again, under another name.
+    write(path, records(batch), **EMPTYING)
+    assert sound_rows(path) == [image(2, "b")]
+    Table.open(str(path)).compact(full=True)
+    assert rows_of(path) == [image(2, "b")]
+
+
+def test_a_batch_that_died_behind_its_truncate_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    write(path, records([put(1, "a", 1), put(2, "b", 2)]), **EMPTYING)
+    batch = records([put(3, "c", 3), truncate(4), put(4, "e", 6)], offsets=[2, 3, 4])
+    with monkeypatch.context() as patched:
+
+        def die(*_: Any) -> None:
+            raise OSError("killed")
+
+        patched.setattr(Table, "_commit_next", die)
+        with pytest.raises(OSError, match="killed"):
+            write(path, batch, **EMPTYING)
+    assert sound_rows(path) == []
+    write(path, batch, **EMPTYING)
+    assert sound_rows(path) == [image(4, "e")]
+
+
+def test_a_truncate_in_the_first_batch_of_a_table_counts_too(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, records([put(1, "a", 1), truncate(4), put(2, "b", 5), truncate(3)]), **EMPTYING)
+    assert sound_rows(path) == [image(2, "b")]
+
+
+def test_a_truncate_that_cannot_be_placed_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"op 't' \(truncate\) cannot be applied"):
+        write(tmp_path / "t", records([truncate(None)]), **EMPTYING)
+    unordered = {name: text for name, text in EMPTYING.items() if name != "sequenceBy"}
+    with pytest.raises(OptionError, match="'onTruncate' expects 'error' or 'ignore'"):
+        write(tmp_path / "u", records([truncate(1)]), **unordered)
+    with pytest.raises(DataError, match="hold a truncate"):
+        write(tmp_path / "v", records([truncate(1)]), lateRows="apply", **EMPTYING)
 
 
 def test_metadata_is_stored_if_it_is_named(tmp_path: Path) -> None:
@@ -749,7 +836,7 @@ def test_without_the_schema_of_avro_keys_a_delete_must_name_its_row(tmp_path: Pa
         ({"valueSchema": "id BIGINT, m MAP<STRING, INT>"}, SchemaError, "'before.m' is declared"),
         ({"keys": "id,offset", "columnList": "id,offset"}, SchemaError, "key column 'offset'"),
         ({"decimalHandling": "exact"}, OptionError, "one of precise, string, double"),
-        ({"onTruncate": "overwrite"}, OptionError, "one of error, ignore"),
+        ({"onTruncate": "replace"}, OptionError, "one of error, overwrite, ignore"),
         ({"envelope": "kafka", "onTruncate": "ignore"}, OptionError, "has no meaning with the env"),
         ({"keys": "ident"}, SchemaError, "Did you mean 'id'?"),
         ({"sequenceBy": "source.lns"}, SchemaError, "Did you mean 'source.lsn'?"),

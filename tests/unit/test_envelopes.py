@@ -970,7 +970,7 @@ def test_without_an_order_a_row_that_moves_there_and_back_stays_in_the_order_of_
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (event("t", None, None, 2), "op 't' (truncate) is not supported"),
+        (event("t", None, None, 2), "op 't' (truncate) cannot be applied"),
         (event("m", None, None, 2), "op 'm' is not one of c, r, u, d"),
         (event("C", None, (1, "b"), 2), "op 'C' is not one of c, r, u, d"),
         (event(None, None, (1, "b"), 2), "the event has no 'op'"),

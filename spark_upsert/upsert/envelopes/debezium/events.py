@@ -20,7 +20,8 @@ then a put of the new one.
 A large value that PostgreSQL did not send (`_UNSENT`) is not the value: an error, or with the
 merge engine ``partial-update`` no change.
 
-A truncate (``t``) is of no key. It is an error, or ignored if an option says so.
+A truncate (``t``) is of no key. It is an error or, if an option says so, ignored, or empties the
+table of all that its order key does not precede (`upsert.truncate`).
 
 Source: Debezium's change event format, and Materialize's ``ENVELOPE DEBEZIUM``, which refuses
 truncates likewise.
@@ -39,10 +40,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.engines import Engine
-from spark_upsert.schema import TableSchema
+from spark_upsert.errors import OptionError
+from spark_upsert.schema import Scope, TableSchema
 from spark_upsert.state.run import Positions
 from spark_upsert.upsert.commands import Decoded, Mask, to_commands
 from spark_upsert.upsert.envelopes.form import Path, at_path
+from spark_upsert.upsert.truncate import with_truncates
 from spark_upsert.words import equal_rows
 
 _logger = logging.getLogger(__name__)
@@ -52,7 +55,8 @@ BEFORE, AFTER, OP = "before", "after", "op"
 _HINT = (
     "correct what writes the events or what is declared of them: 'valueFormat', 'valueSchema' and, "
     "for messages without a schema, 'timeUnit' and 'decimalHandling'; rows that are no change "
-    "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=ignore' passes over truncates; "
+    "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=overwrite' empties the table "
+    "at a truncate, and 'ignore' passes over it; "
     "PostgreSQL sends large values always with REPLICA IDENTITY FULL"
 )
 
@@ -69,6 +73,8 @@ class Truncates(Enum):
     """What becomes of an event that empties the table."""
 
     ERROR = "error"
+    OVERWRITE = "overwrite"
+    """Rows that are not younger than it go (`upsert.truncate`)."""
     IGNORE = "ignore"
 
 
@@ -125,6 +131,20 @@ class DebeziumEnvelope:
     own_order: dict[str, Path]
     truncates: Truncates = Truncates.ERROR
 
+    def __post_init__(self) -> None:
+        is_plain = self.schema.engine.kind is Engine.DEDUPLICATE
+        if self.truncates is Truncates.OVERWRITE and not (
+            is_plain and self.schema.scope is Scope.TABLE
+        ):
+            raise OptionError.invalid(
+                "onTruncate",
+                "overwrite",
+                "'error' or 'ignore' in a table without an order that reaches across epochs, or "
+                "with another merge engine than 'deduplicate'",
+                hint="an order such as .option('sequenceBy', 'source.lsn') says which rows came "
+                "before the truncate.",
+            )
+
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of a batch, in its order (`Envelope.commands`)."""
         read = self.reader.read(batch)
@@ -138,7 +158,10 @@ class DebeziumEnvelope:
         columns |= self._keys(self._keys_in(after, batch.num_rows), old_keys, apart, has_after)
         has_key = _any_valid({key: columns[key] for key in self.schema.keys})
 
-        is_nothing = self._ignored(op)
+        order = [_column(read.batch, path) for path in self.order]
+        is_truncate = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
+        is_truncate &= _all_valid(order, batch.num_rows) if order else False
+        is_nothing = self._passed_over(op, is_truncate)
         if self._is_ordered_by_events and not self.schema.has_quarantine:
             is_nothing |= read.tombstones
         unsent = self._unsent(columns)
@@ -148,7 +171,7 @@ class DebeziumEnvelope:
         is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~is_bad
         decoded = Decoded(
             columns=columns,
-            order=[_column(read.batch, path) for path in self.order],
+            order=order,
             own_order={n: _column(read.batch, path) for n, path in self.own_order.items()},
             tombstones=is_delete | read.tombstones,
             bad_values=reasons,
@@ -168,7 +191,11 @@ class DebeziumEnvelope:
         if apart.raw is not None and self._is_ordered_by_events and self.schema.has_quarantine:
             decoded = self._by_raw_key(decoded, ~has_order)
         moved = self._moved(columns, old_keys, has_after) & ~is_bad & ~is_delete & has_order
-        return to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
+        commands = to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
+        if self.truncates is Truncates.OVERWRITE and bool(is_truncate.any()):
+            where = pa.array(is_truncate)
+            return with_truncates(commands, [c.filter(where) for c in order], self.schema)
+        return commands
 
     def _by_raw_key(self, decoded: Decoded, unordered: Mask) -> Decoded:
         """Put rows of no order at the bytes of their key, apart from the key itself.
@@ -218,10 +245,15 @@ class DebeziumEnvelope:
             reasons = _first(reasons, pc.if_else(where, why, _NO_REASON))
         return reasons
 
-    def _ignored(self, op: pa.Array) -> Mask:
-        """Return the truncates that are to change nothing; says that there are some."""
+    def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
+        """Return the truncates that are no commands; says if they are to change nothing.
+
+        Of those that are to empty the table only the ``ordered`` ones can.
+        """
         if self.truncates is Truncates.ERROR:
             return np.zeros(len(op), dtype=np.bool_)
+        if self.truncates is Truncates.OVERWRITE:
+            return ordered
         found = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
         if found.any():
             _logger.warning(
@@ -288,7 +320,7 @@ def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array 
             pc.and_not(is_delete, key),
         ),
         "the event has no 'op'",
-        "op 't' (truncate) is not supported",
+        "op 't' (truncate) cannot be applied (onTruncate)",
         pc.binary_join_element_wise(named, " is not one of c, r, u, d", ""),
         pc.binary_join_element_wise(named, " has no 'after'", ""),
         "op 'd' has an 'after'",
