@@ -14,6 +14,7 @@ from spark_upsert.state.manifest import Manifest
 from spark_upsert.upsert import epoch
 from spark_upsert.upsert.counters import EMPTY
 from tests.simulation.world import RETENTIONS, World, simulate
+from tests.test_tests_can_fail import BUGS
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "800"))
 """The long form lives more of them: `make chaos`."""
@@ -86,3 +87,20 @@ def test_a_seal_that_does_not_look_at_other_writers_is_caught() -> None:
         pytest.raises(AssertionError, match="P5"),
     ):
         simulate_all(range(200))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "late commands are judged again only if the mark moved",
+        "late commands are not judged again at the commit",
+        "what another writer did since is looked for in what is left of it",
+        "a file of deletes that newer runs hold is written again and again",
+        "the rows of a timestamp are given up before its commit",
+    ],
+)
+def test_what_once_slipped_through_is_caught(name: str) -> None:
+    """Bugs that the worlds of one scope and the default retention did not see."""
+    [planted] = [each for each in BUGS if each.name == name]
+    with planted.plant(), pytest.raises(AssertionError, match=r"P\d"):
+        simulate_all(range(300))
