@@ -114,10 +114,8 @@ def _order(schema: TableSchema) -> str:
     return "sequenceBy=" + ",".join(field.name for field in schema.order)
 
 
-def mark_text(schema: TableSchema, mark: str | None) -> str:
+def mark_text(schema: TableSchema, mark: str) -> str:
     """Return a low-water mark for a message: ``seq=5``."""
-    if mark is None:
-        return "none"
     values = decode_mark(mark, schema)[-len(schema.order) :]
     pairs = zip(schema.order, values, strict=True)
     return ", ".join(f"{field.name}={value[0].as_py()!r}" for field, value in pairs)
@@ -148,13 +146,15 @@ def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
         )
     if "late" in examples:
         done = "applied" if counters.late else "left out"
+        # Where the past was replaced meanwhile, the mark that they were judged by is gone.
+        mark = f" up to {mark_text(schema, head.low_water)}" if head.low_water else ""
         _LOGGER.warning(
             "version %d: %d rows were %s (lateRows): the table does not know their keys, and "
-            "deletes are forgotten up to %s (for example %s).",
+            "deletes so old are forgotten%s (for example %s).",
             commit.version,
             counters.late or counters.rejected,
             done,
-            mark_text(schema, head.low_water),
+            mark,
             examples["late"],
         )
 
