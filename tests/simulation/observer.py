@@ -9,7 +9,10 @@ It knows the commands of each transaction and checks, for each new version:
 - P3 what is visible is the whole of some transactions, and nothing else;
 - P4 the table holds what the rules of its scope, engine and error policy say (`Reference`),
   but for rows that were rejected as late, and only where a delete was rightly forgotten;
-- P5 the counters are those of the rules, and say what the changelog shows.
+- P5 the counters are those of the rules, and say what the changelog shows, and a sound table
+  is found sound;
+- P6 in the end every writer gets through without help (`World.run`);
+- P7 a compaction comes to its end.
 
 Two things are asked of the table itself: its low-water mark, and of which keys it holds any
 entry at all, read file by file.
