@@ -203,7 +203,9 @@ class Reference:
 
     def _content(self, command: Command) -> Any:
         if self._is_error(command):
-            return "error", command.error, command.order == NO_ORDER, command.is_bad_key
+            # The first thing that is wrong with a row is its reason.
+            is_unordered = command.order == NO_ORDER
+            return "error", "key" if command.is_bad_key else is_unordered or command.error
         return self.shown(command)
 
     def _is_stale(self, group: list[Placed], entries: list[Placed]) -> bool:
