@@ -43,7 +43,7 @@ def test_payloads_are_what_python_reads(format_: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", ["json", "avro"])
-@pytest.mark.parametrize("first", range(0, 320, 32))
+@pytest.mark.parametrize("first", range(0, 192, 64))
 def test_many_payloads_are_what_python_reads(format_: str, first: int) -> None:
     assert_agrees_with_python(format_, 1000 + first, 32, 2000)
 
@@ -99,6 +99,17 @@ def test_good_payloads_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     assert reasons is not None
     assert reasons.null_count == 2998
     assert sorted(read) == ['{"d": 1e-9999999}', '{"id": "1"}']
+
+
+@pytest.mark.parametrize("at", [0, 1, 40, 70])
+def test_behind_a_bad_payload_all_are_read_however_many_there_are(at: int) -> None:
+    decoder = JsonDecoder(*parse_schema("s", PLAIN, bare_name="v"))
+    for count in range(at + 1, 200):
+        payloads = [plain(number) for number in range(count)]
+        payloads[at] = b'{"id": "1"}'
+        found = decoder.decode(pa.array(payloads))
+        expected = [None if number == at else number for number in range(count)]
+        assert found.columns[0].to_pylist() == expected
 
 
 def test_a_bad_payload_costs_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -367,7 +367,7 @@ def _read_lines(lines: pa.Array, type_: pa.DataType) -> tuple[np.ndarray, pa.Arr
             is_read[first:at] = False
             window = max(_WINDOW, 2 * stopped.line)
         else:
-            if window == len(lines):
+            if at == 0:  # All of them, at the first attempt.
                 return is_read, found
             at, window = at + window, 2 * window
     return is_read, _parsed(lines.filter(pa.array(is_read)), type_)
