@@ -182,9 +182,10 @@ def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
             timeout=SECONDS_MAX,
             check=False,
         )
-        return Interpreter(**json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
         return f"{found} does not run: {error}."
+    try:
+        return Interpreter(**json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError, TypeError):
         return f"{found} does not run Python code: {_last_line(done.stderr)}."
 

@@ -77,6 +77,7 @@ def _is_sound_text(array: pa.Array) -> bool:
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last or pa.types.is_binary(array.type):
         return True
+    assert data is not None, "offsets above zero lie within the data"
     data_bytes = np.frombuffer(data, dtype=np.int8)
     if data_bytes[first:last].min() >= 0:
         return True
