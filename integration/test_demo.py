@@ -123,7 +123,7 @@ def test_another_tree_in_git_is_a_problem(spark: SparkSession, replayed: Replaye
     tampered = Tampered(path=honest.path, commits=honest.commits, is_shallow=False)
     assert replace(replayed, repository=tampered).problems(spark) == [
         f"version {version} is the tree of commit {commit[:10]}"
-        for version, commit in enumerate(honest.commits, start=1)
+        for version, commit in enumerate(honest.commits)
     ]
 
 

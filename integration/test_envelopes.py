@@ -206,5 +206,5 @@ def test_a_batch_of_change_events_with_a_truncate(spark: SparkSession, path: Pat
     writer.save(str(path))
     assert rows_of(path) == {(1,): ("a",)}
     [error] = errors(spark, path)
-    assert error["_reason"] == "op 't' (truncate) is not supported"
+    assert error["_reason"] == "op 't' (truncate) cannot be applied (onTruncate)"
     assert json.loads(error["_raw_value"]) == {"after": None, "op": "t"}
