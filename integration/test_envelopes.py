@@ -208,3 +208,24 @@ def test_a_batch_of_change_events_with_a_truncate(spark: SparkSession, path: Pat
     [error] = errors(spark, path)
     assert error["_reason"] == "op 't' (truncate) cannot be applied (onTruncate)"
     assert json.loads(error["_raw_value"]) == {"after": None, "op": "t"}
+
+
+def test_a_truncate_in_a_stream_empties_the_table_and_its_changes_say_so(
+    spark: SparkSession, feed: Feed, path: Path, checkpoint: Path
+) -> None:
+    def put(number: int, name: str, lsn: int) -> tuple[bytes, bytes]:
+        key = json.dumps({"id": number}).encode()
+        return key, change("c", None, {"id": number, "name": name}, lsn)
+
+    feed.add(
+        *batches(
+            [put(1, "a", 1), put(2, "b", 2)],
+            [put(3, "c", 3), (None, change("t", None, None, 4)), put(4, "d", 5)],
+            [put(5, "late", 3), put(1, "again", 6)],
+        )
+    )
+    # Rows of one batch go to any task.
+    scattered = feed.stream(spark).repartition(3)
+    drain(upserts(scattered, path, checkpoint, onTruncate="overwrite", **RECORDS))
+    assert rows_of(path) == {(1,): ("again",), (4,): ("d",)}
+    assert_sound(path)
