@@ -322,9 +322,8 @@ class Table:
         if not epoch.base.manifest.is_unborn:
 
             def propose(head: Manifest) -> Commit | None:
-                if epoch.transaction is not None and head.has(epoch.transaction):
+                if not self._is_due(epoch, head):
                     return None
-                self.log.require_descent(head, epoch.base.manifest.place, "the epoch")
                 return truncation(Snapshot(self.store, head), mark)
 
             self.log.append(propose)
@@ -361,19 +360,8 @@ class Table:
         bases = {part.base for part in epoch.staged}
 
         def propose(head: Manifest) -> Commit | None:
-            if epoch.transaction is not None and head.has(epoch.transaction):
+            if not self._is_due(epoch, head):
                 return None
-            for base in bases:
-                self.log.require_descent(head, base, "the epoch")
-            if epoch.base.manifest.schema.on_error is not head.schema.on_error:
-                raise ContentionError(
-                    f"the error policy of '{self.store.url}' became '{head.schema.on_error.value}' "
-                    "while the epoch was under way. Nothing was committed.",
-                    hint="write it again; a query that is restarted does.",
-                )
-            self._require_remembered(epoch.transaction, head)
-            self._require_no_gap(epoch.transaction, head)
-            self._require_unfenced(epoch, head)
             between = self.log.commits(epoch.base.manifest.upper, head.upper)
             sealed = epoch.seal(head, between)
             notes.append((head, sealed.examples))
@@ -385,6 +373,23 @@ class Table:
             for base in bases:
                 self.log.require(base, "the epoch")
             raise
+
+    def _is_due(self, epoch: Epoch, head: Manifest) -> bool:
+        """Return whether an epoch is not in the table yet; raise if it must not come there."""
+        if epoch.transaction is not None and head.has(epoch.transaction):
+            return False
+        for base in {part.base for part in epoch.staged}:
+            self.log.require_descent(head, base, "the epoch")
+        if epoch.base.manifest.schema.on_error is not head.schema.on_error:
+            raise ContentionError(
+                f"the error policy of '{self.store.url}' became '{head.schema.on_error.value}' "
+                "while the epoch was under way. Nothing was committed.",
+                hint="write it again; a query that is restarted does.",
+            )
+        self._require_remembered(epoch.transaction, head)
+        self._require_no_gap(epoch.transaction, head)
+        self._require_unfenced(epoch, head)
+        return True
 
     def _require_remembered(self, transaction: Transaction | None, head: Manifest) -> None:
         """Refuse an epoch of a writer of which the table knows no more what it committed."""

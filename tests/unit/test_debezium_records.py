@@ -14,8 +14,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError, OptionError, SchemaError
+from spark_upsert.errors import DataError, OptionError, OtherTableError, SchemaError
+from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
+from spark_upsert.upsert.epoch import Epoch, stage
 from tests.support.envelopes import (
     KAFKA,
     assert_sound,
@@ -547,6 +550,20 @@ def test_a_batch_that_died_behind_its_truncate_is_replayed(
     assert sound_rows(path) == []
     write(path, batch, **EMPTYING)
     assert sound_rows(path) == [image(4, "e")]
+
+
+def test_a_batch_that_is_refused_truncates_nothing(tmp_path: Path) -> None:
+    """A checkpoint of another table, for example: earlier batches are missing."""
+    path = tmp_path / "t"
+    write(path, records([put(1, "a", 1)]), **EMPTYING)
+    rows = records([truncate(4)], offsets=[2])
+    planned = plan(path, rows.schema, **EMPTYING)
+    base = Snapshot(planned.table().store, planned.base)
+    staged = stage(base, [planned.envelope.commands(batch) for batch in rows.to_batches()])
+    transaction = Transaction(writer="query:other", number=7, is_consecutive=True)
+    with pytest.raises(OtherTableError, match="must hold all batches before it"):
+        planned.table().commit(Epoch(base=base, staged=(staged,), transaction=transaction))
+    assert sound_rows(path) == [image(1, "a")]
 
 
 def test_a_truncate_in_the_first_batch_of_a_table_counts_too(tmp_path: Path) -> None:
