@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import Place
+from benchmarks.figures import figures, written
 from benchmarks.host import ROOT
 from benchmarks.measure import machine
 from benchmarks.report import write_report
@@ -49,7 +50,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
         "--cache",
         type=Path,
         default=ROOT / ".bench",
-        help="keeps environments, jars and generated rows (default: .bench)",
+        help="keeps environments, jars, generated rows and each sample (default: .bench)",
     )
     options = parser.parse_args(given)
     if options.output is None:
@@ -63,8 +64,8 @@ def main(given: list[str]) -> int:
     """Run the sections; one that fails is reported and does not stop the others."""
     options = arguments(given)
     options.output.mkdir(parents=True, exist_ok=True)
-    raw = options.output / "raw.json"
-    found: dict[str, Any] = json.loads(raw.read_text()) if raw.exists() else {}
+    kept = options.output / "figures.json"
+    found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     if found.get("size") != options.size and not options.report:
         found = {"size": options.size, "sections": {}}
     names = options.only.split(",") if options.only else list(SECTIONS)
@@ -74,7 +75,8 @@ def main(given: list[str]) -> int:
         found["machine"] = machine()
         work = Path(tempfile.mkdtemp(prefix="upsertflow-bench-"))
         place = Place(cache=options.cache.resolve(), work=work, parts=os.cpu_count() or 1)
-        place.cache.mkdir(parents=True, exist_ok=True)
+        samples = place.cache / "samples" / options.size
+        samples.mkdir(parents=True, exist_ok=True)
         try:
             for name in names:
                 before, load = time.perf_counter(), os.getloadavg()[0]
@@ -86,9 +88,11 @@ def main(given: list[str]) -> int:
                     result = {"failed": without_places(traceback.format_exc(limit=-2))}
                 took = time.perf_counter() - before
                 print(f"{name}: {took:.0f} s", file=sys.stderr, flush=True)
-                found["sections"][name] = {**result, "took_s": took, "load_before": load}
+                result |= {"took_s": took, "load_before": load}
                 # After each section: a run that is stopped has not measured for nothing.
-                raw.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+                (samples / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+                found["sections"][name] = figures(result)
+                kept.write_text(written(found) + "\n")
         finally:
             shutil.rmtree(work, ignore_errors=True)
     write_report(found, options.output)

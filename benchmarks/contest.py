@@ -167,6 +167,7 @@ class _Running:
         written = self._written.look() - self._base
         rows = self._workload.batch_rows
         names = [name for name in self._turns[0] if name.endswith("_s")]
+        last = {name: value for name, value in self._turns[-1].items() if name not in names}
         return {
             "versions": self._host.call("versions"),
             "memory": memory,
@@ -174,6 +175,7 @@ class _Running:
             "ingested_bytes": self._ingested,
             "table_bytes": self._base,
             "turns": self._turns,
+            "last": last,
             **{name: spread([turn[name] for turn in self._turns]) for name in names},
             "rows_per_s": rows / spread([t["total_s"] for t in self._turns])["median"],
             "table": self._host.call("contents") if compare else None,

@@ -107,8 +107,8 @@ def _scale_rows(sections: Sections, size: str) -> Iterator[Row]:
                     f"{times(high['total_s'])} over {times(low['total_s'])}; the upsert alone "
                     f"{upsert:.2f}, its changes {changes:.2f}{note}"
                 )
-                if ratio >= 1.5 and "depth" in high["turns"][-1]:
-                    told += _DEEPER.format(*(side["turns"][-1]["depth"] for side in (high, low)))
+                if ratio >= 1.5 and "depth" in high["last"]:
+                    told += _DEEPER.format(*(side["last"]["depth"] for side in (high, low)))
                 yield _judged(
                     f"batch of {count(batch)} rows at {count(large)} keys over the same at "
                     f"{count(small)}, {where}",
@@ -213,7 +213,7 @@ def _memory_row(sections: Sections) -> Row:
 def _written_row(sections: Sections) -> Row:
     ours = sections.get("epochs", {}).get("contenders", {}).get("upsertflow")
     ratio = ours and ours["written_bytes"] / ours["ingested_bytes"]
-    told = ours and f"{len(ours['turns'])} epochs of 1 000 rows, all files that ever were"
+    told = ours and f"{ours['total_s']['count']} epochs of 1 000 rows, all files that ever were"
     return _judged(
         "bytes written per byte ingested, steady state",
         "< 6",

@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.contenders.protocol import ALL
 from benchmarks.host import ROOT
 from benchmarks.limits import Sections, limits
-from benchmarks.measure import spread
 from benchmarks.sections import SECTIONS
 from benchmarks.words import MIB, count, ms, times, yes
 
@@ -23,10 +22,10 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         "# Benchmarks",
         "",
         (
-            "Made by `make bench` from [raw.json](raw.json). Peer and upsertflow run in turn, a batch "
+            "Made by `make bench` from [figures.json](figures.json). Peer and upsertflow run in turn, a batch "
             "each, on the same generated rows, each in a process of its own; afterwards the tables "
             "and the change rows are compared. A figure is the median; in brackets stand the least "
-            "and the greatest."
+            "and the greatest. Single samples stay where they were taken, in `.bench/samples`."
         ),
         "",
         *_machine(found),
@@ -152,7 +151,7 @@ def _scale(sections: Sections) -> Iterator[str]:
         yield "|---|---|---|---|---|---|---|---|---|---|"
         for batch in sorted(section, key=int):
             for keys, result in sorted(section[batch]["contenders"].items(), key=_number):
-                last = result["turns"][-1]
+                last = result["last"]
                 yield _row(
                     [
                         count(int(batch)),
@@ -245,17 +244,18 @@ def _epochs(sections: Sections) -> Iterator[str]:
     ours = sections.get("epochs", {}).get("contenders", {}).get("upsertflow")
     if not ours:
         return
-    turns = ours["turns"]
-    step = max(1, len(turns) // 10)
-    yield from (f"## {len(turns)} epochs of 1 000 rows, engine only", "")
+    course = ours["course"]
+    yield from (f"## {ours['total_s']['count']} epochs of 1 000 rows, engine only", "")
     yield "The cost follows the number of runs, which grows and falls as merges come due."
     yield from ("", "| epochs | both | runs, on average |", "|---|---|---|")
-    for first in range(0, len(turns), step):
-        some = turns[first : first + step]
-        runs = sum(turn["runs"] for turn in some) / len(some)
-        took = times(spread([turn["total_s"] for turn in some]))
-        yield _row([f"{first + 1} to {first + len(some)}", took, f"{runs:.1f}"])
-    yield from ("", f"At most {max(turn['runs'] for turn in turns):.0f} runs at any time.", "")
+    for part in course:
+        epochs = f"{part['first']} to {part['last']}"
+        yield _row([epochs, times(part["total_s"]), f"{part['runs']['mean']:.1f}"])
+    yield from (
+        "",
+        f"At most {max(part['runs']['max'] for part in course):.0f} runs at any time.",
+        "",
+    )
 
 
 def _consumers(sections: Sections) -> Iterator[str]:
@@ -306,6 +306,8 @@ def _plots(sections: Sections, folder: Path) -> list[tuple[str, str]]:
     matplotlib.use("svg")
     # The same numbers give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "upsertflow"
+    # Letters stay letters: as outlines they are ten times as long as the figures.
+    matplotlib.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot
 
     drawn = []
@@ -335,6 +337,10 @@ def _plots(sections: Sections, folder: Path) -> list[tuple[str, str]]:
             save(name, title, "keys in the table", unit)
     ours = sections.get("epochs", {}).get("contenders", {}).get("upsertflow")
     if ours:
-        pyplot.plot([turn["total_s"] * 1000 for turn in ours["turns"]], ".", markersize=3)
+        ends = [part["last"] for part in ours["course"]]
+        for what, look in (("max", ":"), ("median", "o-"), ("min", ":")):
+            took = [part["total_s"][what] * 1000 for part in ours["course"]]
+            pyplot.plot(ends, took, look, label=what)
+        pyplot.legend()
         save("epochs.svg", "Cost per batch of 1 000 rows over the epochs", "epoch", "ms")
     return drawn

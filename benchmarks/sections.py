@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.contest import Entry, Place, contest, link_loaded
+from benchmarks.figures import course
 from benchmarks.host import ROOT, Host
 from benchmarks.measure import spread
 from benchmarks.peers import DELTA, HUDI, ICEBERG, OURS_BESIDE_DELTA, PAIMON, PYPAIMON, Environment
@@ -198,7 +199,10 @@ def epochs(place: Place, size: Size) -> dict[str, Any]:
     """Measure a long run of small epochs: the cost of each."""
     workload = Workload(table_rows=min(M, size.table), batch_rows=K)
     entries = [Entry(contender="upsertflow")]
-    return contest(place, workload, entries, rounds=size.epochs)
+    found = contest(place, workload, entries, rounds=size.epochs)
+    for result in found["contenders"].values():
+        result["course"] = course(result["turns"])
+    return found
 
 
 def aged(place: Place, size: Size) -> dict[str, Any]:
