@@ -27,9 +27,9 @@ from pyspark.sql import functions as F
 from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import Feed, end, upserts
 from integration.tables import columns
-from spark_upsert.schema import Scope
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.counters import Counters
 from spark_upsert.table import Table
-from spark_upsert.upsert.counters import Counters
 from tests.support.model import Command, Model
 
 COMMANDS = columns(k=pa.int64(), v=pa.int64(), seq=pa.int64(), gone=pa.bool_())
@@ -141,7 +141,7 @@ def gated(rows: DataFrame, gate: Path) -> DataFrame:
 
 def ensure_table(folder: Path) -> None:
     """Make the first table as the query would, unless it is there."""
-    from spark_upsert.schema import TableSchema
+    from spark_upsert.model.schema import TableSchema
     from spark_upsert.store import open_store
 
     schema = columns(k=pa.int64(), v=pa.int64())

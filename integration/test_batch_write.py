@@ -21,8 +21,8 @@ from integration.promises import (
 )
 from integration.tables import Row, columns
 from spark_upsert.errors import TableNotFoundError
+from spark_upsert.state.counters import Counters
 from spark_upsert.table import Table
-from spark_upsert.upsert.counters import Counters
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from integration.promises import assert_sound, rows_of
-from spark_upsert.schema import Scope
+from spark_upsert.model.schema import Scope
 from spark_upsert.table import Table
 from tests.support.model import Command, Model
 from tests.support.s3 import S3

@@ -16,7 +16,7 @@ import pytest
 from integration.conftest import import_roots
 from integration.promises import assert_sound, epochs_of
 from integration.servers.kafka import Broker, spark_jars
-from spark_upsert.state.manifest import Kind
+from spark_upsert.state.log.manifest import Kind
 from tests.support.envelopes import quarantine_of, rows_of
 
 pytestmark = pytest.mark.spark

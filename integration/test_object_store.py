@@ -22,8 +22,8 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
-from spark_upsert.schema import TableSchema
-from spark_upsert.state.run import RUNS
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.objects import RANGE_BYTES
 from spark_upsert.table import Table

@@ -19,8 +19,8 @@ import pyspark_upsertflow
 from integration.promises import assert_sound, contents, fold, rows_of
 from integration.queries import Batches, Feed, drain, end, upserts, wait_until
 from integration.tables import Epoch, Row, append, make_table
+from spark_upsert.state.counters import Counters
 from spark_upsert.table import Table
-from spark_upsert.upsert.counters import Counters
 
 pytestmark = pytest.mark.spark
 

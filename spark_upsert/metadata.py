@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.options import Metadata
-from spark_upsert.state.log import Log
-from spark_upsert.state.manifest import Commit, Manifest, apply
+from spark_upsert.options.read import Metadata
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Commit, Manifest, apply
 from spark_upsert.table import Table
-from spark_upsert.upsert.counters import Counters
 
 _BATCH_ROWS = 4096
 _TIME = pa.timestamp("us", tz="UTC")

@@ -21,7 +21,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_upsert.engines import MergeEngine
+from spark_upsert.changelog.changes import plan, read_changes
+from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.errors import (
     ContentionError,
     DataError,
@@ -30,12 +31,13 @@ from spark_upsert.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
-from spark_upsert.state.log import Clock, Log, new_token
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, is_applicable
+from spark_upsert.state.log.log import Clock, Log, new_token
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction, is_applicable
 from spark_upsert.state.properties import checked
 from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.retention import (
@@ -56,7 +58,6 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import DEFAULT, PROPERTY, LateRows, Retention, higher_mark
 from spark_upsert.store import Store, open_store
 from spark_upsert.upsert.ambiguity import Examples, warn
-from spark_upsert.upsert.changes import ChangeOptions, Deduplication, plan, read_changes
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.epoch import Epoch, Staged, stage

@@ -19,18 +19,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert import hashing, table
+from spark_upsert import feedback as operator
+from spark_upsert import table
+from spark_upsert.changelog import changes
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.schema import DIFF, Scope
-from spark_upsert.state import log as log_module
-from spark_upsert.state import lookup, manifest, resolve, run, snapshot
+from spark_upsert.model import hashing
+from spark_upsert.model.schema import DIFF, Scope
+from spark_upsert.state import lookup, resolve, snapshot
 from spark_upsert.state.compaction import worker
-from spark_upsert.state.log import Log
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice
+from spark_upsert.state.counters import EMPTY, Counters
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log import manifest
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice
+from spark_upsert.state.run import file as run
 from spark_upsert.store import local
 from spark_upsert.table import Table
-from spark_upsert.upsert import changes, commands, drain, epoch, operator, stash
-from spark_upsert.upsert.counters import EMPTY, Counters
+from spark_upsert.upsert import commands, drain, epoch, stash
 from tests.promises import test_promises as promises
 from tests.support.disk import Loss
 from tests.support.stores import MemoryStore, forget_open_runs

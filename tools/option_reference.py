@@ -1,4 +1,4 @@
-"""Write `docs/options.md` from the options' one home, `spark_upsert.options`.
+"""Write `docs/options.md` from the options' one home, `spark_upsert.options.reference`.
 
 Run ``python tools/option_reference.py`` after changing an option; a test compares.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_upsert.options import READ_OPTIONS, WRITE_OPTIONS
+from spark_upsert.options.reference import READ_OPTIONS, WRITE_OPTIONS
 
 TARGET = Path(__file__).parent.parent / "docs" / "options.md"
 
 _HEAD = """# Options
 
-This page is made from `spark_upsert/options.py` by `tools/option_reference.py`.
+This page is made from `spark_upsert/options/reference.py` by `tools/option_reference.py`.
 
 Names are matched without case, `-` and `_`: `starting_version` is `startingVersion`. An unknown name is an error that says
 the nearest one. Options that begin with `storage.` go to the object store, see [object-stores.md](object-stores.md).

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.canonical import digest_of_changes, digest_of_table
 from benchmarks.workload import Workload
-from spark_upsert.hashing import HASH_END
+from spark_upsert.model.hashing import HASH_END
 from spark_upsert.state.compaction import merge
 from spark_upsert.table import Table
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_upsert.state.compaction import Job, Merged, merge
-from spark_upsert.state.manifest import Manifest
+from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_upsert.metadata import VIEWS
-from spark_upsert.options import Metadata, ReadOptions
+from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.table import Table
 
 if TYPE_CHECKING:

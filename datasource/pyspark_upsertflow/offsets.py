@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_upsert.errors import OptionError
-from spark_upsert.hashing import HASH_END
-from spark_upsert.state.manifest import Place
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.state.log.manifest import Place
 
 _FORMAT = 2
 

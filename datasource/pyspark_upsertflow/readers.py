@@ -20,18 +20,19 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
+from spark_upsert.changelog.changes import Stretch, plan, read_changes
+from spark_upsert.changelog.modes import ChangeOptions, Deduplication
+from spark_upsert.changelog.new_values import new_values
 from spark_upsert.errors import CorruptionError, DataLossError, SchemaError, masked
-from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.options import Metadata, ReadOptions
-from spark_upsert.schema import CHANGELOG_FIELDS, TableSchema
-from spark_upsert.state.manifest import Manifest
+from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.schema import CHANGELOG_FIELDS, TableSchema
+from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.quarantine import quarantine_schema, read_quarantine
-from spark_upsert.state.run import RUNS
+from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import ChangeOptions, Deduplication, Stretch, plan, read_changes
-from spark_upsert.upsert.new_values import new_values
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

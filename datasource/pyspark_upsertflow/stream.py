@@ -48,12 +48,12 @@ from pyspark_upsertflow.readers import (
     table_schema,
     to_spark,
 )
-from spark_upsert.hashing import HASH_END
-from spark_upsert.options import ReadOptions
+from spark_upsert.changelog.changes import as_inserts
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.state.counters import Counters
 from spark_upsert.state.retention import Lease
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import as_inserts
-from spark_upsert.upsert.counters import Counters
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_upsert.state.compaction import Merged
-from spark_upsert.state.manifest import Manifest
+from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.upsert.epoch import Staged
 
 

@@ -12,19 +12,18 @@ from dataclasses import field as dataclass_field
 
 import pyarrow as pa
 
-from spark_upsert.engines import MergeEngine
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.names import find_column
-from spark_upsert.options import WriteOptions
-from spark_upsert.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
+from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
+from spark_upsert.options.write import Truncates, WriteOptions
 from spark_upsert.state.compaction import Job
-from spark_upsert.state.manifest import Manifest
+from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.contributions import as_collected
-from spark_upsert.upsert.envelopes.debezium.events import Truncates
 from spark_upsert.upsert.envelopes.form import Form
 from spark_upsert.upsert.envelopes.forms import form_of
 

@@ -21,10 +21,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options import WriteOptions
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Merged, merge
-from spark_upsert.state.manifest import Manifest, Transaction
-from spark_upsert.state.run import RUNS
+from spark_upsert.state.log.manifest import Manifest, Transaction
+from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store

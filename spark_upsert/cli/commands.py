@@ -13,15 +13,16 @@ import click
 import pyarrow as pa
 
 from spark_upsert import __version__
+from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.errors import OptionError, UpsertFlowError, masked
 from spark_upsert.metadata import VIEWS, summary
-from spark_upsert.options import STORAGE_PREFIX, Metadata
+from spark_upsert.options.read import Metadata
+from spark_upsert.options.reference import STORAGE_PREFIX
 from spark_upsert.state.retention import GRACE_MS
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import ChangeOptions
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 

@@ -23,16 +23,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.hashing import HASH_END, hash_keys
-from spark_upsert.schema import DIFF, HASH, TableSchema
-from spark_upsert.state.log import Log
-from spark_upsert.state.manifest import Commit, Manifest, apply
-from spark_upsert.state.rows import Rows, RunPart
-from spark_upsert.state.run import Run, RunFile, Span
+from spark_upsert.model.hashing import HASH_END, hash_keys
+from spark_upsert.model.schema import DIFF, HASH, TableSchema
+from spark_upsert.model.words import sort_words
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Commit, Manifest, apply
+from spark_upsert.state.run.file import Run, RunFile, Span
+from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
-from spark_upsert.upsert.counters import Counters
-from spark_upsert.words import sort_words
 
 _CHUNK_ROWS = 1 << 17
 """Entries that are looked at at once."""

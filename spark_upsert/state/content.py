@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.schema import DIFF, REASON, TOMBSTONE, TableSchema
-from spark_upsert.state.rows import Rows
-from spark_upsert.state.run import Positions
-from spark_upsert.words import Words, equal_rows, is_hashable, sort_words
+from spark_upsert.model.schema import DIFF, REASON, TOMBSTONE, TableSchema
+from spark_upsert.model.words import Words, equal_rows, is_hashable, sort_words
+from spark_upsert.state.run.file import Positions
+from spark_upsert.state.run.rows import Rows
 
 
 def _names(schema: TableSchema) -> tuple[str, ...]:

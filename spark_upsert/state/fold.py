@@ -22,14 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.engines import Engine, Rule
 from spark_upsert.errors import DataError
-from spark_upsert.schema import DEAD, DIFF, HASH, Scope, TableSchema, Ties, at_column
+from spark_upsert.model.engines import Engine, Rule
+from spark_upsert.model.schema import DEAD, DIFF, HASH, Scope, TableSchema, Ties, at_column
+from spark_upsert.model.words import Words, compare, ordered_words, validity
 from spark_upsert.state.resolve import Epochs, arrange, by_content_in_epochs
-from spark_upsert.state.rows import BatchPart, Rows
-from spark_upsert.state.run import Positions
+from spark_upsert.state.run.file import Positions
+from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.sums import exact_sums
-from spark_upsert.words import Words, compare, ordered_words, validity
 
 NONE = -1
 

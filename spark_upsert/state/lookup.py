@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.engines import Engine
 from spark_upsert.errors import CorruptionError
-from spark_upsert.schema import Scope, TableSchema, Ties
-from spark_upsert.state.blocks import BLOCK_BYTES
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import Scope, TableSchema, Ties
+from spark_upsert.model.words import compare, equal_rows, lexically_greater
 from spark_upsert.state.content import content_words
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.resolve import epochs_by_part
-from spark_upsert.state.rows import Part, Rows
-from spark_upsert.state.run import RUNS, Positions
-from spark_upsert.words import compare, equal_rows, lexically_greater
+from spark_upsert.state.run.blocks import BLOCK_BYTES
+from spark_upsert.state.run.file import RUNS, Positions
+from spark_upsert.state.run.rows import Part, Rows
 
 ABSENT = -1
 

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import DIFF, EPOCH, ERROR, RAW_KEY, RAW_VALUE, REASON, TableSchema
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import DIFF, EPOCH, ERROR, RAW_KEY, RAW_VALUE, REASON, TableSchema
 from spark_upsert.state.lookup import find
-from spark_upsert.state.rows import Rows
-from spark_upsert.state.run import Positions
+from spark_upsert.state.run.file import Positions
+from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.snapshot import Snapshot
 
 _FIELDS: tuple[pa.Field, ...] = (

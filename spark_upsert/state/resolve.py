@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.engines import Engine
-from spark_upsert.schema import Scope, Ties
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import Scope, Ties
+from spark_upsert.model.words import Words, equal_rows, ordered_words, sort_words
 from spark_upsert.state.content import content_words
-from spark_upsert.state.rows import Rows
-from spark_upsert.state.run import Positions
-from spark_upsert.words import Words, equal_rows, ordered_words, sort_words
+from spark_upsert.state.run.file import Positions
+from spark_upsert.state.run.rows import Rows
 
 Epochs = npt.NDArray[np.uint64]
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.words import fixed_words, validity
+from spark_upsert.model.words import fixed_words, validity
 
 _LIMB_BITS = 32
 _LOW = np.uint64(0xFFFFFFFF)

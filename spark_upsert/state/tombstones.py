@@ -24,8 +24,8 @@ from enum import Enum
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError, OptionError
-from spark_upsert.schema import ORDER_KNOWN, TableSchema
-from spark_upsert.words import compare
+from spark_upsert.model.schema import ORDER_KNOWN, TableSchema
+from spark_upsert.model.words import compare
 
 PROPERTY = "tombstoneRetention"
 """Name of the write option and of the table's property."""

@@ -35,11 +35,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.engines import Engine, Rule
 from spark_upsert.errors import DataError, OptionError, SchemaError
-from spark_upsert.hashing import RAW_KEY_SEED, hash_keys
-from spark_upsert.names import find_column
-from spark_upsert.schema import (
+from spark_upsert.model.engines import Engine, Rule
+from spark_upsert.model.hashing import RAW_KEY_SEED, hash_keys
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import (
     ERROR,
     ERROR_TYPE,
     PUT,
@@ -47,9 +47,9 @@ from spark_upsert.schema import (
     ErrorPolicy,
     TableSchema,
 )
-from spark_upsert.state.run import Positions
+from spark_upsert.model.words import is_text
+from spark_upsert.state.run.file import Positions
 from spark_upsert.upsert.contributions import collected, contributions
-from spark_upsert.words import is_text
 
 Mask = npt.NDArray[np.bool_]
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.engines import Engine, MergeEngine, Rule
 from spark_upsert.errors import DataError
-from spark_upsert.schema import TOMBSTONE, TableSchema
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.schema import TOMBSTONE, TableSchema
 
 
 def contributions(

@@ -35,16 +35,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_upsert.engines import Engine, MergeEngine
-from spark_upsert.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope, Ties, is_live
+from spark_upsert.model.engines import Engine, MergeEngine
+from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope, Ties, is_live
+from spark_upsert.model.words import compare
 from spark_upsert.state.content import equal_contents
+from spark_upsert.state.counters import Counters
 from spark_upsert.state.fold import fold
 from spark_upsert.state.lookup import Found
-from spark_upsert.state.rows import Rows
-from spark_upsert.state.run import Positions
+from spark_upsert.state.run.file import Positions
+from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.tombstones import LateRows, is_at_or_below
-from spark_upsert.upsert.counters import Counters
-from spark_upsert.words import compare
 
 
 class Outcome(IntEnum):

@@ -25,19 +25,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.hashing import HASH_END, even_cuts
+from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.schema import Scope
 from spark_upsert.parallel import in_order, useful_threads
-from spark_upsert.schema import Scope
+from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.fold import folded_rows
-from spark_upsert.state.log import new_token
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Place, Transaction
+from spark_upsert.state.log.log import new_token
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Place, Transaction
 from spark_upsert.state.resolve import epochs_by_part, resolve
-from spark_upsert.state.rows import BatchPart, Rows, RunPart
-from spark_upsert.state.run import RUNS, RunFile, Span, write_run
+from spark_upsert.state.run.file import RUNS, RunFile, Span, write_run
+from spark_upsert.state.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows, higher_mark
 from spark_upsert.upsert.ambiguity import Examples, count_losers, examples_of, require_order
-from spark_upsert.upsert.counters import EMPTY, Counters
 from spark_upsert.upsert.drain import Outcome, Outcomes, classify, count
 from spark_upsert.upsert.stash import Stash
 

@@ -22,8 +22,8 @@ the epochs by which late commands are told from new ones.
 
 from __future__ import annotations
 
-from spark_upsert.state.manifest import Commit, Kind, Manifest
-from spark_upsert.upsert.counters import Counters
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest
 
 
 def restoration(head: Manifest, old: Manifest) -> Commit | None:

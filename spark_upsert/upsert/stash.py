@@ -19,18 +19,18 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.schema import TableSchema
+from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.fold import fold
-from spark_upsert.state.log import new_token
+from spark_upsert.state.log.log import new_token
 from spark_upsert.state.resolve import resolve
-from spark_upsert.state.rows import BatchPart, Part, Rows, RunPart
-from spark_upsert.state.run import Run, Span, write_run
+from spark_upsert.state.run.file import Run, Span, write_run
+from spark_upsert.state.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.tombstones import higher_mark
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.system_errors import translated
 from spark_upsert.upsert.ambiguity import count_losers
-from spark_upsert.upsert.counters import EMPTY, Counters
 from spark_upsert.upsert.truncate import truncated_at
 
 SETTLE_BYTES = 64 << 20

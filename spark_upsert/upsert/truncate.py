@@ -20,17 +20,17 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import DIFF, TableSchema, is_live
-from spark_upsert.state.log import new_token
-from spark_upsert.state.manifest import Commit, Kind
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import DIFF, TableSchema, is_live
+from spark_upsert.model.words import ordered_words
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.log import new_token
+from spark_upsert.state.log.manifest import Commit, Kind
 from spark_upsert.state.resolve import epochs_by_part, resolve
-from spark_upsert.state.rows import Rows
-from spark_upsert.state.run import RunFile, write_run
+from spark_upsert.state.run.file import RunFile, write_run
+from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import encode_mark, higher_mark, is_at_or_below
-from spark_upsert.upsert.counters import Counters
-from spark_upsert.words import ordered_words
 
 _FIELD = b"upsertflow.truncated"
 """Of a batch of commands: the mark of the youngest truncate that came among them."""

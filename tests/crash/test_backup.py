@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import ContentionError, DataLossError
-from spark_upsert.state.log import commit_path
+from spark_upsert.state.log.log import commit_path
 from spark_upsert.table import Table
 from tests.support.stores import forget_open_runs
 from tests.support.tables import rows_at

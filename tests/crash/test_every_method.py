@@ -20,15 +20,15 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.state import log as log_module
+from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.state.compaction import Job, Merged, merge
-from spark_upsert.state.manifest import Manifest, Transaction
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import ChangeOptions
 from spark_upsert.upsert.epoch import Epoch, stage
-from spark_upsert.upsert.operator import FeedbackUpsert
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import Script, World
 from tests.support.clocked import HOUR_S, ClockedStore, Now

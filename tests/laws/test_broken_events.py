@@ -15,11 +15,11 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_upsert.schema import ERROR, PUT, TOMBSTONE, ErrorPolicy, TableSchema
+from spark_upsert.model.schema import ERROR, PUT, TOMBSTONE, ErrorPolicy, TableSchema
+from spark_upsert.options.write import Truncates
+from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.upsert.commands import Envelope
-from spark_upsert.upsert.envelopes.debezium.events import Truncates
 from spark_upsert.upsert.envelopes.debezium.records import record_form
-from spark_upsert.upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
 from tests.support.envelopes import KAFKA, records
 
 GIVEN = {

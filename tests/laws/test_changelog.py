@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import Scope
-from spark_upsert.upsert.changes import Deduplication
+from spark_upsert.changelog.modes import Deduplication
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import Scope
 from tests.support.histories import CONDITIONS, HISTORIES, Conditions, Played, Step, play, under
 from tests.support.model import fold, visible
 from tests.support.tables import (

@@ -12,9 +12,9 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_upsert.upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
-from spark_upsert.upsert.payloads.connect_json import ConnectJsonDecoder
-from spark_upsert.upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.connect_json import ConnectJsonDecoder
+from spark_upsert.payloads.ddl import parse_schema
 
 EPOCH = dt.datetime(1970, 1, 1)
 FIELDS, _ = parse_schema(

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.engines import Engine, MergeEngine
 from spark_upsert.errors import DataError
-from spark_upsert.schema import TableSchema
+from spark_upsert.model.engines import Engine, MergeEngine
+from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.compaction import merge
+from spark_upsert.state.counters import Counters
 from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.epoch import Epoch, stage
 from tests.support.stores import MemoryStore
 

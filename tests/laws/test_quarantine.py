@@ -14,13 +14,13 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.json_text import JsonDecoder
 from spark_upsert.state.compaction import choose
+from spark_upsert.state.counters import Counters
 from spark_upsert.table import Table
-from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.envelopes.kafka import KafkaEnvelope, KafkaForm
-from spark_upsert.upsert.payloads.ddl import parse_schema
-from spark_upsert.upsert.payloads.json_text import JsonDecoder
 from tests.support.envelopes import KAFKA, Record, key, records, value
 from tests.support.stores import MemoryStore
 from tests.support.tables import hashes_of_few_values, make_table

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.engines import Engine, MergeEngine, Rule
 from spark_upsert.errors import DataError
-from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import TableSchema
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.compaction import Job, merge
 from spark_upsert.state.sums import exact_sums
 from spark_upsert.table import Table

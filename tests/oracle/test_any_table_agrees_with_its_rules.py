@@ -22,13 +22,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from spark_upsert.engines import Engine
-from spark_upsert.schema import ErrorPolicy, Scope
+from spark_upsert.feedback import FeedbackUpsert
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import ErrorPolicy, Scope
 from spark_upsert.state.compaction import Merged, merge
-from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.epoch import Epoch, stage
-from spark_upsert.upsert.operator import FeedbackUpsert
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import RETENTIONS, World
 from tests.support.reference import NO_ORDER, Command

@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.state.compaction import choose, merge
-from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch
 from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, Written, under

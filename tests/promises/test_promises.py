@@ -19,20 +19,20 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import CorruptionError, DataError, OtherTableError
-from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import Scope
-from spark_upsert.state import log as log_module
+from spark_upsert.feedback import FeedbackUpsert
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import Scope
 from spark_upsert.state.compaction import Merged, choose, merge
-from spark_upsert.state.log import Log
-from spark_upsert.state.manifest import Transaction
-from spark_upsert.state.run import RUNS
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store.local import LocalStore
 from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
-from spark_upsert.upsert.changes import Deduplication
-from spark_upsert.upsert.operator import FeedbackUpsert
 from spark_upsert.upsert.stash import Stash
 from tests.support.disk import Disk, Loss
 from tests.support.histories import Written

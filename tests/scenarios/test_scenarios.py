@@ -42,15 +42,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.schema import Scope, TableSchema, Ties
+from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.state.compaction import merge
-from spark_upsert.state.manifest import Commit, Transaction
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.tombstones import PROPERTY
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import ChangeOptions, Deduplication
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.epoch import Epoch, stage
 from tests.support.stores import MemoryStore, forget_open_runs
 from tests.support.tables import make_table

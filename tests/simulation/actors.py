@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from spark_upsert.errors import DataLossError, UpsertFlowError
-from spark_upsert.schema import Scope
+from spark_upsert.feedback import FeedbackUpsert
+from spark_upsert.model.schema import Scope
 from spark_upsert.state.compaction import merge
-from spark_upsert.state.manifest import Manifest, Transaction
+from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import PROPERTY, LateRows, Retention
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch, stage
-from spark_upsert.upsert.operator import FeedbackUpsert
 from tests.simulation.wire import Wire, batch_of
 from tests.support.reference import Command
 from tests.support.stores import BrokenError, KilledError

@@ -25,13 +25,13 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spark_upsert.schema import RAW_KEY, Scope
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Slice, Transaction
-from spark_upsert.state.run import RUNS
+from spark_upsert.changelog.modes import ChangeOptions, Deduplication
+from spark_upsert.model.schema import RAW_KEY, Scope
+from spark_upsert.state.counters import EMPTY, Counters
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice, Transaction
+from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.tombstones import PROPERTY, Retention, decode_mark
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import ChangeOptions, Deduplication
-from spark_upsert.upsert.counters import EMPTY, Counters
 from tests.support.reference import NO_ORDER, Identity, Placed, Reference, Row
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_upsert.engines import Engine
-from spark_upsert.schema import ErrorPolicy, Scope
-from spark_upsert.state.manifest import Manifest
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import ErrorPolicy, Scope
+from spark_upsert.state.counters import EMPTY
+from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.upsert import epoch
-from spark_upsert.upsert.counters import EMPTY
 from tests.simulation.world import RETENTIONS, World, simulate
 from tests.test_tests_can_fail import BUGS
 

@@ -23,11 +23,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.engines import Engine, MergeEngine, Rule
-from spark_upsert.schema import ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.state import log as log_module
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.state.compaction import Merged, choose
-from spark_upsert.state.manifest import Commit, Kind, Transaction
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log.manifest import Commit, Kind, Transaction
 from spark_upsert.state.tombstones import PROPERTY
 from spark_upsert.store import Store
 from spark_upsert.table import Table

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.options import WriteOptions
-from spark_upsert.state.manifest import Commit
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.manifest import Commit
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
-from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.epoch import Epoch, stage
 from spark_upsert_sink.plan import WritePlan, plan_write
 

@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from spark_upsert import hashing
-from spark_upsert.schema import Scope
+from spark_upsert.model import hashing
+from spark_upsert.model.schema import Scope
 from spark_upsert.state import snapshot
 from spark_upsert.state.compaction import worker
-from spark_upsert.state.manifest import Commit
+from spark_upsert.state.log.manifest import Commit
 from spark_upsert.table import Table
 from spark_upsert.upsert import epoch
 from spark_upsert.upsert.stash import Stash

@@ -31,9 +31,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.hashing import HASH_END, hash_keys
-from spark_upsert.state.blocks import END_OF_STREAM, block_count, checksums
-from spark_upsert.state.log import commit_path, encode
+from spark_upsert.model.hashing import HASH_END, hash_keys
+from spark_upsert.state.log.log import commit_path, encode
+from spark_upsert.state.run.blocks import END_OF_STREAM, block_count, checksums
 from spark_upsert.table import Table
 from tests.support.stores import forget_open_runs
 

@@ -23,10 +23,10 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.upsert.payloads.avro import parse_avro
-from spark_upsert.upsert.payloads.ddl import parse_schema
-from spark_upsert.upsert.payloads.decoder import Decoder
-from spark_upsert.upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.decoder import Decoder
+from spark_upsert.payloads.json_text import JsonDecoder
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

@@ -19,7 +19,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.state.run import RUNS
+from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
 
 _NUMBERS = itertools.count()

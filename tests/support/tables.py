@@ -10,19 +10,19 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import Scope, TableSchema
-from spark_upsert.state.log import Log
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.changelog.modes import ChangeOptions, Deduplication
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.model.words import Words
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import ChangeOptions, Deduplication
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.epoch import Epoch, Staged, stage
-from spark_upsert.words import Words
 from tests.support.model import Change, Command, Tally
 
 
@@ -216,7 +216,7 @@ def hashes_of_few_values(count: int | None) -> Iterator[None]:
     with (
         patch("spark_upsert.upsert.commands.hash_keys", _few_values(count)),
         patch("spark_upsert.state.check.hash_keys", _few_values(count)),
-        patch("spark_upsert.schema.is_injective", lambda types: False),
+        patch("spark_upsert.model.schema.is_injective", lambda types: False),
     ):
         yield
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.schema import Scope
-from spark_upsert.state.log import Log
-from spark_upsert.state.manifest import Transaction
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import Store
 from spark_upsert.table import Table
-from spark_upsert.upsert.counters import Counters
 from tests.support.model import Command, fold
 from tests.support.stores import forget_open_runs
 from tests.support.tables import changes_of, make_table, plan_epoch, rows_at, schema_of

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.schema import TableSchema
-from spark_upsert.state.blocks import (
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.state.run.blocks import (
     _WEIGHTS,
     BLOCK_BYTES,
     END_OF_STREAM,
@@ -21,7 +21,7 @@ from spark_upsert.state.blocks import (
     block_count,
     checksums,
 )
-from spark_upsert.state.run import Run, write_run
+from spark_upsert.state.run.file import Run, write_run
 from tests.support.stores import MemoryStore
 
 _MASK = (1 << 64) - 1

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.durations import render_ms, try_parse_ms
-from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 
 Run = Callable[..., Result]

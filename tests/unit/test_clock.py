@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import ClockError
-from spark_upsert.schema import Scope
-from spark_upsert.state.clock import storage_ms
-from spark_upsert.state.log import commit_path, encode
-from spark_upsert.state.manifest import Manifest
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log.clock import storage_ms
+from spark_upsert.state.log.log import commit_path, encode
+from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now

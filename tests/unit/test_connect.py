@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.upsert.payloads import connect_json
-from spark_upsert.upsert.payloads.base64 import decode_base64
-from spark_upsert.upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
-from spark_upsert.upsert.payloads.connect_json import ConnectJsonDecoder
-from spark_upsert.upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads import connect_json
+from spark_upsert.payloads.base64 import decode_base64
+from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.connect_json import ConnectJsonDecoder
+from spark_upsert.payloads.ddl import parse_schema
 
 UTC = dt.UTC
 NOON = dt.datetime(2018, 6, 20, 12, 0, 0)

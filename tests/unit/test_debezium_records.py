@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, OtherTableError, SchemaError
-from spark_upsert.state.manifest import Transaction
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch, stage

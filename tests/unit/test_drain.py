@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.hashing import hash_keys
-from spark_upsert.schema import Scope, Ties
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.schema import Scope, Ties
+from spark_upsert.state.counters import Counters
 from spark_upsert.state.lookup import find
-from spark_upsert.state.rows import BatchPart, Rows
-from spark_upsert.upsert.counters import Counters
+from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.upsert.drain import Outcome, Outcomes, classify, count
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of

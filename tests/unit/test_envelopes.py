@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError
-from spark_upsert.schema import Scope, storage_type
-from spark_upsert.upsert.payloads import decoder as decoder_module
-from spark_upsert.upsert.payloads.avro import parse_avro
-from spark_upsert.upsert.payloads.confluent import ConfluentDecoder
-from spark_upsert.upsert.payloads.ddl import parse_schema
-from spark_upsert.upsert.payloads.decoder import Bad, Decoder
-from spark_upsert.upsert.payloads.json_text import JsonDecoder
-from spark_upsert.upsert.payloads.raw import RawDecoder
+from spark_upsert.model.schema import Scope, storage_type
+from spark_upsert.payloads import decoder as decoder_module
+from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.confluent import ConfluentDecoder
+from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.decoder import Bad, Decoder
+from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.raw import RawDecoder
 from tests.support.envelopes import (
     JSON,
     KAFKA,

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from spark_upsert.epochs import Epoch, Interval, Verdict, judge
+from spark_upsert.model.epochs import Epoch, Interval, Verdict, judge
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import ContentionError, DataError, OptionError, SchemaError
-from spark_upsert.hashing import hash_keys
-from spark_upsert.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table

@@ -10,8 +10,8 @@ import pytest
 
 from pyspark_upsertflow.readers import read_schema
 from spark_upsert.errors import ContentionError, OptionError, OtherTableError
-from spark_upsert.options import WriteOptions
-from spark_upsert.state.manifest import Kind, Transaction
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.state.log.manifest import Kind, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table

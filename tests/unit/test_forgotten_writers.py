@@ -7,10 +7,10 @@ import json
 import pytest
 
 from spark_upsert.errors import CorruptionError, DataLossError
-from spark_upsert.schema import Scope
-from spark_upsert.state import log as log_module
-from spark_upsert.state.log import encode
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction, apply, fingerprints
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log.log import encode
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction, apply, fingerprints
 from spark_upsert.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options import ReadOptions, WriteOptions
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.write import WriteOptions
 
 PATH = {"path": "/lake/orders"}
 

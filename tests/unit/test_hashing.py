@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert import hashing
-from spark_upsert.hashing import HASH_END, even_cuts, hash_keys, is_injective, row_range
+from spark_upsert.model import hashing
+from spark_upsert.model.hashing import HASH_END, even_cuts, hash_keys, is_injective, row_range
 from tests.support import slow_hash
 from tests.support.slow_hash import hash_key
 

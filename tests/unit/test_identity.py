@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_upsert.errors import CorruptionError, OtherTableError
-from spark_upsert.schema import Scope
-from spark_upsert.state import log as log_module
-from spark_upsert.state.log import Log, commit_path, encode
-from spark_upsert.state.manifest import Commit, Kind, Manifest, apply
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log.log import Log, commit_path, encode
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, apply
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
 from tests.support.model import Command

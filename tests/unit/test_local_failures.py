@@ -16,7 +16,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from spark_upsert.errors import OptionError, StorageError, TableNotFoundError
-from spark_upsert.schema import Scope
+from spark_upsert.model.schema import Scope
 from spark_upsert.store import local, open_store
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.objects import ObjectStore

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from spark_upsert.errors import ContentionError, CorruptionError, DataLossError, TableNotFoundError
-from spark_upsert.schema import Scope
-from spark_upsert.state import log as log_module
-from spark_upsert.state.log import CHECKPOINT_EVERY, Log, commit_path
-from spark_upsert.state.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log.log import CHECKPOINT_EVERY, Log, commit_path
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction
 from spark_upsert.store import Store
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import Ticks, schema_of

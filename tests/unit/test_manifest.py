@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.epochs import Epoch, Interval
 from spark_upsert.errors import CorruptionError
-from spark_upsert.hashing import HASH_END
-from spark_upsert.schema import Scope
-from spark_upsert.state.manifest import (
+from spark_upsert.model.epochs import Epoch, Interval
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log.manifest import (
     Commit,
     Kind,
     Manifest,
@@ -23,7 +23,7 @@ from spark_upsert.state.manifest import (
     apply,
     is_applicable,
 )
-from spark_upsert.state.run import RunFile
+from spark_upsert.state.run.file import RunFile
 from tests.support.tables import schema_of
 
 SCHEMA = schema_of(Scope.TABLE)

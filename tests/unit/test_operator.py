@@ -17,13 +17,13 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import ContentionError
-from spark_upsert.schema import Scope, TableSchema
-from spark_upsert.state.manifest import Commit, Kind
+from spark_upsert.feedback import FeedbackUpsert
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.manifest import Commit, Kind
 from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.counters import Counters
-from spark_upsert.upsert.operator import FeedbackUpsert
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 
 T = TypeVar("T")

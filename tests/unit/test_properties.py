@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options import WriteOptions
-from spark_upsert.schema import TableSchema
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.tombstones import Retention
 from spark_upsert.table import Table
 from spark_upsert_sink.plan import plan_write

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.schema import Scope
-from spark_upsert.state import log as log_module
-from spark_upsert.state import records
-from spark_upsert.state.log import Log, commit_path
-from spark_upsert.state.records import encode
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log.log import Log, commit_path
 from spark_upsert.state.retention import leases
 from spark_upsert.state.tombstones import decode_mark, encode_mark
+from spark_upsert.store import records
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from tests.support.model import Command
 from tests.support.stores import MemoryStore

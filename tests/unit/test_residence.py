@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.state import run
-from spark_upsert.state.run import RUNS
+from spark_upsert.state.run import file as run
+from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import open_store, resident_bytes
 from spark_upsert.table import Table
 

@@ -14,10 +14,10 @@ from spark_upsert.errors import (
     DataLossError,
     OptionError,
 )
-from spark_upsert.schema import Scope
-from spark_upsert.state import log as log_module
-from spark_upsert.state.log import LOG_SECONDS_MIN, Log, commit_path, encode
-from spark_upsert.state.manifest import Commit, Kind, Transaction
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log.log import LOG_SECONDS_MIN, Log, commit_path, encode
+from spark_upsert.state.log.manifest import Commit, Kind, Transaction
 from spark_upsert.state.retention import Lease
 from spark_upsert.state.retention.policy import Bound, bounds, choose_since
 from spark_upsert.store import Store

@@ -14,17 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.changelog.changes import plan, read_changes
+from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.errors import CorruptionError
-from spark_upsert.hashing import HASH_END, hash_keys
-from spark_upsert.schema import DIFF, HASH, Scope, TableSchema
-from spark_upsert.state.blocks import BLOCK_BYTES
-from spark_upsert.state.log import commit_path, encode
+from spark_upsert.model.hashing import HASH_END, hash_keys
+from spark_upsert.model.schema import DIFF, HASH, Scope, TableSchema
+from spark_upsert.state.log.log import commit_path, encode
 from spark_upsert.state.lookup import find
-from spark_upsert.state.rows import Rows, RunPart
-from spark_upsert.state.run import RUNS, Run, RunCache, RunFile, Span, write_run
+from spark_upsert.state.run.blocks import BLOCK_BYTES
+from spark_upsert.state.run.file import RUNS, Run, RunCache, RunFile, Span, write_run
+from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
-from spark_upsert.upsert.changes import ChangeOptions, plan, read_changes
 from spark_upsert.upsert.commands import UpsertEnvelope
 from tests.support.stores import MemoryStore
 from tests.support.tables import make_table

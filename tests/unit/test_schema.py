@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
-from spark_upsert.names import find_column
-from spark_upsert.schema import Scope, TableSchema, storage_type, widens
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import Scope, TableSchema, storage_type, widens
 
 
 def schema(columns: dict[str, pa.DataType], **how: Any) -> TableSchema:

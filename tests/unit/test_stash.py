@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.schema import HASH, Scope, TableSchema, Ties
-from spark_upsert.state import run
-from spark_upsert.state.rows import Rows
+from spark_upsert.model.schema import HASH, Scope, TableSchema, Ties
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.run import file as run
+from spark_upsert.state.run.rows import Rows
 from spark_upsert.upsert import stash as stash_module
-from spark_upsert.upsert.counters import Counters
 from spark_upsert.upsert.stash import SETTLE_BYTES, SPILL_BYTES, Stash
 from tests.support.model import Command, Model
 from tests.support.tables import batch_of, schema_of

@@ -17,8 +17,8 @@ from spark_upsert.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from spark_upsert.schema import Scope, TableSchema
-from spark_upsert.state.manifest import Transaction
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert.upsert.epoch import Epoch

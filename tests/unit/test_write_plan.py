@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
-from spark_upsert.options import ReadOptions, WriteOptions
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope

@@ -25,9 +25,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from spark_upsert.epochs import Interval
-from spark_upsert.hashing import HASH_END, even_cuts
-from spark_upsert.state.manifest import Manifest, Slice, Taken
+from spark_upsert.model.epochs import Interval
+from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.state.log.manifest import Manifest, Slice, Taken
 
 FANOUT = 8
 """Runs that are merged at once: eight searches per tier, and one write per tier."""

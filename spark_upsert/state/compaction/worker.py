@@ -11,19 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError
-from spark_upsert.hashing import even_cuts
-from spark_upsert.schema import DIFF, EPOCH, ERROR, Scope
+from spark_upsert.model.hashing import even_cuts
+from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope
+from spark_upsert.model.words import ordered_words
 from spark_upsert.state.compaction.policy import Job
 from spark_upsert.state.fold import folded_rows
-from spark_upsert.state.log import new_token
-from spark_upsert.state.manifest import Manifest, Place, Slice, Taken
+from spark_upsert.state.log.log import new_token
+from spark_upsert.state.log.manifest import Manifest, Place, Slice, Taken
 from spark_upsert.state.resolve import epochs_by_part, resolve
-from spark_upsert.state.rows import Rows, RunPart
-from spark_upsert.state.run import RUNS, Positions, RunFile, Span, write_run
+from spark_upsert.state.run.file import RUNS, Positions, RunFile, Span, write_run
+from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import encode_mark, higher_mark
 from spark_upsert.store import Store
-from spark_upsert.words import ordered_words
 
 FILE_BYTES = 32 << 20
 """A merged run is cut into files of about this size: a merge holds some four times as much."""

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_upsert.errors import CorruptionError, DataLossError, OptionError
-from spark_upsert.state.log import Log
-from spark_upsert.state.manifest import TIME_MS_MAX
-from spark_upsert.state.records import FORMAT_VERSION, encode, read_record, text, whole
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import TIME_MS_MAX
 from spark_upsert.store import Store
+from spark_upsert.store.records import FORMAT_VERSION, encode, read_record, text, whole
 
 FOLDER = "_consumers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

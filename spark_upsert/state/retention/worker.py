@@ -28,10 +28,10 @@ import re
 from dataclasses import dataclass
 
 from spark_upsert.errors import ClockError, ContentionError, DataLossError, OptionError
-from spark_upsert.schema import Scope
-from spark_upsert.state.clock import AHEAD_MS, require_clock, shown
-from spark_upsert.state.log import COMMIT_TRIES_MAX, Log, LogEntry, new_token
-from spark_upsert.state.manifest import Commit, Kind, Manifest
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log.clock import AHEAD_MS, require_clock, shown
+from spark_upsert.state.log.log import COMMIT_TRIES_MAX, Log, LogEntry, new_token
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest
 from spark_upsert.state.retention.leases import FOLDER as _LEASES
 from spark_upsert.state.retention.leases import leases
 from spark_upsert.state.retention.policy import (
@@ -43,7 +43,7 @@ from spark_upsert.state.retention.policy import (
     choose_fence,
     choose_since,
 )
-from spark_upsert.state.run import is_run_path
+from spark_upsert.state.run.file import is_run_path
 from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention
 from spark_upsert.store import ObjectInfo, Store
 

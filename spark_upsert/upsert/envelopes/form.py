@@ -14,8 +14,8 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.names import find_column
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_upsert.errors import OptionError
-from spark_upsert.upsert.payloads.avro import parse_avro
-from spark_upsert.upsert.payloads.confluent import ConfluentDecoder
-from spark_upsert.upsert.payloads.ddl import parse_schema
-from spark_upsert.upsert.payloads.decoder import Decoder
-from spark_upsert.upsert.payloads.json_text import JsonDecoder
-from spark_upsert.upsert.payloads.raw import RawDecoder
+from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.confluent import ConfluentDecoder
+from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.decoder import Decoder
+from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.raw import RawDecoder
 
 JSON, AVRO, RAW = "json", "avro", "raw"
 

@@ -6,7 +6,7 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from spark_upsert.options import EnvelopeKind, EnvelopeOptions
+from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions
 from spark_upsert.upsert.envelopes.debezium.parsed import ParsedForm
 from spark_upsert.upsert.envelopes.debezium.records import record_form
 from spark_upsert.upsert.envelopes.form import Form, UpsertForm

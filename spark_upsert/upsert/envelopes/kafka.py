@@ -35,11 +35,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.names import find_column
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.payloads.decoder import Decoder, Payloads
 from spark_upsert.upsert.commands import Decoded, to_commands
 from spark_upsert.upsert.envelopes.form import Path, at_path, dotted, order_names
-from spark_upsert.upsert.payloads.decoder import Decoder, Payloads
 
 _KEY, _VALUE = "key", "value"
 _ORDER = ("partition", "offset")

@@ -32,21 +32,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.engines import Engine
 from spark_upsert.errors import OptionError
-from spark_upsert.schema import Scope, TableSchema
-from spark_upsert.state.run import Positions
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.model.words import equal_rows
+from spark_upsert.options.write import Truncates
+from spark_upsert.state.run.file import Positions
 from spark_upsert.upsert.commands import Decoded, Mask, to_commands
 from spark_upsert.upsert.envelopes.form import Path, at_path
 from spark_upsert.upsert.truncate import with_truncates
-from spark_upsert.words import equal_rows
 
 _logger = logging.getLogger(__name__)
 
@@ -67,15 +67,6 @@ _NO_REASON = pa.scalar(None, pa.string())
 
 _PUTS = ("c", "r", "u")
 _DELETE, _TRUNCATE = "d", "t"
-
-
-class Truncates(Enum):
-    """What becomes of an event that empties the table."""
-
-    ERROR = "error"
-    OVERWRITE = "overwrite"
-    """Rows that are not younger than it go (`upsert.truncate`)."""
-    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.names import find_column
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.options.write import Truncates
 from spark_upsert.upsert.commands import Mask, rows_as_json
 from spark_upsert.upsert.envelopes.debezium.events import (
     AFTER,
@@ -25,7 +26,6 @@ from spark_upsert.upsert.envelopes.debezium.events import (
     DebeziumEnvelope,
     Keys,
     Read,
-    Truncates,
 )
 from spark_upsert.upsert.envelopes.form import Path, at_path, dotted, order_names
 

@@ -19,8 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.names import find_column
-from spark_upsert.schema import Scope, TableSchema
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.options.write import Truncates
+from spark_upsert.payloads.connect import Unsaid
+from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
+from spark_upsert.payloads.connect_json import ConnectJsonDecoder
+from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.decoder import Decoder
 from spark_upsert.upsert.envelopes.debezium.events import (
     AFTER,
     BEFORE,
@@ -28,15 +34,9 @@ from spark_upsert.upsert.envelopes.debezium.events import (
     DebeziumEnvelope,
     Keys,
     Read,
-    Truncates,
 )
 from spark_upsert.upsert.envelopes.form import Path, dotted, leaves, order_names
 from spark_upsert.upsert.envelopes.formats import AVRO, JSON, Written
-from spark_upsert.upsert.payloads.connect import Unsaid
-from spark_upsert.upsert.payloads.connect_avro import ConnectAvroDecoder
-from spark_upsert.upsert.payloads.connect_json import ConnectJsonDecoder
-from spark_upsert.upsert.payloads.ddl import parse_schema
-from spark_upsert.upsert.payloads.decoder import Decoder
 
 KEY, VALUE = "key", "value"
 _ORDER = ("partition", "offset")

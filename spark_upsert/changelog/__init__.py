@@ -1,0 +1,1 @@
+"""What epochs did, as retractions and insertions."""

@@ -1,0 +1,227 @@
+"""The feedback upsert as a loop with explicit frontiers, for sources outside Spark.
+
+    source --commands @ts--> stash --seal--> judge --emit--> epoch --commit--> table
+                               ^                                                 |
+                               +-------- persist upper (feedback) ---------------+
+
+Three frontiers decide everything:
+
+- *input upper* ``i``: the first timestamp for which commands may still come;
+- *persist upper* ``p``: the first timestamp that is not durable, read back from the table's
+  own log, where this writer's last committed timestamp stands;
+- *resume upper*: ``p`` as it was when this incarnation began.
+
+A command at ``ts`` is dropped if ``ts < p``, emitted if ``ts == p < i``, kept otherwise
+(`epochs.judge`). Emitting is committing one epoch; the commit carries the timestamp, so that
+of several incarnations one wins each timestamp, and the others see ``p`` move and drop.
+
+Inside Spark the micro-batch is the timestamp and Spark's checkpoint keeps the input
+frontier; there every batch is eligible at once, and the same `stage` and `seal` apply it.
+
+Any method that raised may be called again. Rows stay in the stash until the *log* shows their
+timestamp as durable, and what was staged for it stays as well: a commit whose outcome is
+unknown may still take effect, and the repeated one must name the same files.
+
+Source: Materialize, ``upsert_continual_feedback_v2.rs``. We differ in one point: the state is
+not an arrangement in memory that must be hydrated, but the table itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import pyarrow as pa
+
+from spark_upsert.model.epochs import Epoch as Timestamp
+from spark_upsert.model.epochs import Verdict, judge
+from spark_upsert.state.log.manifest import Commit, Transaction
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.table import Table
+from spark_upsert.upsert.epoch import Epoch, Staged, stage_sealed
+from spark_upsert.upsert.stash import Stash
+
+CLOSED: Final = Timestamp(1 << 62)
+"""The input upper of a source that has ended: above every timestamp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontiers:
+    """Where a loop stands; a frozen snapshot."""
+
+    resume_upper: int
+    input_upper: int
+    persist_upper: int
+    buffered: tuple[int, ...]
+    """Timestamps in the stash, ascending."""
+    dropped_rows: int
+    """Commands that turned out to be durable already. All rows that came in are here, in the
+    stash, or in a commit that `step` returned."""
+
+
+class FeedbackUpsert:
+    """One incarnation of the operator. A context manager: its stashes may own files on disk.
+
+    Parameters
+    ----------
+    table : Table
+    writer : str
+        Name of the source. Incarnations of one source share it; that is what fences them.
+    commands : callable
+        Turns a batch of the source's rows into commands (`UpsertEnvelope.commands`).
+
+    Notes
+    -----
+    Not safe for threads. Rows are only acknowledged by a commit: what is stashed is lost with
+    the process, and comes again from the source.
+    """
+
+    def __init__(
+        self, table: Table, writer: str, commands: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ) -> None:
+        self._table = table
+        self._writer = f"operator:{writer}"
+        self._commands = commands
+        self._stashes: dict[int, Stash] = {}
+        self._emitting: Epoch | None = None
+        self._resume_upper = self.persist_upper
+        self._input_upper = Timestamp(0)
+        self._dropped_rows = 0
+
+    def __enter__(self) -> FeedbackUpsert:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for ts in list(self._stashes):
+            self._close_stash(ts)
+
+    @property
+    def persist_upper(self) -> Timestamp:
+        """The first timestamp that is not durable, read from the log."""
+        return Timestamp(self._table.log.head().transactions.get(self._writer, -1) + 1)
+
+    @property
+    def frontiers(self) -> Frontiers:
+        """Where the loop stands."""
+        return Frontiers(
+            resume_upper=self._resume_upper,
+            input_upper=self._input_upper,
+            persist_upper=self.persist_upper,
+            buffered=tuple(sorted(self._stashes)),
+            dropped_rows=self._dropped_rows,
+        )
+
+    def ingest(self, rows: pa.RecordBatch, ts: int, *, diff: int = 1) -> None:
+        """Take rows in that belong to a timestamp: all of them or, with an error, none.
+
+        Raises
+        ------
+        ValueError
+            ``diff`` is not positive (a command is never a retraction), or the source said
+            before that this timestamp is complete.
+        """
+        if diff <= 0:
+            raise ValueError(f"a command has a positive diff, found {diff} at {ts}")
+        if ts < self._resume_upper:
+            self._dropped_rows += rows.num_rows  # Replayed: durable since before this start.
+            return
+        if ts < self._input_upper:
+            raise ValueError(f"timestamp {ts} is before the input upper {self._input_upper}")
+        commands = self._commands(rows)
+        if ts not in self._stashes:
+            self._stashes[ts] = Stash(self._table.log.head().schema)
+        self._stashes[ts].add(commands)
+
+    def advance(self, input_upper: int) -> None:
+        """Learn that no more rows come before a timestamp; going back is ignored."""
+        self._input_upper = Timestamp(max(self._input_upper, input_upper))
+
+    def close(self) -> None:
+        """Learn that no more rows come at all. What is not eligible then is abandoned."""
+        self._input_upper = CLOSED
+
+    def step(self) -> Commit | None:
+        """Seal once: drop what is durable, emit what is eligible, keep the rest.
+
+        Returns
+        -------
+        Commit or None
+            The epoch, if this pass made one.
+
+        Notes
+        -----
+        One pass emits at most one timestamp: what the next one does depends on this one
+        being durable. Where the next buffered timestamp lies ahead, an empty epoch takes the
+        persist upper there.
+        """
+        persist_upper = self.persist_upper
+        for ts in sorted(self._stashes):
+            verdict = judge(Timestamp(ts), state_upper=persist_upper, input_upper=self._input_upper)
+            if verdict is Verdict.DROP:
+                self._drop(ts)
+            elif verdict is Verdict.EMIT:
+                return self._emit(ts)
+        return self._skip_to_next(persist_upper)
+
+    def run(self) -> list[Commit]:
+        """Step until nothing is eligible; after `close`, once."""
+        commits = []
+        while True:
+            before = self.persist_upper
+            commit = self.step()
+            if commit is not None:
+                commits.append(commit)
+            if self._input_upper == CLOSED or self.persist_upper == before:
+                return commits
+
+    def _emit(self, ts: int) -> Commit | None:
+        if self._emitting is not None and not self._is_accepted(self._emitting):
+            self._discard_staged()
+        if self._emitting is None:
+            snapshot = self._table.at()
+            staged = stage_sealed(snapshot, self._stashes[ts])
+            self._emitting = self._epoch(snapshot, ts, (staged,))
+        commit = self._table.commit(self._emitting)
+        self._emitting = None
+        if commit is None:  # Another incarnation was faster.
+            self._drop(ts)
+        else:
+            self._close_stash(ts)
+        return commit
+
+    def _is_accepted(self, epoch: Epoch) -> bool:
+        """Return whether no fence has passed an epoch. Behind one, no commit of it can be."""
+        return self._table.log.head().accepts(epoch.base.manifest.version)
+
+    def _drop(self, ts: int) -> None:
+        """Give up what is durable already."""
+        self._discard_staged()
+        self._dropped_rows += self._stashes[ts].counters.rows
+        self._close_stash(ts)
+
+    def _discard_staged(self) -> None:
+        """Remove what was staged, unless the log has come to use it."""
+        if self._emitting is not None:
+            self._table.discard(self._emitting.staged)
+            self._emitting = None
+
+    def _close_stash(self, ts: int) -> None:
+        with self._stashes.pop(ts):
+            pass
+
+    def _skip_to_next(self, persist_upper: int) -> Commit | None:
+        target = min([*self._stashes, self._input_upper])
+        if self._input_upper == CLOSED or target <= persist_upper:
+            return None
+        return self._table.commit(self._epoch(self._table.at(), target - 1, ()))
+
+    def _epoch(self, snapshot: Snapshot, ts: int, staged: tuple[Staged, ...]) -> Epoch:
+        transaction = Transaction(writer=self._writer, number=ts)
+        return Epoch(base=snapshot, staged=staged, transaction=transaction)

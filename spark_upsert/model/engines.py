@@ -1,0 +1,188 @@
+"""Merge engines: what several commands of one key become.
+
+Each engine is a semigroup on the entries of a key: merging is associative, so that a stash, a
+compaction and a read may merge any neighbours first.
+
+===============  ==============================================================================
+engine           the row of a key
+===============  ==============================================================================
+deduplicate      the command with the greatest order key (the default)
+first-row        the command with the smallest order key; deletes are refused
+partial-update   per column the last value that is not null, by the column's own order key; a
+                 delete forgets the values before it
+aggregation      per column an aggregate of all values that are not null; deletes are refused
+===============  ==============================================================================
+
+The first two *choose* an entry and the last two *fold* all of them (`state.fold`). Of those,
+``partial-update`` and all aggregates with an order key are commutative and do not depend on
+batching; ``sum`` counts a row again that is delivered again under another batch, and sums of
+floats that are added up in another order may differ in their last bits. A sum that does not fit
+into its column is an error of the write, never wrapped.
+
+Source: the merge engines of Apache Paimon's primary-key tables; the order key per column is
+its sequence group. Ours keeps late values of columns that nothing newer has set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, SchemaError, did_you_mean
+from spark_upsert.model.names import find_column
+
+
+class Engine(Enum):
+    """How the commands of a key are merged."""
+
+    DEDUPLICATE = "deduplicate"
+    FIRST_ROW = "first-row"
+    PARTIAL_UPDATE = "partial-update"
+    AGGREGATION = "aggregation"
+
+
+class Rule(Enum):
+    """How the values of a column are folded; nulls never count."""
+
+    LAST = "last_non_null"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    COLLECT = "collect"
+    """The set of all values, as a sorted list."""
+
+
+@dataclass(frozen=True)
+class MergeEngine:
+    """A table's engine and the rules of its columns."""
+
+    kind: Engine = Engine.DEDUPLICATE
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """For `Engine.AGGREGATION`: the columns whose rule is not `Rule.LAST`."""
+    column_order: Mapping[str, str] = field(default_factory=dict)
+    """For `Rule.LAST`: the order column of the rows, where it is not the ``sequenceBy`` one."""
+
+    @property
+    def folds(self) -> bool:
+        """Whether entries are folded instead of chosen."""
+        return self.kind in (Engine.PARTIAL_UPDATE, Engine.AGGREGATION)
+
+    @property
+    def takes_deletes(self) -> bool:
+        """Whether a command may be a tombstone."""
+        return self.kind in (Engine.DEDUPLICATE, Engine.PARTIAL_UPDATE)
+
+    def rule(self, column: str) -> Rule:
+        """Return the rule of a value column."""
+        return self.rules.get(column, Rule.LAST)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in the log."""
+        return {
+            "kind": self.kind.value,
+            "rules": {column: rule.value for column, rule in self.rules.items()},
+            "column_order": dict(self.column_order),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any] | None) -> MergeEngine:
+        """Rebuild an engine; a table of an older release deduplicates."""
+        if record is None:
+            return cls()
+        return cls(
+            kind=Engine(record["kind"]),
+            rules={column: Rule(rule) for column, rule in record["rules"].items()},
+            column_order=record["column_order"],
+        )
+
+    @classmethod
+    def parse(
+        cls, name: str | None, rules: Mapping[str, str], order: Mapping[str, str]
+    ) -> MergeEngine:
+        """Build an engine from the options ``mergeEngine``, ``aggregate.*``, ``sequenceBy.*``."""
+        kind = _member(Engine, "mergeEngine", name) if name else Engine.DEDUPLICATE
+        if rules and kind is not Engine.AGGREGATION:
+            raise OptionError.invalid(
+                f"aggregate.{next(iter(rules))}",
+                next(iter(rules.values())),
+                "mergeEngine=aggregation beside it",
+            )
+        if order and kind is not Engine.PARTIAL_UPDATE:
+            raise OptionError.invalid(
+                f"sequenceBy.{next(iter(order))}",
+                next(iter(order.values())),
+                "mergeEngine=partial-update beside it",
+            )
+        parsed = {c: _member(Rule, f"aggregate.{c}", rule) for c, rule in rules.items()}
+        return cls(kind, parsed, dict(order))
+
+    def resolved(self, columns: Sequence[str], rows: Sequence[str]) -> MergeEngine:
+        """Return the engine with its names as the table and the rows spell them."""
+
+        def own(name: str) -> str:
+            return find_column(name, columns, role="column of an option")
+
+        return MergeEngine(
+            self.kind,
+            {own(column): rule for column, rule in self.rules.items()},
+            {
+                own(column): find_column(source, rows, role="sequenceBy column")
+                for column, source in self.column_order.items()
+            },
+        )
+
+    def check(self, columns: pa.Schema, keys: Sequence[str], order: Sequence[pa.Field]) -> None:
+        """Raise if rules or orders do not fit the columns of a table."""
+        values = [name for name in columns.names if name not in keys]
+        for column, rule in self.rules.items():
+            self._require_value(column, values)
+            type_ = columns.field(column).type
+            if rule is Rule.SUM and not _is_summable(type_):
+                raise SchemaError(
+                    f"column '{column}' is {type_}, which has no sum.",
+                    hint="sum integers, floats or decimals, or choose another aggregate.",
+                    column=column,
+                )
+            if rule in (Rule.MAX, Rule.MIN) and pa.types.is_nested(type_):
+                raise SchemaError(
+                    f"column '{column}' is {type_}, which has no order.",
+                    hint="use aggregate last_non_null for nested columns.",
+                    column=column,
+                )
+        for column in self.column_order:
+            self._require_value(column, values)
+        if self.column_order and len(order) != 1:
+            raise OptionError.missing(
+                "sequenceBy",
+                "the order of deletes and of all columns without their own; exactly one column "
+                "goes with 'sequenceBy.<column>'",
+            )
+
+    def _require_value(self, column: str, values: Sequence[str]) -> None:
+        if column not in values:
+            raise OptionError(
+                f"an option names the column '{column}', which is not a value column.",
+                hint=did_you_mean(column, values),
+                column=column,
+            )
+
+
+DEDUPLICATE = MergeEngine()
+"""The default engine."""
+
+
+def _is_summable(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal128(type_)
+    )
+
+
+def _member(kind: Any, option: str, text: str) -> Any:
+    for member in kind:
+        if member.value.replace("-", "_") == text.strip().lower().replace("-", "_"):
+            return member
+    raise OptionError.not_one_of(option, text, [member.value for member in kind])

@@ -1,0 +1,195 @@
+"""The key hash, version 1: part of the file format.
+
+Runs are sorted by a 64-bit hash of the key, so that the hash must never change. It is a
+seeded sum of mixed words, cheap in numpy and independent of the machine:
+
+    mix(z)  = the finaliser of splitmix64
+    s(j)    = mix(seed + (j + 1) * G)                       one constant per key column
+    k(j, i) = mix(s(j) + (i + 1) * G)                       one constant per word of it
+    part(j) = s(j) + L * G + sum_i mix(w(i) XOR k(j, i))    L = length in bytes, w = its words
+    hash    = mix(sum_j part(j))                            all modulo 2**64
+
+with ``G = 0x9E3779B97F4A7C15``. Words are little-endian, the last one padded with zeros.
+
+==========================  =============================================================
+type                        words and length
+==========================  =============================================================
+integers, dates, times      the value sign-extended to 64 bits; L = 8
+timestamps                  microseconds since 1970 as 64 bits; L = 8
+boolean                     0 or 1; L = 8
+float32, float64            bits of the float64; -0.0 becomes 0.0, every NaN the same; L = 8
+decimal                     low half, then high half of the 128-bit integer; L = 16
+string, binary              the bytes, eight to a word; L = their number
+null                        part(j) = mix(NOT s(j))
+==========================  =============================================================
+
+The bytes of a key that could not be decoded are hashed as one ``binary`` column with the
+seed XOR `RAW_KEY_SEED`, so that they are spread apart from good keys of the same bytes.
+
+Widening an integer or a float leaves the hash as it is. Equal hashes of different keys are
+expected and resolved by comparing keys. Test vectors: ``docs/format.md``.
+
+Rejected: Python's ``hash`` (differs between processes), library hashes (undocumented, may
+change), and a chained hash (a sum lets long texts be hashed word by word in any order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.model.words import (
+    Text,
+    Words,
+    fixed_words,
+    is_text,
+    keep_low_bytes,
+    text_of,
+    validity,
+)
+
+HASH_VERSION = 1
+HASH_BITS = 64
+HASH_END = 1 << HASH_BITS
+"""The exclusive upper bound of all hashes."""
+
+RAW_KEY_SEED = 0xA5A5A5A5A5A5A5A5
+"""Turns the seed of a table into that of its undecodable keys."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_MASK = HASH_END - 1
+
+_BLOCK_ROWS = 1 << 14
+"""Rows hashed at once: 128 KiB a word column, so that the passes stay in the cache."""
+
+_SHORT_WORDS = 8
+"""Texts up to this many words are hashed column-wise, one pass per word; the rest flat."""
+
+_FLAT_WORDS = 1 << 20
+"""Words of long texts that are expanded at once: 8 MiB, whatever the length of a text."""
+
+
+def mix(words: Words) -> Words:
+    """Return the splitmix64 finaliser of each word."""
+    z = words ^ (words >> np.uint64(30))
+    z *= _M1
+    z ^= z >> np.uint64(27)
+    z *= _M2
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def _mix_one(value: int) -> int:
+    return int(mix(np.array([value & _MASK], dtype=np.uint64))[0])
+
+
+def _word_key(column_key: int, index: int) -> int:
+    return _mix_one(column_key + (index + 1) * _GOLDEN)
+
+
+def hash_keys(columns: Sequence[pa.Array], *, seed: int) -> Words:
+    """Return the 64-bit hash of each composite key.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array, each of length n
+        The key columns in the order of the table's key; types as `words.is_hashable` allows.
+    seed : int
+        The table's seed, 0 <= seed < 2**64.
+
+    Returns
+    -------
+    numpy.ndarray of uint64, shape (n,)
+    """
+    count = len(columns[0])
+    hashes = np.empty(count, dtype=np.uint64)
+    for begin in range(0, count, _BLOCK_ROWS):
+        block = [column.slice(begin, _BLOCK_ROWS) for column in columns]
+        hashes[begin : begin + _BLOCK_ROWS] = _hash_block(block, seed)
+    return hashes
+
+
+def is_injective(types: Sequence[pa.DataType]) -> bool:
+    """Return whether different keys of these types, none of them null, never share a hash.
+
+    So it is for one column of one word: each step of the formula is then a bijection.
+    """
+    return len(types) == 1 and not is_text(types[0]) and not pa.types.is_decimal(types[0])
+
+
+def _hash_block(columns: Sequence[pa.Array], seed: int) -> Words:
+    total = np.zeros(len(columns[0]), dtype=np.uint64)
+    for index, column in enumerate(columns):
+        column_key = _mix_one(seed + (index + 1) * _GOLDEN)
+        parts = _text_part if is_text(column.type) else _fixed_part
+        part = parts(column, column_key)
+        valid = validity(column)
+        if valid is not None:
+            part = np.where(valid, part, np.uint64(_mix_one(~column_key)))
+        total += part
+    return mix(total)
+
+
+def _fixed_part(column: pa.Array, column_key: int) -> Words:
+    words = fixed_words(column)[::-1]
+    length = 8 * len(words)
+    part = np.full(len(column), (column_key + length * _GOLDEN) & _MASK, dtype=np.uint64)
+    for index, word in enumerate(words):
+        part += mix(word ^ np.uint64(_word_key(column_key, index)))
+    return part
+
+
+def _text_part(column: pa.Array, column_key: int) -> Words:
+    text = text_of(column)
+    part = text.lengths.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(column_key)
+    longest = int(text.lengths.max(initial=0))
+    for index in range(min(-(-longest // 8), _SHORT_WORDS)):
+        key = np.uint64(_word_key(column_key, index))
+        left = text.lengths - 8 * index
+        if bool((left > 0).all()):
+            part += mix(keep_low_bytes(text.loads[text.starts + 8 * index], left) ^ key)
+        else:
+            rows = np.flatnonzero(left > 0)
+            words = keep_low_bytes(text.loads[text.starts[rows] + 8 * index], left[rows])
+            part[rows] += mix(words ^ key)
+    if longest > 8 * _SHORT_WORDS:
+        _add_long_words(part, text, column_key)
+    return part
+
+
+def _add_long_words(part: Words, text: Text, column_key: int) -> None:
+    """Add the words beyond the first `_SHORT_WORDS`, many texts or one huge text at a time."""
+    rows = np.flatnonzero(text.lengths > 8 * _SHORT_WORDS)
+    counts = -(-text.lengths[rows] // 8) - _SHORT_WORDS
+    ends = np.cumsum(counts)
+    total = int(ends[-1])
+    for begin in range(0, total, _FLAT_WORDS):
+        flat = np.arange(begin, min(begin + _FLAT_WORDS, total))
+        owner = np.searchsorted(ends, flat, side="right")
+        index = flat - (ends[owner] - counts[owner]) + _SHORT_WORDS
+        row = rows[owner]
+        words = keep_low_bytes(
+            text.loads[text.starts[row] + 8 * index], text.lengths[row] - 8 * index
+        )
+        keys = mix((index + 1).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(column_key))
+        firsts = np.flatnonzero(np.diff(owner, prepend=-1))
+        part[row[firsts]] += np.add.reduceat(mix(words ^ keys), firsts)
+
+
+def even_cuts(count: int, lower: int = 0, upper: int = HASH_END) -> list[tuple[int, int]]:
+    """Cut the hashes ``[lower, upper)`` into ``count`` ranges of nearly equal width."""
+    bounds = [lower + (upper - lower) * index // count for index in range(count + 1)]
+    return list(pairwise(bounds))
+
+
+def row_range(hashes: npt.NDArray[np.uint64], lower: int, upper: int) -> tuple[int, int]:
+    """Return the positions ``[start, stop)`` of sorted hashes in ``[lower, upper)``."""
+    start = int(np.searchsorted(hashes, np.uint64(lower))) if lower > 0 else 0
+    stop = int(np.searchsorted(hashes, np.uint64(upper))) if upper < HASH_END else len(hashes)
+    return start, max(start, stop)

@@ -1,0 +1,534 @@
+"""What a table holds: its columns, its key, its order, and how they may change.
+
+A run stores the user's columns beside some of our own, all named with two underscores:
+
+===========  ========  ==========================================================
+column       type      meaning
+===========  ========  ==========================================================
+``__hash``   uint64    hash of the key (`hashing`); the first sort order
+*columns*              the table's own columns, keys among them
+``__order0`` any       order key, one column per ``sequenceBy`` column, never null
+``__diff``   int8      +1 put, -1 tombstone, +2 error entry (see `is_live`)
+===========  ========  ==========================================================
+
+A table with ``onError=quarantine`` keeps rows that could not be applied as *error entries*
+of the same state, so that a later command of the same identity replaces them. It stores:
+
+=================  ========  ====================================================
+column             type      meaning
+=================  ========  ====================================================
+``__order_known``  bool      before ``__order0``, if there is an order: false for a
+                             row whose order key is null; such a row is before all others
+``__raw_key``      binary    bytes of a key that could not be decoded, else null
+``__raw_value``    binary    error entries: the value as it came, if there was one
+``__reason``       string    error entries: why
+``__epoch``        uint64    error entries of merged runs: when it came; null in an
+                             appended run, whose epoch the log knows
+=================  ========  ====================================================
+
+The changelog adds four columns behind the table's own; their names are the contract of
+Spark and Delta (``_change_type`` and so on).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.model.engines import DEDUPLICATE, Engine, MergeEngine, Rule
+from spark_upsert.model.hashing import HASH_VERSION, is_injective
+from spark_upsert.model.names import find_column
+from spark_upsert.model.words import is_hashable
+
+HASH = "__hash"
+DIFF = "__diff"
+RAW_KEY = "__raw_key"
+RAW_VALUE = "__raw_value"
+REASON = "__reason"
+EPOCH = "__epoch"
+DEAD = "__dead"
+_AT = "__at_"
+_ORDER = "__order"
+ORDER_KNOWN = "__order_known"
+
+PUT, TOMBSTONE, ERROR = 1, -1, 2
+"""The values of `DIFF`."""
+
+_QUARANTINE_FIELDS: tuple[pa.Field, ...] = (
+    pa.field(RAW_KEY, pa.binary()),
+    pa.field(RAW_VALUE, pa.binary()),
+    pa.field(REASON, pa.string()),
+    pa.field(EPOCH, pa.uint64()),
+)
+
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
+COMMIT_TIMESTAMP = "_commit_timestamp"
+CHANGE_DIFF = "_diff"
+
+CHANGELOG_FIELDS: tuple[pa.Field, ...] = (
+    pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+    pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+    pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field(CHANGE_DIFF, pa.int32(), nullable=False),
+)
+
+_RESERVED = frozenset(field.name for field in CHANGELOG_FIELDS)
+
+
+class Scope(Enum):
+    """How far order keys reach."""
+
+    TABLE = "table"
+    """Order keys compare across epochs: a late older command is stale."""
+
+    EPOCH = "epoch"
+    """The later epoch wins; order keys decide inside one epoch."""
+
+    ARRIVAL = "arrival"
+    """There are no order keys; the later epoch wins, then the later row."""
+
+
+class Ties(Enum):
+    """What becomes of two commands of a key with equal order keys and other contents.
+
+    Which of two is the later one is the rule of `state.resolve`.
+    """
+
+    LAST = "last"
+    """The later one wins."""
+
+    FIRST = "first"
+    """The earlier one stays."""
+
+    FAIL = "fail"
+    """The write fails, and nothing is committed."""
+
+    @classmethod
+    def usual(cls, engine: MergeEngine) -> Ties:
+        """Return what a table has that says nothing: with ``first-row`` the earlier one stays."""
+        return cls.FIRST if engine.kind is Engine.FIRST_ROW else cls.LAST
+
+
+class ErrorPolicy(Enum):
+    """What becomes of a row that cannot be applied."""
+
+    FAIL = "fail"
+    """The write fails, and nothing is committed."""
+
+    INLINE = "inline"
+    """A value that cannot be decoded is a row with an error in place of its values."""
+
+    QUARANTINE = "quarantine"
+    """The row is kept apart as an error entry, until a later row of its key clears it."""
+
+
+ERROR_TYPE = pa.struct([pa.field("description", pa.string())])
+"""Type of the error column of `ErrorPolicy.INLINE`; null in rows that are good."""
+
+
+def is_live(diffs: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which entries are rows of the table, by their `DIFF`; the only copy of the rule.
+
+    A tombstone is no row, and neither is an error entry: it retracts the row of its key.
+    """
+    live: npt.NDArray[np.bool_] = diffs.to_numpy() == PUT
+    return live
+
+
+def at_column(name: str) -> str:
+    """Return the name of the column that holds the order key of a column's value."""
+    return f"{_AT}{name}"
+
+
+def storage_type(type_: pa.DataType) -> pa.DataType:
+    """Return the one form in which values of a type are stored.
+
+    Large and view variants become the plain ones, times of any zone become UTC
+    microseconds, dictionaries become their values, and nested fields get Spark's names.
+    """
+    if pa.types.is_dictionary(type_):
+        return storage_type(type_.value_type)
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return pa.string()
+    if (
+        pa.types.is_large_binary(type_)
+        or pa.types.is_binary_view(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    ):
+        return pa.binary()
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp("us", tz=None if type_.tz is None else "UTC")
+    if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
+        return pa.decimal128(type_.precision, type_.scale)
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(f.name, storage_type(f.type)) for f in type_.fields])
+    if pa.types.is_map(type_):
+        return pa.map_(storage_type(type_.key_type), storage_type(type_.item_type))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(pa.field("element", storage_type(type_.value_type)))
+    return type_
+
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+def widens(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether every value of ``source`` is a value of ``target``."""
+    if source == target:
+        return True
+    if source in _INTEGERS and target in _INTEGERS:
+        return bool(source.bit_width <= target.bit_width)
+    if pa.types.is_float32(source) and pa.types.is_float64(target):
+        return True
+    if pa.types.is_decimal128(source) and pa.types.is_decimal128(target):
+        return bool(source.scale == target.scale and source.precision <= target.precision)
+    return False
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The columns, key and order of a table. Immutable; a change makes a new one.
+
+    Parameters
+    ----------
+    columns : pyarrow.Schema
+        The table's own columns in storage types, all nullable.
+    keys : tuple of str
+        Names of the key columns, in the order in which they are hashed.
+    order : tuple of pyarrow.Field
+        The ``sequenceBy`` columns of the *input*; empty for `Scope.ARRIVAL`.
+    scope : Scope
+    hash_seed : int
+        Seed of the key hash, 0 <= seed < 2**64.
+    on_error : ErrorPolicy
+    error_column : str or None
+        With `ErrorPolicy.INLINE`: the one of ``columns`` that holds errors.
+    engine : MergeEngine
+        How the commands of a key are merged.
+    ties : Ties
+        What decides between equal order keys.
+    """
+
+    columns: pa.Schema
+    keys: tuple[str, ...]
+    order: tuple[pa.Field, ...]
+    scope: Scope
+    hash_seed: int
+    on_error: ErrorPolicy = ErrorPolicy.FAIL
+    error_column: str | None = None
+    engine: MergeEngine = DEDUPLICATE
+    ties: Ties = Ties.LAST
+
+    def __post_init__(self) -> None:
+        names = self.columns.names
+        _refuse_reserved(names)
+        folded = [name.lower() for name in names]
+        twice = sorted({name for name in names if folded.count(name.lower()) > 1})
+        if twice:
+            raise SchemaError(
+                f"each column may stand once, whatever its case, found more than one '{twice[0]}'.",
+                hint="rename or drop the others.",
+            )
+        for field in self.columns:
+            if pa.types.is_null(field.type):
+                raise SchemaError(
+                    f"the column '{field.name}' has no type: all that it can hold is null.",
+                    hint="cast it to the type that its values will have, or drop it.",
+                    column=field.name,
+                )
+        if not self.keys:
+            raise OptionError.missing("keys", "the columns that identify a row, comma separated")
+        for key in self.keys:
+            _require_hashable(self.columns.field(find_column(key, names, role="key column")), "key")
+        for field in self.order:
+            _require_hashable(field, "sequenceBy")
+        if (self.scope is Scope.ARRIVAL) != (not self.order):
+            raise ValueError("exactly the arrival scope has no order key")
+        if (self.on_error is ErrorPolicy.INLINE) != (self.error_column is not None):
+            raise ValueError("exactly the inline policy has an error column")
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        self.engine.check(self.columns, self.keys, self.order)
+        name = self.engine.kind.value
+        if self.engine.folds and self.scope is Scope.EPOCH:
+            raise OptionError.invalid("sequenceScope", "epoch", f"'table' with mergeEngine={name}")
+        if self.engine.folds and self.ties is Ties.FAIL:
+            raise OptionError.invalid("ties", "fail", f"'last' or 'first' with mergeEngine={name}")
+        # An error is a value that a later one replaces: nothing to fold, and no first row.
+        if self.on_error is not ErrorPolicy.FAIL and self.engine.kind is not Engine.DEDUPLICATE:
+            raise OptionError.invalid(
+                "onError", self.on_error.value, f"'fail' with mergeEngine={name}"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        columns: pa.Schema,
+        *,
+        keys: Sequence[str],
+        order: Sequence[pa.Field] = (),
+        scope: Scope = Scope.TABLE,
+        hash_seed: int = 0,
+        on_error: ErrorPolicy = ErrorPolicy.FAIL,
+        error_column: str = "error",
+        engine: MergeEngine | None = None,
+        ties: Ties | None = None,
+    ) -> TableSchema:
+        """Build a schema from any Arrow schema: types become storage types, nullable.
+
+        With `ErrorPolicy.INLINE` the table gains the error column.
+        """
+        is_inline = on_error is ErrorPolicy.INLINE
+        if is_inline:
+            columns = _with_error_column(columns, error_column)
+        names = columns.names
+        return cls(
+            columns=stored(columns),
+            keys=tuple(find_column(key, names, role="key column") for key in keys),
+            order=tuple(pa.field(f.name, storage_type(f.type), nullable=False) for f in order),
+            scope=scope if order else Scope.ARRIVAL,
+            hash_seed=hash_seed,
+            on_error=on_error,
+            error_column=error_column if is_inline else None,
+            engine=engine or DEDUPLICATE,
+            ties=ties or Ties.usual(engine or DEDUPLICATE),
+        )
+
+    @property
+    def has_quarantine(self) -> bool:
+        """Whether error entries may stand in the table's runs."""
+        return self.on_error is ErrorPolicy.QUARANTINE
+
+    @cached_property
+    def identity(self) -> tuple[str, ...]:
+        """Names of the stored columns by which two entries are of the same key.
+
+        With a quarantine, a key that could not be decoded is identified by its bytes: then
+        the key columns are null. A null key is one single identity.
+        """
+        return (*self.keys, RAW_KEY) if self.has_quarantine else self.keys
+
+    @property
+    def hash_is_identity(self) -> bool:
+        """Whether entries of one hash are of one key, so that keys need not be compared."""
+        types = [self.columns.field(key).type for key in self.keys]
+        return not self.has_quarantine and is_injective(types)
+
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """Names of the columns that are not keys."""
+        return tuple(name for name in self.columns.names if name not in self.keys)
+
+    @cached_property
+    def order_fields(self) -> tuple[pa.Field, ...]:
+        """The stored order columns; never null."""
+        known = (pa.field(ORDER_KNOWN, pa.bool_(), nullable=False),)
+        fields = tuple(
+            pa.field(f"{_ORDER}{index}", field.type, nullable=False)
+            for index, field in enumerate(self.order)
+        )
+        return known + fields if fields and self.has_quarantine else fields
+
+    @cached_property
+    def order_columns(self) -> tuple[str, ...]:
+        """Names of the stored order columns."""
+        return tuple(field.name for field in self.order_fields)
+
+    @cached_property
+    def run(self) -> pa.Schema:
+        """Schema of an appended run."""
+        return pa.schema(
+            [
+                pa.field(HASH, pa.uint64(), nullable=False),
+                *self.columns,
+                *self.order_fields,
+                pa.field(DIFF, pa.int8(), nullable=False),
+                *(_QUARANTINE_FIELDS if self.has_quarantine else ()),
+                *self._fold_fields(),
+            ]
+        )
+
+    @cached_property
+    def order_type(self) -> pa.DataType:
+        """An order key as one value."""
+        return pa.struct([pa.field(f"{i}", f.type) for i, f in enumerate(self.order)])
+
+    @cached_property
+    def last_columns(self) -> tuple[str, ...]:
+        """Value columns that a fold gives their last value, by an order key each."""
+        if not (self.engine.folds and self.order):
+            return ()
+        return tuple(name for name in self.values if self.engine.rule(name) is Rule.LAST)
+
+    def _fold_fields(self) -> list[pa.Field]:
+        """Return what makes folding associative (`state.fold`)."""
+        fields = [pa.field(at_column(name), self.order_type) for name in self.last_columns]
+        if self.engine.kind is Engine.PARTIAL_UPDATE:
+            fields.append(pa.field(DEAD, self.order_type if self.order else pa.bool_()))
+        return fields
+
+    @cached_property
+    def changelog(self) -> pa.Schema:
+        """Schema of the changelog: the table's columns, then `CHANGELOG_FIELDS`."""
+        return pa.schema([*self.columns, *CHANGELOG_FIELDS])
+
+    def has_rules_of(self, other: TableSchema) -> bool:
+        """Return whether all but the columns and the seed are the same."""
+        names = [f.name for f in fields(self) if f.name not in ("columns", "hash_seed")]
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def select(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the table's columns that the names mean, in the order of the names."""
+        return tuple(find_column(n, self.columns.names, role="column") for n in names)
+
+    def accept(self, incoming: pa.Schema, *, merge: bool) -> TableSchema:
+        """Return the schema under which rows of ``incoming`` columns can be stored.
+
+        Parameters
+        ----------
+        incoming : pyarrow.Schema
+            The columns that the writer wants to store.
+        merge : bool
+            Whether the table may gain columns and widen types (``mergeSchema``).
+
+        Raises
+        ------
+        SchemaError
+            A column is missing, new or of another type, and ``merge`` does not cover it.
+        """
+        incoming = stored(incoming)
+        own = {name.lower(): name for name in self.columns.names}
+        fields = {field.name: field for field in self.columns}
+        given = set()
+        for field in incoming:
+            name = own.get(field.name.lower())
+            if name is None:
+                if not merge:
+                    raise SchemaError(
+                        f"the rows have a column '{field.name}' that the table does not.",
+                        hint="add .option('mergeSchema', 'true') to let the table gain it, "
+                        f"or drop it with .option('exceptColumnList', '{field.name}').",
+                    )
+                fields[field.name] = field
+                continue
+            given.add(name)
+            fields[name] = self._accept_type(fields[name], field, merge=merge)
+        missing = [name for name in self.columns.names if name not in given]
+        for name in missing:
+            if name == self.error_column:
+                continue
+            if name in self.keys or not merge:
+                raise SchemaError.missing_column(name, incoming.names, role="column")
+        evolved = pa.schema(list(fields.values()))
+        return self if evolved == self.columns else replace(self, columns=evolved)
+
+    def _accept_type(self, own: pa.Field, field: pa.Field, *, merge: bool) -> pa.Field:
+        if widens(field.type, own.type):
+            return own
+        if merge and widens(own.type, field.type):
+            return own.with_type(field.type)
+        remedy = (
+            "add .option('mergeSchema', 'true')"
+            if widens(own.type, field.type)
+            else (f"cast the column to {own.type} before writing")
+        )
+        raise SchemaError(
+            f"column '{own.name}' is {own.type} in the table, but {field.type} in the rows.",
+            hint=f"{remedy}.",
+            column=own.name,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in the log; the column list is for human readers."""
+        record: dict[str, Any] = {
+            "columns": {field.name: str(field.type) for field in self.columns},
+            "arrow": _encode(self.columns),
+            "keys": list(self.keys),
+            "order": _encode(pa.schema(self.order)),
+            "scope": self.scope.value,
+            "ties": self.ties.value,
+            "engine": self.engine.to_json(),
+            "hash": {"version": HASH_VERSION, "seed": f"{self.hash_seed:016x}"},
+        }
+        if self.on_error is not ErrorPolicy.FAIL:
+            record["errors"] = {"policy": self.on_error.value}
+        if self.error_column is not None:
+            record["errors"]["column"] = self.error_column
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> TableSchema:
+        """Rebuild a schema from its form in the log."""
+        version = record["hash"]["version"]
+        if version != HASH_VERSION:
+            raise SchemaError(
+                f"the table uses key hash version {version}, this release knows {HASH_VERSION}.",
+                hint="use a newer release of upsertflow.",
+            )
+        errors = record.get("errors", {})
+        return cls(
+            columns=_decode(record["arrow"]),
+            keys=tuple(record["keys"]),
+            order=tuple(_decode(record["order"])),
+            scope=Scope(record["scope"]),
+            ties=Ties(record.get("ties", Ties.LAST.value)),
+            engine=MergeEngine.from_json(record.get("engine")),
+            hash_seed=int(record["hash"]["seed"], 16),
+            on_error=ErrorPolicy(errors.get("policy", ErrorPolicy.FAIL.value)),
+            error_column=errors.get("column"),
+        )
+
+
+def _with_error_column(columns: pa.Schema, name: str) -> pa.Schema:
+    if name.lower() in (own.lower() for own in columns.names):
+        raise SchemaError(
+            f"the rows have a column '{name}' of their own, and errors are to stand in a column "
+            "of that name.",
+            hint="choose another name with the option 'errorColumn'.",
+            column=name,
+        )
+    return columns.append(pa.field(name, ERROR_TYPE))
+
+
+def stored(columns: pa.Schema) -> pa.Schema:
+    """Return a schema in storage types, every column nullable, without metadata."""
+    return pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
+
+
+def _encode(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def _decode(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _refuse_reserved(names: Iterable[str]) -> None:
+    for name in names:
+        if name in _RESERVED or name.startswith("__"):
+            raise SchemaError(
+                f"the column name '{name}' is reserved.",
+                hint="rename it before writing, or drop it with 'exceptColumnList': names that "
+                f"begin with two underscores and {', '.join(sorted(_RESERVED))} are ours.",
+                column=name,
+            )
+
+
+def _require_hashable(field: pa.Field, role: str) -> None:
+    if not is_hashable(field.type):
+        raise SchemaError(
+            f"the {role} column '{field.name}' has type {field.type}, which has no hash and order.",
+            hint="use a column of a number, text, binary, boolean, date, time or decimal type.",
+            column=field.name,
+        )

@@ -1,0 +1,1 @@
+"""The options that users give, read and checked."""

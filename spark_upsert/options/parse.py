@@ -1,0 +1,180 @@
+"""How given options are read: names, texts, and the checks that reads and writes share.
+
+Names are matched without case, ``-`` and ``_``, so that ``starting_version`` is
+``startingVersion``. An unknown name is an error that says the nearest one. Everything is
+parsed at once, on the driver, before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TypeVar
+
+from spark_upsert.durations import EXPECTED, try_parse_ms
+from spark_upsert.errors import OptionError
+from spark_upsert.options.handed_down import missing_path, users_own
+from spark_upsert.options.reference import COLUMN, READ_OPTIONS, STORAGE_PREFIX, WRITE_OPTIONS
+
+
+def fold(name: str) -> str:
+    """Return the form in which option names are compared."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+class Options:
+    """Given options, checked against the known ones."""
+
+    def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
+        by_fold = {fold(name): name for name in known if COLUMN not in name}
+        families = {fold(name.removesuffix(COLUMN)): name for name in known if COLUMN in name}
+        self.storage: dict[str, str] = {}
+        self._columns: dict[str, dict[str, str]] = {name: {} for name in families.values()}
+        self._values: dict[str, str] = {}
+        for name, value in users_own(given).items():
+            if name.lower().startswith(STORAGE_PREFIX):
+                self.storage[name[len(STORAGE_PREFIX) :].lower()] = value
+                continue
+            prefix, dot, column = name.partition(".")
+            family = families.get(fold(prefix + dot))
+            if family is not None and column:
+                self._columns[family][column] = value
+                continue
+            own = by_fold.get(fold(name))
+            if own is None:
+                raise _unknown(name, known)
+            if self._values.get(own, value) != value:
+                raise OptionError(
+                    f"option '{own}' is given twice, as {self._values[own]!r} and {value!r}.",
+                    hint="give it once; case, '-' and '_' do not tell options apart.",
+                )
+            self._values[own] = value
+
+    def text(self, name: str) -> str | None:
+        """Return an option's text, None if absent or empty."""
+        return self._values.get(name, "").strip() or None
+
+    def by_column(self, name: str) -> Mapping[str, str]:
+        """Return what an option of which there is one per column says of each column."""
+        return self._columns[name]
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a truth value."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError.invalid(name, value, "'true' or 'false'")
+        return value.lower() == "true"
+
+    def number(self, name: str, *, least: int = 0) -> int | None:
+        """Return a whole number of at least ``least``."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise OptionError.invalid(name, value, f"a whole number of at least {least}")
+        return number
+
+    def duration_ms(self, name: str) -> int | None:
+        """Return a duration in milliseconds, more than none."""
+        value = self.text(name)
+        if value is None:
+            return None
+        duration = try_parse_ms(value)
+        if not duration:
+            raise OptionError.invalid(name, value, EXPECTED)
+        return duration
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return comma-separated names; one that holds a comma stands in backquotes."""
+        value = self.text(name)
+        return () if value is None else _split_names(name, value)
+
+    def timestamp_ms(self, name: str) -> int | None:
+        """Return a time in milliseconds since 1970."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if value.lstrip("-").isdigit():
+            return int(value)
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            expected = "a time such as '2026-01-31T12:00:00Z', or milliseconds since 1970"
+            raise OptionError.invalid(name, value, expected) from None
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        return int(time.timestamp() * 1000)
+
+    def refuse_together(self, *names: str) -> None:
+        """Raise if more than one of some options is given."""
+        given = [name for name in names if self.text(name) is not None]
+        if len(given) > 1:
+            raise OptionError(
+                f"options '{given[0]}' and '{given[1]}' contradict each other.",
+                hint="give one of them.",
+            )
+
+    def refuse(self, name: str, reason: str, *, hint: str) -> None:
+        """Raise if an option is given where it means nothing."""
+        if self.text(name) is not None:
+            raise OptionError(f"option '{name}' {reason}.", hint=hint, option=name)
+
+    def path(self) -> str:
+        """Return the table's path."""
+        path = self.text("path")
+        if path is None:
+            raise missing_path()
+        # A task may run in another folder than the driver: a relative path is the driver's.
+        return path if ":/" in path else os.path.abspath(path)
+
+
+def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
+    """Return the error of a name that is not ``known``; perhaps the other side knows it."""
+    for side, others in (("writes", WRITE_OPTIONS), ("reads", READ_OPTIONS)):
+        own = next((other for other in others if fold(other) == fold(name)), None)
+        if own is not None:
+            return OptionError(
+                f"option '{own}' belongs to {side} only.", hint="drop it here.", option=name
+            )
+    return OptionError.unknown(name, known)
+
+
+def _split_names(option: str, text: str) -> tuple[str, ...]:
+    names, current, quoted = [], "", False
+    for char in text:
+        if char == "`":
+            quoted = not quoted
+        elif char == "," and not quoted:
+            names.append(current.strip())
+            current = ""
+        else:
+            current += char
+    names.append(current.strip())
+    if quoted or not all(names):
+        raise OptionError.invalid(option, text, "comma-separated column names")
+    return tuple(names)
+
+
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def choice(options: Options, name: str, members: type[_Member]) -> _Member | None:
+    """Return the member that an option names, None if absent."""
+    value = options.text(name)
+    return None if value is None else member(name, value, members)
+
+
+def member(name: str, value: str, members: type[_Member]) -> _Member:
+    """Return the member that a value means; raises `OptionError`."""
+    for member in members:
+        if member.value == value.lower():
+            return member
+    raise OptionError.not_one_of(name, value, [str(member.value) for member in members])

@@ -1,0 +1,189 @@
+"""The checked options of a read, batch or stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_upsert.changelog.modes import Deduplication
+from spark_upsert.errors import OptionError
+from spark_upsert.options.parse import Options, choice, fold
+from spark_upsert.options.reference import READ_OPTIONS
+from spark_upsert.state.retention.leases import require_name
+from spark_upsert.state.retention.policy import LEASE_MS
+
+
+class Metadata(Enum):
+    """What can be read about a table (`spark_upsert.metadata`)."""
+
+    EPOCHS = "epochs"
+    FILES = "files"
+    HISTORY = "history"
+    CONSUMERS = "consumers"
+    QUARANTINE = "quarantine"
+    """Not of the log, but of the runs (`spark_upsert.state.quarantine`); at any version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """The checked options of a read, batch or stream."""
+
+    path: str
+    storage: Mapping[str, str] = field(repr=False)
+    columns: tuple[str, ...]
+    version_as_of: int | None
+    timestamp_as_of_ms: int | None
+    change_feed: bool
+    ignore_deletes: bool
+    starting_version: int | str | None
+    """A number, ``"latest"`` or ``"earliest"``."""
+    starting_timestamp_ms: int | None
+    ending_version: int | None
+    ending_timestamp_ms: int | None
+    starting_inclusive: bool
+    ending_inclusive: bool
+    deduplication: Deduplication
+    compute_updates: bool
+    rows_max: int | None
+    bytes_max: int | None
+    epochs_max: int | None
+    splits: int | None
+    parallelism: int | None
+    fail_on_data_loss: bool
+    consumer: str | None
+    consumer_ttl_ms: int
+    metadata: Metadata | None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
+        """Check the options of a read; raises `OptionError`."""
+        options = Options(given, READ_OPTIONS)
+        for name in ("columns", "readChangeFeed", "startingVersion", "startingTimestamp"):
+            options.refuse_together("metadata", name)
+        options.refuse_together("versionAsOf", "timestampAsOf")
+        options.refuse_together("startingVersion", "startingTimestamp")
+        options.refuse_together("endingVersion", "endingTimestamp")
+        starting = options.text("startingVersion")
+        version: int | str | None
+        if starting is not None and starting.lower() in ("latest", "earliest"):
+            version = starting.lower()
+        else:
+            version = _version(options, "startingVersion", "a version, 'latest' or 'earliest'")
+        return cls(
+            path=options.path(),
+            storage=options.storage,
+            columns=options.names("columns"),
+            version_as_of=_version(options, "versionAsOf", "a version"),
+            timestamp_as_of_ms=options.timestamp_ms("timestampAsOf"),
+            change_feed=options.flag("readChangeFeed"),
+            ignore_deletes=options.flag("ignoreDeletes"),
+            starting_version=version,
+            starting_timestamp_ms=options.timestamp_ms("startingTimestamp"),
+            ending_version=_version(options, "endingVersion", "a version"),
+            ending_timestamp_ms=options.timestamp_ms("endingTimestamp"),
+            starting_inclusive=options.flag("startingBoundInclusive", default=True),
+            ending_inclusive=options.flag("endingBoundInclusive", default=True),
+            deduplication=_deduplication(options),
+            compute_updates=options.flag("computeUpdates", default=True),
+            rows_max=options.number("maxRowsPerTrigger", least=1),
+            bytes_max=options.number("maxBytesPerTrigger", least=1),
+            epochs_max=options.number("maxEpochsPerTrigger", least=1),
+            splits=options.number("splits", least=1),
+            parallelism=options.number("parallelism", least=1),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            consumer=_consumer(options),
+            consumer_ttl_ms=options.duration_ms("consumerTtl") or LEASE_MS,
+            metadata=choice(options, "metadata", Metadata),
+        )
+
+    def require_batch(self) -> None:
+        """Refuse options that only a stream knows."""
+        for name, value in (
+            ("maxRowsPerTrigger", self.rows_max),
+            ("maxBytesPerTrigger", self.bytes_max),
+            ("maxEpochsPerTrigger", self.epochs_max),
+            ("consumerId", self.consumer),
+            ("ignoreDeletes", self.ignore_deletes or None),
+        ):
+            if value is not None:
+                raise OptionError(
+                    f"option '{name}' has no meaning in a batch read.",
+                    hint="use spark.readStream, or drop the option.",
+                )
+        if not self.change_feed:
+            for name, given in (
+                ("startingVersion", self.starting_version),
+                ("startingTimestamp", self.starting_timestamp_ms),
+                ("endingVersion", self.ending_version),
+                ("endingTimestamp", self.ending_timestamp_ms),
+            ):
+                if given is not None:
+                    raise OptionError(
+                        f"option '{name}' needs the change feed.",
+                        hint="add .option('readChangeFeed', 'true'), or use 'versionAsOf' to "
+                        "read the table as it was.",
+                    )
+        elif self.version_as_of is not None or self.timestamp_as_of_ms is not None:
+            raise OptionError(
+                "options 'versionAsOf' and 'timestampAsOf' do not go with 'readChangeFeed'.",
+                hint="use 'startingVersion' and 'endingVersion'.",
+            )
+
+    def require_stream(self) -> None:
+        """Refuse options that only a batch read knows."""
+        for name, value in (
+            ("versionAsOf", self.version_as_of),
+            ("timestampAsOf", self.timestamp_as_of_ms),
+            ("endingVersion", self.ending_version),
+            ("endingTimestamp", self.ending_timestamp_ms),
+            ("metadata", self.metadata),
+        ):
+            if value is not None:
+                raise OptionError(
+                    f"option '{name}' has no meaning in a stream.",
+                    hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
+                )
+        if self.change_feed and self.ignore_deletes:
+            raise OptionError(
+                "options 'readChangeFeed' and 'ignoreDeletes' contradict each other: the change "
+                "feed shows deletes.",
+                hint="drop one of them, or filter with where(\"_change_type != 'delete'\").",
+            )
+        if not self.change_feed and not self.compute_updates:
+            raise OptionError(
+                "option 'computeUpdates' has no meaning in a stream of new values.",
+                hint="add .option('readChangeFeed', 'true'), or drop the option.",
+            )
+
+
+def _deduplication(options: Options) -> Deduplication:
+    value = options.text("deduplicationMode")
+    if value is None:
+        everything = options.flag("emitUnchanged")
+        return Deduplication.NONE if everything else Deduplication.DROP_CARRYOVERS
+    for mode in Deduplication:
+        if fold(mode.value) == fold(value):
+            if options.flag("emitUnchanged") and mode is not Deduplication.NONE:
+                raise OptionError(
+                    f"options 'emitUnchanged' and 'deduplicationMode={value}' contradict "
+                    "each other.",
+                    hint="drop 'emitUnchanged', or use deduplicationMode=none.",
+                )
+            return mode
+    names = "', '".join(mode.value for mode in Deduplication)
+    raise OptionError.invalid("deduplicationMode", value, f"one of '{names}'")
+
+
+def _consumer(options: Options) -> str | None:
+    name = options.text("consumerId")
+    if name is None and options.text("consumerTtl") is not None:
+        raise OptionError.missing("consumerId", "'consumerTtl' says how long its lease lives")
+    return None if name is None else require_name(name)
+
+
+def _version(options: Options, name: str, expected: str) -> int | None:
+    value = options.text(name)
+    if value is not None and not value.isdigit():
+        raise OptionError.invalid(name, value, expected)
+    return None if value is None else int(value)

@@ -1,0 +1,126 @@
+"""The options of reads and writes: their names and what each one means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+STORAGE_PREFIX = "storage."
+
+COLUMN = "<column>"
+"""Stands for a column in the name of an option that there is one of per column."""
+
+WRITE_OPTIONS: Mapping[str, str] = {
+    "path": "Where the table lies: a local path or an object store's URL. Required.",
+    "keys": "Comma-separated columns that identify a row. Required for the first write.",
+    "sequenceBy": "Comma-separated columns that order the commands of a key: the greatest wins. "
+    "With an envelope, dots lead into structs (`source.lsn`, `value.updated_at`). Default: none; "
+    "with `envelope=kafka`, `partition,offset`.",
+    "sequenceBy.<column>": "With `mergeEngine=partial-update`: the column that orders the values "
+    "of this one, of the type of the `sequenceBy` column.",
+    "sequenceScope": "`table`: order keys compare across epochs, a late older row is stale. "
+    "`epoch`: the later epoch wins. Default `table`; with the default order of `envelope=kafka`, "
+    "`epoch`.",
+    "envelope": "What the rows are. `upsert`: plain columns. `debezium`: change events with "
+    "`before`, `after` and `op`. `kafka`: records with bytes in `key` and `value`. Default "
+    "`upsert`.",
+    "keyFormat": "With `envelope=kafka` or `debezium`: how keys are written: `json`, `avro`, `raw` "
+    "(the bytes are the value), or `json-confluent` and `avro-confluent` (behind Confluent's "
+    "header of five bytes).",
+    "keySchema": "What keys hold. For `json`: columns as in `id BIGINT`, a "
+    "type alone for a plain value, or the JSON of a StructType. For `avro`: the writer's schema. "
+    "For `raw`: `BINARY` (the default) or `STRING`, with a name before it or not.",
+    "keySchemaId": "With a Confluent format: the only schema id that keys may have. Default: any.",
+    "valueFormat": "The same as `keyFormat`, for values. With `envelope=debezium` not `raw`, and "
+    "the default of `keyFormat`; without it, the rows are events that are structs already.",
+    "valueSchema": "The same as `keySchema`, for values. With `envelope=debezium`: for `json`, the "
+    "columns of a row, as in `id BIGINT, name STRING`; for `avro`, the writer's schema of the "
+    "whole event.",
+    "valueSchemaId": "The same as `keySchemaId`, for values.",
+    "timeUnit": "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
+    "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 texts.",
+    "timeUnit.<column>": "The same for one column, be it TIMESTAMP or TIMESTAMP_NTZ.",
+    "decimalHandling": "With `envelope=debezium` and JSON without schemas: how DECIMAL columns are "
+    "written, as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
+    "`string` or `double`. Required if there are any.",
+    "onTruncate": "With `envelope=debezium`: what becomes of a truncate (`op` = `t`). `error`: "
+    "`onError` decides. `overwrite`: rows that are not younger go, by an epoch of its own right "
+    "before that of the batch; needs a `sequenceBy` that reaches across epochs. `ignore`: a "
+    "warning in the log; the rows stay. Default `error`.",
+    "onError": "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a "
+    "value that cannot be decoded is a row with an error. `quarantine`: the row is kept apart "
+    "until a later row of its key clears it. Fixed by the first write, but that `fail` may "
+    "become `quarantine`. Default `fail`.",
+    "errorColumn": "With `onError=inline`: the name of the column of errors. Default `error`.",
+    "applyAsDeletes": "Boolean column that marks deletes. Not stored unless `columnList` names it.",
+    "nullsAsDeletes": "Whether a row whose values are all null, keys and order apart, is a delete "
+    "and not a row of nulls. Default `false`.",
+    "columnList": "Comma-separated columns to store. Default: all but `applyAsDeletes`.",
+    "exceptColumnList": "Comma-separated columns not to store.",
+    "mergeSchema": "Whether the table may gain columns and widen types. Default `false`.",
+    "mergeEngine": "What several rows of a key become: `deduplicate` (the greatest order wins), "
+    "`first-row`, `partial-update` or `aggregation`. Fixed by the first write. "
+    "Default `deduplicate`.",
+    "aggregate.<column>": "With `mergeEngine=aggregation`: `sum`, `max`, `min`, `last_non_null` or "
+    "`collect`. Default `last_non_null`.",
+    "tombstoneRetention": "How long deletes are remembered against late older rows, for example "
+    "`7 days`, `1000 epochs` or `forever`. A property of the table. Default `7 days`; with "
+    "`mergeEngine=partial-update` and `sequenceBy` it is always `forever`.",
+    "ties": "What becomes of two rows of a key with equal order keys and other values. `last`: the "
+    "later one wins (the later row of a task, the later epoch; between tasks of one epoch, where "
+    "nothing is later, the greater values). `first`: the earlier one stays. `fail`: the write "
+    "fails. They are counted as `tied` and warned of. Default `last`; with "
+    "`mergeEngine=first-row`, `first`.",
+    "lateRows": "What becomes of a row whose key the table does not know and that is so old that "
+    "its delete may be forgotten (`tombstoneRetention`). `reject`: it is left out, counted and "
+    "warned of. `apply`: it is a row, as in a backfill. `fail`: the write fails. Default: `fail` "
+    "for a batch write, `reject` for a stream and with `onTruncate=overwrite`.",
+    "allowUnordered": "Without `sequenceBy`: accept different values of one key from several "
+    "tasks of one epoch, whichever wins. Default `false`.",
+    "allowMissingBatches": "Streams: go on although the table lacks earlier batches of the query, "
+    "for example with a checkpoint that wrote to another table before. Default `false`.",
+    "txnAppId": "With `txnVersion`: makes a batch write idempotent under this name.",
+    "txnVersion": "A number that grows with each batch write of `txnAppId`.",
+    "checkpointLocation": "Spark's own: where a streaming query keeps its progress.",
+}
+
+READ_OPTIONS: Mapping[str, str] = {
+    "path": "Where the table lies. Required.",
+    "columns": "Comma-separated columns to read; `_change_type` and its like always come along. "
+    "Default: all.",
+    "versionAsOf": "Batch: read the table as of this version.",
+    "timestampAsOf": "Batch: read the table as of this time (ISO 8601, UTC if it names no zone, "
+    "or ms since 1970).",
+    "readChangeFeed": "Read changes, old values and deletes included, with the columns "
+    "`_change_type`, `_commit_version`, `_commit_timestamp` and `_diff`. Without it a batch reads "
+    "the rows, and a stream their new values. Default `false`.",
+    "ignoreDeletes": "Stream of new values: leave deletes out. What is made of such a stream keeps "
+    "rows that the table has no more. Without it the query stops at a delete. Default `false`.",
+    "startingVersion": "First version whose changes are read: a number, `earliest` or `latest` "
+    "(only what comes). A stream without it begins with the whole table as inserts.",
+    "startingTimestamp": "The same by time: the first version committed at or after it.",
+    "endingVersion": "Batch change feed: the last version, inclusive. Default: the newest.",
+    "endingTimestamp": "Batch change feed: the last version committed at or before this time.",
+    "startingBoundInclusive": "Whether the starting version itself is read. Default `true`.",
+    "endingBoundInclusive": "Whether the ending version itself is read. Default `true`.",
+    "deduplicationMode": "`none`: every change. `dropCarryovers`: no update that leaves all values "
+    "as they were. `netChanges`: at most one change per key over the epochs of one read or "
+    "micro-batch. Default `dropCarryovers`.",
+    "emitUnchanged": "`true` is short for `deduplicationMode=none`. Default `false`.",
+    "computeUpdates": "With `readChangeFeed`: whether a changed row is shown as an update pair; "
+    "otherwise as a delete and an insert. Default `true`.",
+    "maxRowsPerTrigger": "Stream: soft bound of change rows per micro-batch; an epoch is never "
+    "cut.",
+    "maxBytesPerTrigger": "Stream: soft bound of bytes read per micro-batch.",
+    "maxEpochsPerTrigger": "Stream: bound of epochs per micro-batch.",
+    "splits": "Number of read tasks. Default: by the amount of data, at most the parallelism.",
+    "parallelism": "Tasks that the cluster runs at once; `register(spark)` fills it in. "
+    "Default: the processors of the driver.",
+    "failOnDataLoss": "Whether changes that are expired stop a read. `false`: it goes on behind "
+    "them with a warning in the log, and sums over the changes are wrong from there on. Default "
+    "`true`.",
+    "consumerId": "Stream: the name of a lease, one per query, that keeps what the query still has "
+    "to read from being expired. Without it, only the ages given to `upsertflow expire` do.",
+    "consumerTtl": "Stream: how long the lease outlasts a query that stopped. Default `7 days`.",
+    "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history` or "
+    "`consumers`; or the rows that could not be applied (`onError=quarantine`): `quarantine`.",
+}

@@ -1,0 +1,194 @@
+"""The checked options of a write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_upsert.errors import OptionError
+from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
+from spark_upsert.options.parse import Options, choice, member
+from spark_upsert.options.reference import WRITE_OPTIONS
+from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.state.properties import checked
+from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
+from spark_upsert.state.tombstones import LateRows
+
+
+class Truncates(Enum):
+    """What becomes of an event that empties the table."""
+
+    ERROR = "error"
+    OVERWRITE = "overwrite"
+    """Rows that are not younger than it go (`upsert.truncate`)."""
+    IGNORE = "ignore"
+
+
+class EnvelopeKind(Enum):
+    """What the rows of a write are."""
+
+    UPSERT = "upsert"
+    DEBEZIUM = "debezium"
+    KAFKA = "kafka"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvelopeOptions:
+    """The envelope, and what only one of them knows."""
+
+    kind: EnvelopeKind
+    payloads: Mapping[str, str | None]
+    """``keyFormat``, ``keySchema``, ``valueFormat`` and ``valueSchema``."""
+    schema_ids: Mapping[str, int | None]
+    """By ``key`` and ``value``."""
+    nulls_as_deletes: bool
+    unsaid: Unsaid
+    """What messages of Debezium without a schema leave open."""
+    truncates: Truncates
+
+    @classmethod
+    def parse(cls, options: Options) -> EnvelopeOptions:
+        """Check the options of the envelope."""
+        kind = choice(options, "envelope", EnvelopeKind) or EnvelopeKind.UPSERT
+        sides = ("key", "value")
+        names = [f"{side}{what}" for side in sides for what in ("Format", "Schema", "SchemaId")]
+        if kind is EnvelopeKind.UPSERT:
+            for name in names:
+                options.refuse(
+                    name,
+                    f"has no meaning with the envelope '{kind.value}'",
+                    hint="add .option('envelope', 'kafka') for records of Kafka, or 'debezium' for "
+                    "change events in them; or drop it.",
+                )
+        if kind is EnvelopeKind.DEBEZIUM and options.text("valueFormat") is None:
+            for name in (*names, "timeUnit", "decimalHandling"):
+                options.refuse(
+                    name,
+                    "says how Kafka's records are written, and 'valueFormat' is missing",
+                    hint="add 'valueFormat' and 'valueSchema' to read the columns 'key' and "
+                    "'value' of Kafka's records; drop it where the events are structs already.",
+                )
+        if kind is not EnvelopeKind.DEBEZIUM:
+            for name in ("timeUnit", "decimalHandling", "onTruncate"):
+                options.refuse(
+                    name,
+                    f"has no meaning with the envelope '{kind.value}'",
+                    hint="add .option('envelope', 'debezium') for change events, or drop it.",
+                )
+        if kind is not EnvelopeKind.UPSERT:
+            for name in ("applyAsDeletes", "nullsAsDeletes"):
+                options.refuse(
+                    name,
+                    f"has no meaning with the envelope '{kind.value}', which marks deletes itself",
+                    hint="drop it.",
+                )
+        return cls(
+            kind=kind,
+            payloads={name: options.text(name) for name in names if not name.endswith("Id")},
+            schema_ids={side: options.number(f"{side}SchemaId") for side in sides},
+            nulls_as_deletes=options.flag("nullsAsDeletes"),
+            unsaid=_unsaid(options),
+            truncates=choice(options, "onTruncate", Truncates) or Truncates.ERROR,
+        )
+
+
+def _unsaid(options: Options) -> Unsaid:
+    units = options.by_column("timeUnit.<column>")
+    return Unsaid(
+        unit=choice(options, "timeUnit", TimeUnit),
+        units={name.lower(): member("timeUnit", text, TimeUnit) for name, text in units.items()},
+        decimals=choice(options, "decimalHandling", DecimalForm),
+    )
+
+
+def _on_error(options: Options) -> ErrorPolicy | None:
+    policy = choice(options, "onError", ErrorPolicy)
+    if policy not in (None, ErrorPolicy.INLINE):
+        options.refuse(
+            "errorColumn",
+            f"has no meaning with onError={options.text('onError')}",
+            hint="use onError=inline, or drop it.",
+        )
+    return policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """The checked options of a write."""
+
+    path: str
+    storage: Mapping[str, str] = field(repr=False)
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    scope: Scope | None
+    deletes: str | None
+    columns: tuple[str, ...]
+    except_columns: tuple[str, ...]
+    merge_schema: bool
+    allow_unordered: bool
+    allow_missing_batches: bool
+    envelope: EnvelopeOptions
+    on_error: ErrorPolicy | None
+    """None if the write does not say."""
+    error_column: str | None
+    ties: Ties | None
+    """None if the write does not say."""
+    late_rows: LateRows | None
+    """None if the write does not say."""
+    engine: MergeEngine | None
+    """None if the write does not say; its column names are as the user wrote them."""
+    properties: Mapping[str, str]
+    """Properties of the table that this write sets."""
+    app_id: str | None
+    app_version: int | None
+    checkpoint: str | None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
+        """Check the options of a write; raises `OptionError`."""
+        options = Options(given, WRITE_OPTIONS)
+        options.refuse_together("columnList", "exceptColumnList")
+        scope = options.text("sequenceScope")
+        if scope is not None and scope.lower() not in ("table", "epoch"):
+            raise OptionError.invalid("sequenceScope", scope, "'table' or 'epoch'")
+        app_id, app_version = options.text("txnAppId"), options.number("txnVersion")
+        if (app_id is None) != (app_version is None):
+            missing = "txnAppId" if app_id is None else "txnVersion"
+            raise OptionError.missing(missing, "'txnAppId' and 'txnVersion' go together")
+        return cls(
+            path=options.path(),
+            storage=options.storage,
+            keys=options.names("keys"),
+            sequence_by=options.names("sequenceBy"),
+            scope=Scope(scope.lower()) if scope else None,
+            deletes=options.text("applyAsDeletes"),
+            columns=options.names("columnList"),
+            except_columns=options.names("exceptColumnList"),
+            merge_schema=options.flag("mergeSchema"),
+            allow_unordered=options.flag("allowUnordered"),
+            allow_missing_batches=options.flag("allowMissingBatches"),
+            envelope=EnvelopeOptions.parse(options),
+            on_error=_on_error(options),
+            error_column=options.text("errorColumn"),
+            ties=choice(options, "ties", Ties),
+            late_rows=choice(options, "lateRows", LateRows),
+            engine=_engine(options),
+            properties=_properties(options),
+            app_id=app_id,
+            app_version=app_version,
+            checkpoint=options.text("checkpointLocation"),
+        )
+
+
+def _engine(options: Options) -> MergeEngine | None:
+    rules = options.by_column("aggregate.<column>")
+    order = options.by_column("sequenceBy.<column>")
+    name = options.text("mergeEngine")
+    return None if not (name or rules or order) else MergeEngine.parse(name, rules, order)
+
+
+def _properties(options: Options) -> dict[str, str]:
+    retention = options.text(TOMBSTONE_RETENTION)
+    return checked({} if retention is None else {TOMBSTONE_RETENTION: retention})

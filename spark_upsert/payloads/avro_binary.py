@@ -1,0 +1,262 @@
+"""Avro's binary form, value by value, with every bound checked before it is believed.
+
+A reader takes the bytes and the place where its value begins, and returns the value and the
+place behind it. What no writer writes is refused: an index that is not there, a truth value
+other than 0 and 1, a number with needless bytes, a block of another size than it says. So no
+two payloads of one reader mean the same by accident, and nothing is as large as a payload says
+it is, only as large as it is.
+
+Source: Apache Avro's specification 1.12, "Binary Encoding".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.payloads.decimals import decimal_from
+from spark_upsert.payloads.decoder import Undecodable
+from spark_upsert.payloads.times import require_day, require_time
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the values of one schema."""
+
+    read: Read
+    bytes_min: int
+    """What the shortest value takes: how many a block can hold at most."""
+
+
+def read_whole(reader: Reader, payload: bytes) -> Any:
+    """Return the value that is the whole payload.
+
+    Raises
+    ------
+    Undecodable
+        The payload is no value of the schema, or longer.
+    """
+    try:
+        value, end = reader.read(payload, 0)
+    except (IndexError, struct.error) as error:
+        raise Undecodable("it ends too early") from error
+    if end != len(payload):
+        raise Undecodable(f"{len(payload) - end} bytes too many")
+    return value
+
+
+def _read_long(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    number, shift, start = byte & 0x7F, 7, at
+    while byte >= 0x80:
+        at += 1
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if at - start == _LONG_BYTES:
+            raise Undecodable("a number of more than 64 bits")
+    if not byte or number >> 64:
+        raise Undecodable("a number of more bytes than it takes")
+    return (number >> 1) ^ -(number & 1), at + 1
+
+
+_LONG_BYTES = 10
+_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
+
+
+def _read_int(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _read_long(data, at)
+    if not _INT_MIN <= number <= _INT_MAX:
+        raise Undecodable(f"{number} is no int")
+    return number, at
+
+
+def _read_boolean(data: bytes, at: int) -> tuple[bool, int]:
+    if data[at] > 1:
+        raise Undecodable(f"{data[at]} is no boolean")
+    return data[at] == 1, at + 1
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    length = data[at]
+    if length < 0x80 and not length & 1:
+        length, at = length >> 1, at + 1
+    else:
+        length, at = _read_long(data, at)
+    end = at + length
+    if length < 0:
+        raise Undecodable(f"a length of {length}")
+    if end > len(data):
+        raise IndexError
+    return data[at:end], end
+
+
+def _read_string(data: bytes, at: int) -> tuple[str, int]:
+    found, end = _read_bytes(data, at)
+    try:
+        return str(found, "utf-8"), end
+    except UnicodeDecodeError as error:
+        raise Undecodable("a string is not UTF-8") from error
+
+
+def _read_float(data: bytes, at: int) -> tuple[float, int]:
+    return _FLOAT.unpack_from(data, at)[0], at + _FLOAT.size
+
+
+def _read_double(data: bytes, at: int) -> tuple[float, int]:
+    return _DOUBLE.unpack_from(data, at)[0], at + _DOUBLE.size
+
+
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
+
+PRIMITIVES: Mapping[str, Reader] = {
+    "null": Reader(lambda _, at: (None, at), 0),
+    "boolean": Reader(_read_boolean, 1),
+    "int": Reader(_read_int, 1),
+    "long": Reader(_read_long, 1),
+    "float": Reader(_read_float, 4),
+    "double": Reader(_read_double, 8),
+    "bytes": Reader(_read_bytes, 1),
+    "string": Reader(_read_string, 1),
+}
+
+
+def fixed(length: int) -> Reader:
+    """Return the reader of a fixed number of bytes."""
+
+    def read(data: bytes, at: int) -> tuple[bytes, int]:
+        if length > len(data) - at:
+            raise IndexError
+        return data[at : at + length], at + length
+
+    return Reader(read, length)
+
+
+def enum(symbols: Sequence[str]) -> Reader:
+    """Return the reader of symbols."""
+
+    def read(data: bytes, at: int) -> tuple[str, int]:
+        index, at = _read_long(data, at)
+        if not 0 <= index < len(symbols):
+            raise Undecodable(f"there is no symbol {index} of {len(symbols)}")
+        return symbols[index], at
+
+    return Reader(read, 1)
+
+
+def union(branches: Sequence[Reader]) -> Reader:
+    """Return the reader of a value of one of several schemas."""
+    reads = [branch.read for branch in branches]
+    count = len(reads)
+    # Most indices take a byte, for which a call would take longer than all else.
+    short = {2 * index: read for index, read in enumerate(reads[:64])}
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        found = short.get(data[at])
+        if found is not None:
+            return found(data, at + 1)
+        index, at = _read_long(data, at)
+        if not 0 <= index < count:
+            raise Undecodable(f"there is no branch {index} of {count}")
+        return reads[index](data, at)
+
+    return Reader(read, 1 + min((branch.bytes_min for branch in branches), default=0))
+
+
+def record(fields: Mapping[str, Reader]) -> Reader:
+    """Return the reader of a record, as a dict."""
+    reads = [(name, reader.read) for name, reader in fields.items()]
+
+    def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+        found = {}
+        for name, read_field in reads:
+            found[name], at = read_field(data, at)
+        return found, at
+
+    return Reader(read, sum(reader.bytes_min for reader in fields.values()))
+
+
+def array(item: Reader) -> Reader:
+    """Return the reader of an array, as a list."""
+    return _blocks(item)
+
+
+def mapping(value: Reader) -> Reader:
+    """Return the reader of a map, as a list of pairs; a key that is there twice is refused."""
+    read_value = value.read
+
+    def read_pair(data: bytes, at: int) -> tuple[tuple[str, Any], int]:
+        key, at = _read_string(data, at)
+        found, at = read_value(data, at)
+        return (key, found), at
+
+    pairs = _blocks(Reader(read_pair, 1 + value.bytes_min))
+
+    def read(data: bytes, at: int) -> tuple[list[tuple[str, Any]], int]:
+        found, at = pairs.read(data, at)
+        if len({key for key, _ in found}) < len(found):
+            raise Undecodable("a map has a key twice")
+        return found, at
+
+    return Reader(read, 1)
+
+
+def _blocks(item: Reader) -> Reader:
+    """Return the reader of items in blocks, each with its count, and perhaps its size."""
+    read_item, bytes_min = item.read, item.bytes_min
+    if not bytes_min:
+        raise ValueError("items that take no bytes are as many as a payload likes to say")
+
+    def read(data: bytes, at: int) -> tuple[list[Any], int]:
+        found: list[Any] = []
+        while True:
+            count, at = _read_long(data, at)
+            if not count:
+                return found, at
+            end = None
+            if count < 0:
+                size, at = _read_long(data, at)
+                count, end = -count, at + size
+            if count * bytes_min > len(data) - at:
+                raise IndexError
+            for _ in range(count):
+                value, at = read_item(data, at)
+                found.append(value)
+            if end is not None and at != end:
+                raise Undecodable("a block is not as long as it says")
+
+    return Reader(read, 1)
+
+
+def converted(reader: Reader, convert: Callable[[Any], Any]) -> Reader:
+    """Return a reader of what is made of another one's values."""
+    read_plain = reader.read
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        found, at = read_plain(data, at)
+        return convert(found), at
+
+    return Reader(read, reader.bytes_min)
+
+
+def decimal(plain: Reader, type_: pa.Decimal128Type) -> Reader:
+    """Return the reader of decimals in two's complement."""
+    return converted(plain, lambda found: decimal_from(int.from_bytes(found, signed=True), type_))
+
+
+def days(plain: Reader) -> Reader:
+    """Return the reader of dates, as days since 1970."""
+    return converted(plain, require_day)
+
+
+def micros(plain: Reader, per_unit: int) -> Reader:
+    """Return the reader of times in a unit, as microseconds since 1970."""
+    return converted(plain, lambda found: require_time(found * per_unit))

@@ -1,0 +1,538 @@
+"""Kafka Connect's logical types, and Debezium's, in the types that a table has.
+
+Connect writes a date, a time or a decimal as a plainer type, and names what it means in the
+message's schema (`Said`). A `Wire` is the plainer type, to be read first, and the way from there
+to the declared one. What decides it:
+
+1. The message's schema, if it has one: Debezium wrote it for just this message.
+2. Otherwise the declared type, and for numbers in a TIMESTAMP and texts in a DECIMAL an option
+   (`Unsaid`): these could mean several things, so that without it they are errors.
+
+=====================  ===============================================================
+declared               read from
+=====================  ===============================================================
+DATE                   days since 1970, or ISO 8601 text where the schema says text
+TIMESTAMP, ..._NTZ     a number in the unit of the schema's name or of the option;
+                       otherwise ISO 8601 text
+DECIMAL                Base64 of the unscaled number, text, or a number
+BINARY                 Base64
+STRUCT, ARRAY          their parts likewise
+all others             as they are, also where the schema gives a number a meaning
+=====================  ===============================================================
+
+A value that the declared type cannot hold exactly is bad, never rounded.
+
+Source: Kafka Connect's ``JsonConverter`` and ``org.apache.kafka.connect.data``; Debezium's
+documentation of data types, ``time.precision.mode`` and ``decimal.handling.mode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.payloads.base64 import decode_base64
+
+Mask = npt.NDArray[np.bool_]
+
+Faults = list[tuple[str, Mask]]
+"""Why some values cannot be converted, and which."""
+
+
+class Unreadable(Exception):
+    """The message's schema says what the declared type cannot hold."""
+
+
+class TimeUnit(Enum):
+    """The unit of a timestamp that is a number."""
+
+    MILLIS = "millis"
+    MICROS = "micros"
+    NANOS = "nanos"
+
+
+class DecimalForm(Enum):
+    """Debezium's ``decimal.handling.mode``."""
+
+    PRECISE = "precise"
+    STRING = "string"
+    DOUBLE = "double"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsaid:
+    """What messages without a schema leave open."""
+
+    unit: TimeUnit | None = None
+    """The unit of numbers in TIMESTAMP_NTZ columns."""
+    units: Mapping[str, TimeUnit] = field(default_factory=dict)
+    """The unit of one column by its name in lower case, be it TIMESTAMP or TIMESTAMP_NTZ."""
+    decimals: DecimalForm | None = None
+
+    def of(self, column: str, type_: pa.DataType) -> TimeUnit | None:
+        """Return the unit of numbers in a column, None if they are texts."""
+        # A zoned timestamp is always a text, as Debezium writes it.
+        has_zone = pa.types.is_timestamp(type_) and type_.tz is not None
+        return self.units.get(column.lower(), None if has_zone else self.unit)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a message's schema says of one value."""
+
+    type: str
+    """``int64``, ``bytes``, ``struct``, ..."""
+    name: str | None = None
+    """The logical type, such as ``io.debezium.time.MicroTimestamp``."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Said] = field(default_factory=dict)
+    """Of a struct."""
+    items: Said | None = None
+    """Of an array."""
+
+    @classmethod
+    def parse(cls, record: Any) -> Said:
+        """Read a schema as Connect writes it in JSON.
+
+        Raises
+        ------
+        Unreadable
+            It is not one.
+        """
+        try:
+            fields = {str(part["field"]): cls.parse(part) for part in record.get("fields") or ()}
+            items, name = record.get("items"), record.get("name")
+            return cls(
+                type=str(record["type"]),
+                name=None if name is None else str(name),
+                parameters={str(k): str(v) for k, v in (record.get("parameters") or {}).items()},
+                fields=fields,
+                items=None if items is None else cls.parse(items),
+            )
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Unreadable("the message's schema is not one of Kafka Connect") from error
+
+    def __str__(self) -> str:
+        return self.name or self.type
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A type as it is written, and the way to the declared one."""
+
+    type: pa.DataType
+    convert: Callable[[pa.Array], tuple[pa.Array, Faults]]
+
+
+_Convert = Callable[[pa.Array], tuple[pa.Array, Mask]]
+"""Returns values of the declared type, null where they are bad; and where they are."""
+
+_Leaf = tuple[pa.DataType, _Convert | None]
+"""The type of a plain value on the wire, and what makes the declared one of it."""
+
+_WireOf = Callable[[pa.Field, Said | None], Wire]
+
+_TIME_UNITS = {
+    "io.debezium.time.Timestamp": TimeUnit.MILLIS,
+    "io.debezium.time.MicroTimestamp": TimeUnit.MICROS,
+    "io.debezium.time.NanoTimestamp": TimeUnit.NANOS,
+    "org.apache.kafka.connect.data.Timestamp": TimeUnit.MILLIS,
+}
+_ZONED = "io.debezium.time.ZonedTimestamp"
+_DATES = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+_DECIMAL_FORMS = {
+    "string": DecimalForm.STRING,
+    **dict.fromkeys(("float", "double", "int8", "int16", "int32", "int64"), DecimalForm.DOUBLE),
+}
+_TEXT, _BYTES = "string", "bytes"
+
+
+def wire_of(
+    column: str, declared: pa.DataType, said: Said | None, unsaid: Unsaid, *, where: str
+) -> Wire:
+    """Return how values of a declared type are written.
+
+    Parameters
+    ----------
+    column : str
+        The column of the row that the values belong to.
+    declared : pyarrow.DataType
+    said : Said or None
+        What the message's schema says, if it has one.
+    unsaid : Unsaid
+    where : str
+        The way to the value, for errors.
+
+    Raises
+    ------
+    Unreadable
+        The schema says something that cannot be of the declared type.
+    """
+    if pa.types.is_struct(declared):
+
+        def inside(part: pa.Field, said: Said | None) -> Wire:
+            return wire_of(column, part.type, said, unsaid, where=f"{where}.{part.name}")
+
+        return _struct(declared, said, inside)
+    if pa.types.is_list(declared):
+        items = said.items if said is not None and said.type == "array" else None
+        return _list(wire_of(column, declared.value_type, items, unsaid, where=where), declared)
+    leaf: _Leaf | None
+    if pa.types.is_timestamp(declared):
+        leaf = _timestamp(declared, said, unsaid.of(column, declared))
+    elif pa.types.is_date32(declared):
+        leaf = _date(said)
+    elif pa.types.is_decimal(declared):
+        leaf = _decimal(declared, said, unsaid.decimals)
+    elif pa.types.is_binary(declared):
+        is_bytes = said is None or (said.type == _BYTES and said.name != _DECIMAL)
+        leaf = (pa.string(), decode_base64) if is_bytes else None
+    else:
+        # A text of a decimal in Base64 is of no use to anybody.
+        is_other = said is not None and said.name in (_DECIMAL, _VARIABLE_DECIMAL)
+        leaf = None if is_other else (declared, None)
+    if leaf is None and said is None:
+        raise Unreadable(
+            f"'{where}' is declared {declared}, and messages without a schema do not say how it is "
+            "written; the option 'decimalHandling' does"
+        )
+    if leaf is None:
+        raise Unreadable(f"'{where}' is declared {declared}, and the message's schema says {said}")
+    reason = f"'{where}' is declared {declared}, and holds what is not of this type or range"
+    return _leaf_wire(*leaf, reason)
+
+
+def _leaf_wire(type_: pa.DataType, convert: _Convert | None, reason: str) -> Wire:
+    def with_reason(array: pa.Array) -> tuple[pa.Array, Faults]:
+        if convert is None:
+            return array, []
+        found, bad = convert(array)
+        return found, [(reason, bad)] if bad.any() else []
+
+    return Wire(type_, with_reason)
+
+
+def object_wire(
+    fields: pa.Schema, said: Said | None, unsaid: Unsaid, *, images: Collection[str] = ()
+) -> Wire:
+    """Return how an object is written.
+
+    Parameters
+    ----------
+    fields : pyarrow.Schema
+        The declared members.
+    said : Said or None
+    unsaid : Unsaid
+    images : collection of str
+        The members that are rows themselves: their members are columns.
+
+    Raises
+    ------
+    Unreadable
+        The schema says something that cannot be of the declared types.
+    """
+
+    def member(part: pa.Field, said: Said | None) -> Wire:
+        if part.name in images:
+            return _struct(part.type, said, lambda own, s: column(own, s, f"{part.name}."))
+        return column(part, said)
+
+    def column(part: pa.Field, said: Said | None, above: str = "") -> Wire:
+        return wire_of(part.name, part.type, said, unsaid, where=f"{above}{part.name}")
+
+    if said is not None and said.type != "struct":
+        raise Unreadable(f"expected the schema of an object, found that of {said}")
+    return _struct(pa.struct(list(fields)), said, member)
+
+
+def natural_wire(
+    written: pa.DataType, said: Said | None, *, keep: Collection[str] | None = None, where: str = ""
+) -> tuple[pa.DataType, Wire]:
+    """Return the type that values of a written type mean, and the way there.
+
+    Parameters
+    ----------
+    written : pyarrow.DataType
+    said : Said or None
+        What the schema says of it.
+    keep : collection of str, optional
+        The names of fields to keep, nested ones with dots; those above and below come along.
+    where : str
+        The way to the value.
+    """
+    if pa.types.is_struct(written):
+        parts: dict[str, tuple[pa.DataType, Wire]] = {}
+        for part in written.fields:
+            name = f"{where}.{part.name}" if where else part.name
+            if keep is None or any(f"{k}.".startswith(f"{name}.") for k in keep):
+                inside = None if keep is None or name in keep else keep
+                of_part = None if said is None else said.fields.get(part.name)
+                parts[part.name] = natural_wire(part.type, of_part, keep=inside, where=name)
+        type_ = pa.struct([pa.field(name, type_) for name, (type_, _) in parts.items()])
+        return type_, _struct(type_, None, lambda part, _: parts[part.name][1])
+    if pa.types.is_list(written):
+        of_items = None if said is None else said.items
+        type_, item = natural_wire(written.value_type, of_items, where=where)
+        type_ = pa.list_(pa.field("element", type_))
+        return type_, _list(item, type_)
+    name = "" if said is None else said.name or ""
+    leaf: _Leaf = (written, None)
+    type_ = written
+    if name in _TIME_UNITS:
+        type_, unit = pa.timestamp("us"), _TIME_UNITS[name]
+        # Avro has a timestamp of its own for Connect's: in UTC.
+        as_number = written if pa.types.is_int64(written) else pa.int64()
+        unit = unit if pa.types.is_int64(written) else TimeUnit.MICROS
+        leaf = written, lambda array: _times(array.cast(as_number), unit, type_)
+    elif name in _DATES and pa.types.is_int32(written):
+        type_ = pa.date32()
+        leaf = written, _days
+    elif name == _ZONED and pa.types.is_string(written):
+        type_ = pa.timestamp("us", tz="UTC")
+        leaf = written, _zoned
+    return type_, _leaf_wire(*leaf, f"'{where}' holds what is beyond the range of {type_}")
+
+
+def _timestamp(declared: pa.DataType, said: Said | None, unit: TimeUnit | None) -> _Leaf | None:
+    if said is not None:
+        unit = _TIME_UNITS.get(said.name or "", unit if said.name is None else None)
+        if said.type == _TEXT:
+            return declared, None
+        if unit is None:
+            return None
+    if unit is None:
+        return declared, None
+    return pa.int64(), lambda array: _times(array, unit, declared)
+
+
+def _date(said: Said | None) -> _Leaf | None:
+    if said is not None and said.type == _TEXT:
+        return pa.date32(), None
+    if said is not None and said.name not in _DATES:
+        return None
+    return pa.int32(), _days
+
+
+def _decimal(declared: pa.DataType, said: Said | None, form: DecimalForm | None) -> _Leaf | None:
+    if said is not None and said.name == _VARIABLE_DECIMAL:
+        type_ = pa.struct({"scale": pa.int32(), "value": pa.string()})
+        return type_, lambda array: _variable_decimals(array, declared)
+    scale = declared.scale
+    if said is not None and said.name == _DECIMAL:
+        form, scale = DecimalForm.PRECISE, _int(said.parameters.get("scale", ""))
+    elif said is not None:
+        form = _DECIMAL_FORMS.get(said.type)
+    match form:
+        case DecimalForm.PRECISE if 0 <= scale <= declared.scale:
+            return pa.string(), lambda array: _base64_decimals(array, scale, declared)
+        case DecimalForm.STRING:
+            return pa.string(), lambda array: _text_decimals(array, declared)
+        case DecimalForm.DOUBLE:
+            return declared, None
+    return None
+
+
+def _int(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
+
+
+def _struct(declared: pa.DataType, said: Said | None, wire: _WireOf) -> Wire:
+    """Return the wire of a struct; a field that the schema does not have is null."""
+    known = said.fields if said is not None and said.type == "struct" else None
+    wires = []
+    for part in declared.fields:
+        if known is not None and part.name not in known:
+            wires.append(_missing(part))
+        else:
+            wires.append(wire(part, None if known is None else known[part.name]))
+    fields = [pa.field(f.name, w.type) for f, w in zip(declared.fields, wires, strict=True)]
+
+    def convert(array: pa.Array) -> tuple[pa.Array, Faults]:
+        # Flattened: below a null struct there is nothing to be wrong.
+        given = dict(zip((f.name for f in array.type.fields), array.flatten(), strict=True))
+        parts = [w.convert(given[f.name]) for w, f in zip(wires, fields, strict=True)]
+        mask = array.is_null() if array.null_count else None
+        columns = [column for column, _ in parts]
+        found = pa.StructArray.from_arrays(columns, fields=list(declared.fields), mask=mask)
+        return found, [fault for _, faults in parts for fault in faults]
+
+    return Wire(pa.struct(fields), convert)
+
+
+def _missing(part: pa.Field) -> Wire:
+    """Return the wire of what the schema does not have; any type will do to read nothing."""
+    return _leaf_wire(
+        pa.string(),
+        lambda array: (pa.nulls(len(array), part.type), _valid(array)),
+        f"'{part.name}' is there, and not in the message's schema",
+    )
+
+
+def _list(item: Wire, declared: pa.DataType) -> Wire:
+    def convert(array: pa.Array) -> tuple[pa.Array, Faults]:
+        values, faults = item.convert(array.flatten())
+        lengths = pc.list_value_length(array).fill_null(0)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        mask = array.is_null() if array.null_count else None
+        found = pa.ListArray.from_arrays(pa.array(offsets), values, type=declared, mask=mask)
+        return found, [(reason, _lists_of(bad, offsets)) for reason, bad in faults]
+
+    return Wire(pa.list_(pa.field("element", item.type)), convert)
+
+
+def _lists_of(bad: Mask, offsets: npt.NDArray[np.int32]) -> Mask:
+    """Return which lists hold a bad element."""
+    lists = np.zeros(len(offsets) - 1, dtype=np.bool_)
+    lists[np.searchsorted(offsets, np.flatnonzero(bad), side="right") - 1] = True
+    return lists
+
+
+# -- numbers to times --------------------------------------------------------------------
+
+_DAYS_MIN, _DAYS_MAX = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31: what Spark holds. PostgreSQL's `infinity` is beyond."""
+_DAY_US = 86_400_000_000
+
+
+def _days(array: pa.Array) -> tuple[pa.Array, Mask]:
+    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
+    bad = (numbers < _DAYS_MIN) | (numbers > _DAYS_MAX)
+    days = pa.array(numbers.astype(np.int32), mask=~_valid(array) | bad)
+    return days.cast(pa.date32()), bad
+
+
+def _times(array: pa.Array, unit: TimeUnit, declared: pa.DataType) -> tuple[pa.Array, Mask]:
+    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
+    least, most = _DAYS_MIN * _DAY_US, (_DAYS_MAX + 1) * _DAY_US - 1
+    match unit:
+        case TimeUnit.MILLIS:
+            bad = (numbers < least // 1000) | (numbers > most // 1000)
+            micros = np.where(bad, 0, numbers) * 1000
+        case TimeUnit.MICROS:
+            bad = (numbers < least) | (numbers > most)
+            micros = numbers
+        case TimeUnit.NANOS:
+            bad = numbers % 1000 != 0
+            micros = numbers // 1000
+    times = pa.array(micros.astype(np.int64), mask=~_valid(array) | bad)
+    return times.cast(declared), bad
+
+
+def _valid(array: pa.Array) -> Mask:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+_ISO = (
+    "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    r"(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})$"
+)
+
+
+def _zoned(texts: pa.Array) -> tuple[pa.Array, Mask]:
+    """Return ISO 8601 texts with a zone as times."""
+    type_ = pa.timestamp("us", tz="UTC")
+    has_form = pc.match_substring_regex(texts, _ISO)
+    shaped = pc.if_else(has_form, texts, None)
+    try:
+        found = shaped.cast(type_)
+    except pa.ArrowInvalid:
+        # A day that its month does not have. Nothing but one by one finds it.
+        found = pa.array([_try_time(text) for text in shaped.to_pylist()], type_)
+    return found, _valid(texts) & ~_valid(found)
+
+
+def _try_time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+# -- decimals ----------------------------------------------------------------------------
+
+_WORD_BYTES = 16
+_DIGITS_MAX = 38
+
+
+def _base64_decimals(texts: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
+    binary, bad = decode_base64(texts)
+    found, too_large = _unscaled(binary, scale, declared)
+    return found, bad | too_large
+
+
+def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Return big-endian two's complement numbers of a scale, and which are too large."""
+    given = binary.fill_null(b"\0")
+    lengths = np.asarray(pc.binary_length(given))
+    bad = (lengths < 1) | (lengths > _WORD_BYTES)
+    given = pc.if_else(pa.array(bad), b"\0", given)
+    ends = np.frombuffer(given.buffers()[1], np.int32, len(given) + 1, given.offset * 4)
+    data = np.frombuffer(given.buffers()[2] or b"", np.uint8)
+    places = ends[1:, None] - 1 - np.arange(_WORD_BYTES)
+    is_inside = places >= ends[:-1, None]
+    signs = np.where(data[ends[:-1]] & 0x80, 0xFF, 0).astype(np.uint8) if len(given) else data
+    words = np.where(is_inside, data[np.maximum(places, 0)], signs[:, None]).astype(np.uint8)
+    low, high = np.ascontiguousarray(words).view("<u8").reshape(-1, 2).T
+    # A number fits if its digits do, once the declared scale has added its zeros.
+    bound = 10 ** (declared.precision - declared.scale + scale) - 1
+    bad |= _exceeds(high.view("<i8"), low, bound)
+    valid = binary.is_valid()
+    whole = pa.Array.from_buffers(
+        pa.decimal128(_DIGITS_MAX, scale), len(given), [None, pa.py_buffer(words.tobytes())]
+    )
+    return pc.if_else(pc.and_(valid, pa.array(~bad)), whole, None).cast(declared), bad
+
+
+def _exceeds(high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int) -> Mask:
+    """Return where a number of 128 bits is beyond plus or minus a bound."""
+
+    def less(number: int) -> Mask:
+        top, rest = number >> 64, np.uint64(number & (2**64 - 1))
+        return (high < top) | ((high == top) & (low < rest))
+
+    return less(-bound) | ~less(bound + 1)
+
+
+_PLAIN = (
+    (r"^(-?)0*([0-9])", r"\1\2"),
+    (r"^(-?)\.", r"\10."),
+    (r"(\.[0-9]*[1-9])0+$", r"\1"),
+    (r"\.0*$", ""),
+)
+"""Take away the zeros that a cast would count as digits."""
+
+
+def _text_decimals(texts: pa.Array, declared: pa.DataType) -> tuple[pa.Array, Mask]:
+    scale = declared.scale
+    form = rf"^-?0*[0-9]{{0,{declared.precision - scale}}}(\.[0-9]{{0,{scale}}}0*)?$"
+    fits = pc.and_(pc.match_substring_regex(texts, form), pc.match_substring_regex(texts, "[0-9]"))
+    bad = ~np.asarray(fits.fill_null(True).to_numpy(zero_copy_only=False))
+    plain = pc.if_else(fits, texts, None)
+    for pattern, instead in _PLAIN:
+        plain = pc.replace_substring_regex(plain, pattern, instead)
+    return plain.cast(declared), bad
+
+
+def _variable_decimals(array: pa.Array, declared: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Return numbers that carry their own scales; as many steps as there are scales."""
+    present = _valid(array)
+    scales = array.field("scale").fill_null(-1).to_numpy(zero_copy_only=False)
+    binary, bad = decode_base64(array.field("value"))
+    bad = bad | ~_valid(binary) | (scales < 0) | (scales > declared.scale)
+    found = pa.nulls(len(array), declared)
+    for scale in np.unique(scales[present & ~bad]):
+        own = pa.array(present & ~bad & (scales == scale))
+        numbers, too_large = _unscaled(pc.if_else(own, binary, None), int(scale), declared)
+        found = pc.if_else(own, numbers, found)
+        bad = bad | too_large
+    return found, bad & present

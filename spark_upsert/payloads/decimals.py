@@ -1,0 +1,166 @@
+"""Decimals out of text: exactly the number that is written, or none.
+
+A text is ``[+-] digits [. digits] [e [+-] digits]`` in ASCII; a JSON number is such a text, too.
+A number fits ``DECIMAL(p, s)`` if it is a whole multiple of ``10**-s`` below ``10**(p - s)``:
+``1.500`` and ``15e-1`` are 1.50, ``1e-41`` is no ``DECIMAL(38, 2)`` and not 0.00 either.
+
+Arrow's own parser sees only what is known to fit: it believes an exponent before it looks at
+it (``1e-9999999`` reads memory that is not there), and it wraps where a number is too large.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.payloads.decoder import Undecodable, shown
+
+_TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
+
+_EXPONENT_DIGITS = 10
+"""An exponent of more digits is beyond any payload that Arrow can hold: out of every range."""
+
+
+def decimals(texts: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, np.ndarray]:
+    """Return texts as decimals, and which of them are bad.
+
+    Parameters
+    ----------
+    texts : pyarrow.Array of string, shape (n,)
+    type_ : pyarrow.Decimal128Type
+
+    Returns
+    -------
+    tuple of (pyarrow.Array, numpy.ndarray of bool)
+        Of the declared type, null where the text is null or bad. `decimal_of` gives the reason.
+
+    Notes
+    -----
+    Numbers written plainly (``-12.34``, no more digits than declared) are converted at once;
+    others (exponents, zeros beyond the scale) one by one, at some 2 us each.
+    """
+    is_plain = pc.match_substring_regex(texts, _plain(type_)).fill_null(True)
+    found = pc.if_else(is_plain, texts, None).cast(type_)
+    bad = np.zeros(len(texts), dtype=np.bool_)
+    others = np.flatnonzero(~is_plain.to_numpy(zero_copy_only=False))
+    if not len(others):
+        return found, bad
+    values = [_decimal_or_none(text, type_) for text in texts.take(pa.array(others)).to_pylist()]
+    bad[others] = [value is None for value in values]
+    places = np.arange(len(texts))
+    places[others] = len(texts) + np.arange(len(others))
+    return pa.concat_arrays([found, pa.array(values, type_)]).take(pa.array(places)), bad
+
+
+def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
+    """Return the decimal that a text writes, with the scale of the type.
+
+    Raises
+    ------
+    Undecodable
+        It writes none, or one that the type cannot hold exactly.
+
+    Notes
+    -----
+    O(length); only numbers that fit are ever converted.
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None or not (match[2] or match[3]):
+        raise Undecodable(f"'{shown(text)}' is no decimal number")
+    sign, whole, fraction, exponent_sign, exponent = match.groups(default="")
+    written = (whole + fraction).lstrip("0")
+    digits = written.rstrip("0")
+    if not digits:
+        return Decimal((0, (0,), -type_.scale))
+    exponent = exponent.lstrip("0")[: _EXPONENT_DIGITS + 1] or "0"
+    shift = int(exponent_sign + exponent) + type_.scale - len(fraction) + len(written) - len(digits)
+    if shift < 0:
+        raise Undecodable(f"{shown(text)} needs a finer scale than {_name(type_)} has")
+    if len(digits) + shift > type_.precision:
+        raise Undecodable(f"{shown(text)} needs a greater precision than {_name(type_)} has")
+    return decimal_from(int(sign + digits) * 10**shift, type_)
+
+
+def decimal_from(unscaled: int, type_: pa.Decimal128Type) -> Decimal:
+    """Return ``unscaled * 10**-scale``.
+
+    Raises
+    ------
+    Undecodable
+        It has more digits than the type.
+    """
+    if abs(unscaled) >= 10**type_.precision:
+        raise Undecodable(f"a number needs a greater precision than {_name(type_)} has")
+    # Not `scaleb`, which rounds to the precision of the context.
+    digits = tuple(map(int, str(abs(unscaled))))
+    return Decimal((int(unscaled < 0), digits, -type_.scale))
+
+
+_FLOAT_DIGITS = 15
+"""Numbers of so many digits have floats of their own: 2**53 is beyond 10**15."""
+
+
+def is_short(type_: pa.Decimal128Type) -> bool:
+    """Return whether a float can tell usual numbers of a type apart."""
+    return _short_whole(type_) > 0
+
+
+def no_short_number(type_: pa.Decimal128Type) -> str:
+    """Return the pattern of what begins no number of a type that `decimals_of_floats` takes.
+
+    It need not match what is no JSON. ``null`` is none of it.
+    """
+    whole, fraction = _short_whole(type_), type_.scale
+    return (
+        r"(?:-?[^-0-9n\s]"
+        rf"|-?[0-9]{{{whole + 1}}}"
+        rf"|-?[0-9]+\.[0-9]{{{fraction + 1 if fraction else 0}}}"
+        r"|-?[0-9]+(?:\.[0-9]+)?[eE])"
+    )
+
+
+def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, np.ndarray]:
+    """Return decimals that were written in few digits, given the floats nearest to them.
+
+    Others that do not fit are bad, as in `decimals`.
+
+    Notes
+    -----
+    Two roundings, of the number and of its product with a power of ten, of one part in 2**53
+    each: for 15 digits, less than a quarter of the last one.
+    """
+    floats = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
+    words = np.empty((len(floats), 2), dtype="<i8")
+    bad = ~(np.abs(floats) < 10.0 ** _short_whole(type_))
+    words[:, 0] = np.rint(np.where(bad, 0.0, floats) * 10.0**type_.scale)
+    words[:, 1] = words[:, 0] >> 63
+    found = pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(words)])
+    return pc.if_else(numbers.is_valid(), found, None) if numbers.null_count else found, bad
+
+
+def _short_whole(type_: pa.Decimal128Type) -> int:
+    """Return how many digits before the point a short number may have."""
+    return min(type_.precision, _FLOAT_DIGITS) - type_.scale
+
+
+def _plain(type_: pa.Decimal128Type) -> str:
+    """Return what texts look like that fit whatever their digits are."""
+    whole, fraction = type_.precision - type_.scale, type_.scale
+    # Arrow wants a digit before the point, and there may be no room for one but zero.
+    before = f"[0-9]{{1,{whole}}}" if whole else "0"
+    return rf"\A-?{before}" + (rf"(?:\.[0-9]{{1,{fraction}}})?\z" if fraction else r"\z")
+
+
+def _decimal_or_none(text: str, type_: pa.Decimal128Type) -> Decimal | None:
+    try:
+        return decimal_of(text, type_)
+    except Undecodable:
+        return None
+
+
+def _name(type_: pa.Decimal128Type) -> str:
+    return f"DECIMAL({type_.precision}, {type_.scale})"

@@ -1,0 +1,217 @@
+"""One JSON payload, read exactly: the rule of what is accepted, and the text of what is wrong.
+
+Python's reader takes the text apart and leaves numbers as they are written; what is declared
+decides what they are. This is the authority, at some 10 us a payload. `json_text` decodes whole
+blocks and may accept only what this accepts, with the same values; it asks here about each
+payload that it is not sure of.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.payloads.decimals import decimal_of
+from spark_upsert.payloads.decoder import Undecodable, shown
+from spark_upsert.payloads.times import days_of, micros_of
+
+DEPTH_MAX = 200
+"""Python's reader recurses, and its stack is shared with whoever calls us."""
+
+
+class TooDeep(Exception):
+    """A payload is nested too deep to be read here."""
+
+    def __init__(self) -> None:
+        super().__init__(f"not as declared, and nested more than {DEPTH_MAX} deep")
+
+
+class _Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class _Object(list[tuple[str, Any]]):
+    """The members of an object, each as often as it is there."""
+
+    __slots__ = ()
+
+
+_READER = json.JSONDecoder(
+    parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_Object
+)
+_LENIENT_READER = json.JSONDecoder(
+    parse_int=_Number,
+    parse_float=_Number,
+    parse_constant=lambda _: _Number("-NaN or Inf"),
+    object_pairs_hook=_Object,
+)
+
+_STRING = r'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)'
+"""Always matches to the end, so that many quotes cost no more than their number."""
+
+_STRINGS = re.compile(_STRING, re.DOTALL)
+_MISSPELT = re.compile(rf"({_STRING})|-NaN|-?Inf(?!inity)", re.DOTALL)
+
+_KINDS: tuple[tuple[type, str], ...] = (
+    (type(None), "null"),
+    (bool, "boolean"),
+    (_Number, "number"),
+    (str, "string"),
+    (_Object, "object"),
+    (list, "array"),
+)
+
+_INTEGERS: Mapping[pa.DataType, tuple[str, int]] = {
+    pa.int8(): ("TINYINT", 2**7),
+    pa.int16(): ("SMALLINT", 2**15),
+    pa.int32(): ("INT", 2**31),
+    pa.int64(): ("BIGINT", 2**63),
+}
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+
+
+def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, Any]:
+    """Return the declared members of one payload, as values of `built_type`.
+
+    Raises
+    ------
+    Undecodable
+        It is not what was declared, and why.
+    TooDeep
+        It is nested too deep to tell.
+    """
+    found = _parsed(text)
+    if is_bare:
+        found = _Object([(fields[0].name, found)])
+    elif not isinstance(found, _Object):
+        raise Undecodable(f"expected a JSON object, found {_kind(found)}")
+    values = _members(found, list(fields), "")
+    for field in fields:
+        if not field.nullable and values[field.name] is None:
+            raise Undecodable(f"'{field.name}' is missing or null, and declared NOT NULL")
+    return values
+
+
+def _parsed(text: str) -> Any:
+    if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        raise TooDeep
+    try:
+        return _READER.decode(text)
+    except json.JSONDecodeError as error:
+        if "-NaN" not in text and "Inf" not in text:
+            raise Undecodable(f"not JSON: {error}") from error
+    # Arrow steps over more spellings than Python. Where they are declared, they are no numbers.
+    try:
+        return _LENIENT_READER.decode(_MISSPELT.sub(lambda match: match[1] or "NaN", text))
+    except json.JSONDecodeError as error:
+        raise Undecodable(f"not JSON: {error}") from error
+
+
+def _depth(text: str) -> int:
+    """Return how deep brackets are nested, outside of strings."""
+    chars = np.frombuffer(_STRINGS.sub("", text).encode(), np.uint8)
+    steps = np.isin(chars, (91, 123)).astype(np.int8) - np.isin(chars, (93, 125)).astype(np.int8)
+    return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
+
+
+def _members(found: _Object, fields: list[pa.Field], where: str) -> dict[str, Any]:
+    """Return the declared members of an object; one that is missing is null."""
+    given: dict[str, Any] = {}
+    for name, value in found:
+        if name in given and any(field.name == name for field in fields):
+            raise Undecodable(f"'{where}{name}' was specified twice")
+        given[name] = value
+    return {
+        field.name: _value(given.get(field.name), field.type, where + field.name)
+        for field in fields
+    }
+
+
+def _value(found: Any, type_: pa.DataType, where: str) -> Any:
+    """Return one value as declared."""
+    if found is None:
+        return None
+    if pa.types.is_struct(type_):
+        _require(found, where, "object")
+        return _members(found, list(type_.fields), f"{where}.")
+    if pa.types.is_list(type_):
+        _require(found, where, "array")
+        return [_value(value, type_.value_type, where) for value in found]
+    if pa.types.is_boolean(type_):
+        _require(found, where, "boolean")
+        return found
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        _require(found, where, "number")
+        convert: Callable[[str, pa.DataType], Any] = (
+            _integer if pa.types.is_integer(type_) else _float
+        )
+    elif pa.types.is_decimal128(type_):
+        if not isinstance(found, str):
+            _require(found, where, "number")
+        convert = decimal_of
+    else:
+        _require(found, where, "string")
+        convert = _text
+    try:
+        return convert(found, type_)
+    except Undecodable as error:
+        raise Undecodable(f"'{where}': {error}") from error
+
+
+def _require(found: Any, where: str, kind: str) -> None:
+    """Raise unless a value is of one kind."""
+    if _kind(found) != kind:
+        raise Undecodable(f"'{where}' is declared {kind}, found {_kind(found)}")
+
+
+def _kind(found: Any) -> str:
+    return next(kind for type_, kind in _KINDS if isinstance(found, type_))
+
+
+def _integer(text: str, type_: pa.DataType) -> int:
+    name, limit = _INTEGERS[type_]
+    if _INTEGER.fullmatch(text) is None or not -limit <= int(text) < limit:
+        raise Undecodable(f"{shown(text)} is no {name}")
+    return int(text)
+
+
+def _float(text: str, type_: pa.DataType) -> float:
+    """Return the nearest float; one that is neither infinite nor zero unless the text is."""
+    name = "FLOAT" if pa.types.is_float32(type_) else "DOUBLE"
+    try:
+        value = float(text)
+        if pa.types.is_float32(type_):
+            value = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError as error:
+        raise Undecodable(f"{shown(text)} is too large for {name}") from error
+    except ValueError as error:
+        raise Undecodable(f"{shown(text)} is no {name}") from error
+    if math.isinf(value) and "Infinity" not in text:
+        raise Undecodable(f"{shown(text)} is too large for {name}")
+    if value == 0 and _NOT_ZERO.match(text):
+        raise Undecodable(f"{shown(text)} is too small for {name}, and not zero")
+    return value
+
+
+_NOT_ZERO = re.compile(r"-?[0.]*[1-9]")
+
+
+def _text(text: str, type_: pa.DataType) -> str | int:
+    if pa.types.is_date32(type_):
+        return days_of(text)
+    if pa.types.is_timestamp(type_):
+        return micros_of(text, has_zone=type_.tz is not None)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Undecodable("half a surrogate pair is no text") from error
+    return text

@@ -1,0 +1,584 @@
+"""The manifest: what a table consists of at one version, as a pure fold over its commits.
+
+    manifest(v) = apply(manifest(v - 1), commit(v))
+
+No I/O happens here. A manifest lists **slices**: a run file, the range of hashes of it that
+is live, and the epochs that it covers. Compaction takes ranges away from old files and adds
+new files; it never has to rewrite a whole file, because any cut of the hashes is a file's
+valid part.
+
+Slices are in the order of their epochs, and those of one epoch in the order of its tasks:
+where nothing else decides, the later slice wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from spark_upsert.errors import CorruptionError, OptionError
+from spark_upsert.model.epochs import Epoch, Interval
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.state.run.file import RunFile
+from spark_upsert.store.records import (
+    FORMAT_VERSION,
+    counted,
+    hash_number,
+    numbers,
+    optional,
+    text,
+    texts,
+    whole,
+)
+
+TIME_MS_MAX = 253_402_300_800_000
+"""The year 10 000, which clocks and calendars do not reach."""
+
+
+class Kind(Enum):
+    """What a version did to the table."""
+
+    CREATE = "create"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    COMPACT = "compact"
+    ALTER = "alter"
+    EXPIRE = "expire"
+    CLOCK = "clock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The live part of a run file."""
+
+    file: RunFile
+    hash_lower: int = 0
+    hash_upper: int = HASH_END
+    epochs: Interval
+    index: int = 0
+    """Position among the files of the same epochs."""
+    is_held: bool = False
+    """Whether newer runs hold the keys of all deletes that are left in it: none can be forgotten
+    before it is merged with those."""
+
+    def overlaps(self, lower: int, upper: int) -> bool:
+        """Return whether some entry may have its hash in ``[lower, upper)``."""
+        first = max(self.hash_lower, self.file.hash_min, lower)
+        return first < min(self.hash_upper, self.file.hash_max + 1, upper)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in a checkpoint."""
+        record = {
+            **self.file.to_json(),
+            "live": [f"{self.hash_lower:016x}", f"{self.hash_upper:016x}"],
+            "epochs": [self.epochs.lower, self.epochs.upper],
+            "index": self.index,
+        }
+        return {**record, "held": True} if self.is_held else record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Slice:
+        """Rebuild a slice from its form in a checkpoint."""
+        lower, upper = record["epochs"]
+        return cls(
+            file=RunFile.from_json(record),
+            hash_lower=hash_number(record["live"][0]),
+            hash_upper=hash_number(record["live"][1]),
+            epochs=Interval(lower=Epoch(whole(lower)), upper=Epoch(whole(upper))),
+            index=whole(record["index"]),
+            is_held=record.get("held", False) is True,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A range of hashes that a compaction takes away from a file."""
+
+    path: str
+    hash_lower: int
+    hash_upper: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """Who wrote an epoch, and its how-manieth: the key of idempotence."""
+
+    writer: str
+    number: int
+    """0 or more, and growing."""
+    is_consecutive: bool = False
+    """Whether the writer counts 0, 1, 2, ...: then the table must hold all epochs before."""
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise OptionError.invalid("number of a transaction", self.number, "0 or more")
+
+    @classmethod
+    def from_json(cls, record: list[Any]) -> Transaction:
+        """Rebuild a transaction from its form in the log."""
+        writer, number = record
+        return cls(writer=text(writer), number=whole(number))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version of the log."""
+
+    version: int
+    kind: Kind
+    timestamp_ms: int
+    token: str
+    """Unique: settles whether a put that raised was ours. That of version 0 names the table."""
+    previous: str = ""
+    """Token of the version before: says upon which of all logs this version was made."""
+    schema: TableSchema | None = None
+    transaction: Transaction | None = None
+    added: tuple[RunFile, ...] = ()
+    """Runs of an append or overwrite, in the order of their tasks."""
+    compacted: tuple[Slice, ...] = ()
+    """Slices that a compaction adds, or that a restore takes over."""
+    restored: int | None = None
+    """The version whose contents an overwrite brings back (`upsert.restore`)."""
+    taken: tuple[Taken, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    live_rows: int = 0
+    """Rows of the snapshot after this version."""
+    properties: Mapping[str, str] | None = None
+    """The table's properties, where a version sets them."""
+    low_water: str | None = None
+    """The low-water mark behind a compaction that forgot deletes, or of a restored version
+    (`tombstones`)."""
+    since: int = 0
+    """The frontier that an expiry advances (`Manifest.since`)."""
+    fence: int = 0
+    """The frontier that a vacuum advances (`Manifest.fence`)."""
+    writers_before_ms: int = 0
+    """Writers whose last epoch is older than this time are forgotten by an expiry."""
+    wrong_from: int | None = None
+    """The first version whose time a repair of the clock replaces by its own."""
+
+    def __post_init__(self) -> None:
+        moves = self.since or self.fence or self.writers_before_ms
+        if moves and self.kind is not Kind.EXPIRE:
+            raise ValueError(f"a version of kind '{self.kind.value}' moves no frontier")
+        if (self.wrong_from is None) is (self.kind is Kind.CLOCK):
+            raise ValueError("exactly a repair of the clock says which times are wrong")
+
+    @property
+    def is_epoch(self) -> bool:
+        """Whether the version carries changes of rows; the one that makes the table may."""
+        if self.kind is Kind.CREATE:
+            return bool(self.counters)
+        return self.kind in (Kind.APPEND, Kind.OVERWRITE)
+
+    def slices(self) -> tuple[Slice, ...]:
+        """Return the slices that this version adds."""
+        epochs = Interval.at(self.version)
+        runs = (Slice(file=f, epochs=epochs, index=i) for i, f in enumerate(self.added))
+        return (*runs, *self.compacted)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in the log."""
+        record: dict[str, Any] = {
+            "format": FORMAT_VERSION,
+            "version": self.version,
+            "kind": self.kind.value,
+            "timestamp_ms": self.timestamp_ms,
+            "token": self.token,
+            "previous": self.previous,
+            "live_rows": self.live_rows,
+        }
+        if self.schema is not None:
+            record["schema"] = self.schema.to_json()
+        if self.transaction is not None:
+            record["transaction"] = [self.transaction.writer, self.transaction.number]
+        if self.added:
+            record["added"] = [file.to_json() for file in self.added]
+        if self.compacted:
+            record["compacted"] = [part.to_json() for part in self.compacted]
+        if self.restored is not None:
+            record["restored"] = self.restored
+        if self.taken:
+            record["taken"] = [
+                [part.path, f"{part.hash_lower:016x}", f"{part.hash_upper:016x}"]
+                for part in self.taken
+            ]
+        if self.counters:
+            record["counters"] = dict(self.counters)
+        if self.properties is not None:
+            record["properties"] = dict(self.properties)
+        if self.low_water is not None:
+            record["low_water"] = self.low_water
+        if self.kind is Kind.EXPIRE:
+            record["since"] = self.since
+            record["fence"] = self.fence
+        if self.writers_before_ms:
+            record["writers_before_ms"] = self.writers_before_ms
+        if self.wrong_from is not None:
+            record["wrong_from"] = self.wrong_from
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Commit:
+        """Rebuild a commit from its form in the log."""
+        schema, transaction = record.get("schema"), record.get("transaction")
+        return cls(
+            version=whole(record["version"]),
+            kind=Kind(record["kind"]),
+            timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
+            token=text(record["token"]),
+            previous=text(record["previous"]),
+            schema=optional(TableSchema.from_json, schema),
+            transaction=optional(Transaction.from_json, transaction),
+            added=tuple(RunFile.from_json(file) for file in record.get("added", ())),
+            compacted=tuple(Slice.from_json(part) for part in record.get("compacted", ())),
+            restored=record.get("restored"),
+            taken=tuple(
+                Taken(path=text(path), hash_lower=hash_number(low), hash_upper=hash_number(high))
+                for path, low, high in record.get("taken", ())
+            ),
+            counters=numbers(record.get("counters", {})),
+            live_rows=counted(record["live_rows"]),
+            properties=optional(texts, record.get("properties")),
+            low_water=optional(text, record.get("low_water")),
+            since=whole(record.get("since", 0)),
+            fence=whole(record.get("fence", 0)),
+            writers_before_ms=whole(record.get("writers_before_ms", 0), most=TIME_MS_MAX),
+            wrong_from=optional(whole, record.get("wrong_from")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """The times of the versions ``[lower, upper)`` were wrong, and count as ``time_ms``."""
+
+    lower: int
+    upper: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A version of one table, wherever that lies: what others remember of it."""
+
+    table_id: str
+    version: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"version {self.version} of the table '{self.table_id}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The table at one version."""
+
+    version: int
+    timestamp_ms: int
+    schema: TableSchema
+    slices: tuple[Slice, ...] = ()
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    """The last number that each writer committed, unless it is forgotten."""
+    written_ms: Mapping[str, int] = field(default_factory=dict)
+    """The time of each writer's last epoch. Kept here, because the log may be cut behind it."""
+    forgotten: frozenset[str] = frozenset()
+    """Fingerprints of the writers that are forgotten: what they committed cannot be told."""
+    repairs: tuple[Repair, ...] = ()
+    """Of times in the log, the oldest first."""
+    live_rows: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    low_water: str | None = None
+    """Order key up to which deletes are forgotten (`tombstones`)."""
+    forgot: int = 0
+    """The last version that forgot deletes, be it without raising the mark."""
+    token: str = ""
+    """That of the version's commit: tells whether the log still holds this very version."""
+    table_id: str = ""
+    """The token of version 0: two tables never have the same, wherever they are moved."""
+    since: int = 0
+    """The first version that can be read exactly; what only older ones need may be gone."""
+    fence: int = 0
+    """What was staged on an older version is refused: its files may be gone."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Manifest(version={self.version}, rows={self.live_rows:_}, "
+            f"slices={len(self.slices)}, bytes={self.bytes:_})"
+        )
+
+    @classmethod
+    def unborn(
+        cls, schema: TableSchema, properties: Mapping[str, str] | None = None, *, table_id: str
+    ) -> Manifest:
+        """Return what a table is before its version 0: empty, and nowhere but here."""
+        return cls(
+            version=-1,
+            timestamp_ms=0,
+            schema=schema,
+            properties=properties or {},
+            forgot=-1,
+            token=table_id,
+            table_id=table_id,
+        )
+
+    @property
+    def is_unborn(self) -> bool:
+        """Whether the table is still to be made."""
+        return self.version < 0
+
+    @property
+    def place(self) -> Place:
+        """Which version of which table this is."""
+        return Place(table_id=self.table_id, version=self.version, token=self.token)
+
+    @property
+    def upper(self) -> Epoch:
+        """The first epoch that is not sealed."""
+        return Epoch(self.version + 1)
+
+    @property
+    def first_changes(self) -> Epoch:
+        """The first version whose changes can be read: the one behind ``since``.
+
+        Changes are computed against the state before them, so that those of ``since`` itself
+        are gone with the state before it. Before version 0 there was nothing to lose. Whoever
+        begins behind ``since`` and wants sums begins with the snapshot of ``since``.
+        """
+        return Epoch(self.since + 1 if self.since else 0)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files that are at least partly live."""
+        return sum({part.file.path: part.file.bytes for part in self.slices}.values())
+
+    def has(self, transaction: Transaction) -> bool:
+        """Return whether a writer's epoch is part of the table."""
+        return self.transactions.get(transaction.writer, -1) >= transaction.number
+
+    def without_writers(self) -> Manifest:
+        """Return what tasks need: who wrote is of no use to them."""
+        return replace(self, transactions={}, written_ms={}, forgotten=frozenset())
+
+    def has_forgotten(self, writer: str) -> bool:
+        """Return whether the table knows no more what a writer has committed."""
+        return writer not in self.transactions and fingerprint(writer) in self.forgotten
+
+    def time_ms(self, version: int, recorded_ms: int) -> int:
+        """Return when a version was committed, by its own time and the repairs."""
+        repaired = (r.time_ms for r in self.repairs if r.lower <= version < r.upper)
+        return min((recorded_ms, *repaired))
+
+    def lacks(self, transaction: Transaction) -> bool:
+        """Return whether epochs are missing that the writer must have committed before."""
+        last = self.transactions.get(transaction.writer, -1)
+        return transaction.is_consecutive and transaction.number > last + 1
+
+    @property
+    def run_count(self) -> int:
+        """Runs that a look-up searches at most: each is of other epochs."""
+        return len({part.epochs for part in self.slices})
+
+    def accepts(self, base_version: int) -> bool:
+        """Return whether what was staged on a version may still be committed."""
+        return base_version >= max(self.since, self.fence)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form of a checkpoint."""
+        return {
+            "format": FORMAT_VERSION,
+            "version": self.version,
+            "timestamp_ms": self.timestamp_ms,
+            "schema": self.schema.to_json(),
+            "slices": [part.to_json() for part in self.slices],
+            "transactions": {
+                writer: [number, self.written_ms[writer]]
+                for writer, number in self.transactions.items()
+            },
+            "forgotten": "".join(sorted(self.forgotten)),
+            "repairs": [[r.lower, r.upper, r.time_ms] for r in self.repairs],
+            "live_rows": self.live_rows,
+            "properties": dict(self.properties),
+            "low_water": self.low_water,
+            "forgot": self.forgot,
+            "token": self.token,
+            "table_id": self.table_id,
+            "since": self.since,
+            "fence": self.fence,
+        }
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Manifest:
+        """Rebuild a manifest from a checkpoint."""
+        writers = record["transactions"]
+        return cls(
+            version=whole(record["version"]),
+            timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
+            schema=TableSchema.from_json(record["schema"]),
+            slices=tuple(Slice.from_json(part) for part in record["slices"]),
+            transactions={text(w): whole(number) for w, (number, _) in writers.items()},
+            written_ms={text(w): whole(time, most=TIME_MS_MAX) for w, (_, time) in writers.items()},
+            forgotten=fingerprints(record["forgotten"]),
+            repairs=tuple(
+                Repair(lower=whole(lower), upper=whole(upper), time_ms=whole(time))
+                for lower, upper, time in record["repairs"]
+            ),
+            live_rows=counted(record["live_rows"]),
+            properties=texts(record.get("properties", {})),
+            low_water=optional(text, record.get("low_water")),
+            forgot=whole(record.get("forgot", 0)),
+            token=text(record["token"]),
+            table_id=text(record["table_id"]),
+            since=whole(record.get("since", 0)),
+            fence=whole(record.get("fence", 0)),
+        )
+
+
+def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
+    """Return the manifest behind one more commit; pure, and the only copy of the rule.
+
+    Raises
+    ------
+    CorruptionError
+        The commit does not continue the manifest: the log has a gap or is not ours.
+    """
+    if manifest is not None and manifest.is_unborn:
+        manifest = None
+    expected = 0 if manifest is None else manifest.version + 1
+    if commit.version != expected or (manifest is None) != (commit.kind is Kind.CREATE):
+        raise CorruptionError.in_file(
+            f"_log/{expected:020d}.json",
+            f"version {expected}",
+            f"a '{commit.kind.value}' of version {commit.version}",
+        )
+    previous = "" if manifest is None else manifest.token
+    if commit.previous != previous:
+        raise CorruptionError.in_file(
+            f"_log/{expected:020d}.json",
+            f"a version made upon '{previous}'",
+            f"one made upon '{commit.previous}': it belongs to another table, or to another copy",
+        )
+    if manifest is None:
+        if commit.schema is None:
+            raise CorruptionError.in_file(f"_log/{0:020d}.json", "a schema", "none")
+        manifest = Manifest.unborn(commit.schema, table_id=commit.token)
+    frontiers = (commit.since, commit.fence, commit.wrong_from or 0)
+    is_behind = commit.writers_before_ms <= commit.timestamp_ms
+    if commit.version and (max(frontiers) >= commit.version or not is_behind):
+        raise CorruptionError.in_file(
+            f"_log/{expected:020d}.json",
+            "frontiers behind the version itself",
+            f"{frontiers}, and writers before {commit.writers_before_ms} ms",
+        )
+    kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
+    slices = sorted((*kept, *commit.slices()), key=_slice_order)
+    since = max(manifest.since, commit.since)
+    return replace(
+        _with_writers(manifest, commit),
+        version=commit.version,
+        timestamp_ms=commit.timestamp_ms,
+        schema=commit.schema or manifest.schema,
+        slices=tuple(slices),
+        live_rows=commit.live_rows,
+        properties=manifest.properties if commit.properties is None else commit.properties,
+        low_water=commit.low_water
+        if commit.kind is Kind.OVERWRITE
+        else commit.low_water or manifest.low_water,
+        forgot=max(0, manifest.forgot) if commit.low_water is None else commit.version,
+        token=commit.token,
+        since=since,
+        repairs=_repairs(manifest, commit, since),
+        fence=max(manifest.fence, commit.fence),
+    )
+
+
+def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
+    """Note the writer of an epoch, and forget those that an expiry is done with."""
+    if commit.transaction is not None:
+        writer, number = commit.transaction.writer, commit.transaction.number
+        return replace(
+            manifest,
+            transactions={**manifest.transactions, writer: number},
+            written_ms={**manifest.written_ms, writer: commit.timestamp_ms},
+        )
+    if commit.wrong_from is not None:  # Times that were ahead count as the repair's.
+        repaired = {w: min(t, commit.timestamp_ms) for w, t in manifest.written_ms.items()}
+        return replace(manifest, written_ms=repaired)
+    gone = {w for w, time in manifest.written_ms.items() if time < commit.writers_before_ms}
+    if not gone:
+        return manifest
+    return replace(
+        manifest,
+        transactions={w: n for w, n in manifest.transactions.items() if w not in gone},
+        written_ms={w: t for w, t in manifest.written_ms.items() if w not in gone},
+        forgotten=manifest.forgotten | {fingerprint(writer) for writer in gone},
+    )
+
+
+def _repairs(manifest: Manifest, commit: Commit, since: int) -> tuple[Repair, ...]:
+    """Return the repairs that versions from ``since`` on need."""
+    kept = tuple(repair for repair in manifest.repairs if repair.upper > since)
+    if commit.wrong_from is None:
+        return kept
+    own = Repair(lower=commit.wrong_from, upper=commit.version, time_ms=commit.timestamp_ms)
+    return (*kept, own)
+
+
+_FINGERPRINT_DIGITS = 16
+
+
+def fingerprint(writer: str) -> str:
+    """Return what is left of the name of a writer that is forgotten: 64 bits, as digits."""
+    return hashlib.blake2b(writer.encode(), digest_size=_FINGERPRINT_DIGITS // 2).hexdigest()
+
+
+def fingerprints(value: Any) -> frozenset[str]:
+    """Return fingerprints from the text that holds them one behind the other."""
+    if type(value) is not str or len(value) % _FINGERPRINT_DIGITS:
+        raise ValueError("these are no fingerprints of writers")
+    starts = range(0, len(value), _FINGERPRINT_DIGITS)
+    return frozenset(value[at : at + _FINGERPRINT_DIGITS] for at in starts)
+
+
+def _slice_order(part: Slice) -> tuple[int, int, int]:
+    return part.epochs.lower, part.index, part.hash_lower
+
+
+def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
+    """Return whether all ranges that a compaction takes away are still live."""
+    live: dict[str, list[tuple[int, int]]] = {}
+    for part in manifest.slices:
+        live.setdefault(part.file.path, []).append((part.hash_lower, part.hash_upper))
+    return all(
+        any(low <= t.hash_lower and t.hash_upper <= high for low, high in live.get(t.path, ()))
+        for t in taken
+    )
+
+
+def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice, ...]:
+    """Take ranges of hashes away from slices; what is left of a slice may be two."""
+    by_path: dict[str, list[Taken]] = {}
+    for range_ in taken:
+        by_path.setdefault(range_.path, []).append(range_)
+    left: list[Slice] = []
+    for part in slices:
+        pieces = [part]
+        for gone in by_path.get(part.file.path, ()):
+            pieces = [rest for piece in pieces for rest in _cut(piece, gone)]
+        left += pieces
+    return tuple(left)
+
+
+def _cut(part: Slice, gone: Taken) -> list[Slice]:
+    if gone.hash_upper <= part.hash_lower or part.hash_upper <= gone.hash_lower:
+        return [part]
+    below = replace(part, hash_upper=gone.hash_lower)
+    above = replace(part, hash_lower=gone.hash_upper)
+    return [
+        rest
+        for rest in (below, above)
+        if rest.hash_lower < rest.hash_upper and rest.overlaps(0, HASH_END)
+    ]

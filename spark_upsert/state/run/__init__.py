@@ -1,0 +1,1 @@
+"""One run: the immutable file, how it is laid out, checked and read."""

@@ -1,0 +1,144 @@
+"""Records: small JSON objects with a checksum, and how much of them is believed.
+
+The log, its checkpoints, its hint and the leases are records. A checksum tells what was
+damaged from what was written, not what was written wrongly or with intent. So a record is
+read within bounds, and each of its fields is held against what it can be; whatever does not
+fit is `CorruptionError` with the name of the file, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from spark_upsert.errors import CorruptionError, UpsertFlowError
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.store import Store
+
+T = TypeVar("T")
+
+FORMAT_VERSION = 1
+"""Of the table; a record of a greater one is refused."""
+
+RECORD_BYTES_MAX = 256 << 20
+"""A checkpoint of a million runs has some 200 MB; there are never so many."""
+
+_TEXT_MAX = 1 << 20
+_WHOLE_MAX = 2**63 - 1
+
+_WRONG = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    UpsertFlowError,
+    pa.ArrowException,
+)
+"""What parsing a value of the wrong form may raise."""
+
+
+def encode(record: Mapping[str, Any]) -> bytes:
+    """Return a record as JSON whose last field is the CRC-32 of all before it."""
+    body = json.dumps(record, separators=(",", ":")).encode()
+    return body[:-1] + _checksum(body)
+
+
+def _checksum(body: bytes) -> bytes:
+    return b',"crc":"%08x"}' % zlib.crc32(body)
+
+
+_CHECKSUM_BYTES = len(_checksum(b""))
+
+
+def read_record(store: Store, path: str, build: Callable[[dict[str, Any]], T]) -> T | None:
+    """Return what ``build`` makes of a record, or None if there is no such object.
+
+    Raises
+    ------
+    CorruptionError
+        It is no record, of a newer format, too large, or ``build`` cannot make sense of it.
+    """
+    try:
+        data = store.read(path, bytes_max=RECORD_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    where = f"{store.url}/{path}"
+    body = data[:-_CHECKSUM_BYTES] + b"}"
+    if data[-_CHECKSUM_BYTES:] != _checksum(body):
+        raise CorruptionError.in_file(
+            where,
+            "a JSON record that ends with its checksum",
+            f"{len(data)} bytes with another end",
+        )
+    try:
+        record = json.loads(body)
+        found = whole(record.get("format", FORMAT_VERSION))
+        if found <= FORMAT_VERSION:
+            return build(record)
+    except _WRONG as error:
+        said = error.message if isinstance(error, UpsertFlowError) else str(error)
+        raise CorruptionError.in_file(
+            where, "fields as docs/format.md tells", f"{type(error).__name__}: {said[:200]}"
+        ) from error
+    raise CorruptionError.in_file(
+        where,
+        f"format {FORMAT_VERSION} or older",
+        f"format {found}; a newer release wrote it",
+    )
+
+
+# -- values: each returns what it is given, or raises ValueError -------------------------
+
+
+def whole(value: Any, *, least: int = 0, most: int = _WHOLE_MAX) -> int:
+    """Return a whole number within bounds."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{_shown(value)} is no whole number from {least} to {most}")
+    return value
+
+
+def counted(value: Any) -> int:
+    """Return a whole number of either sign."""
+    return whole(value, least=-_WHOLE_MAX)
+
+
+def text(value: Any) -> str:
+    """Return a text of bounded length."""
+    if type(value) is not str or len(value) > _TEXT_MAX:
+        raise ValueError(f"{_shown(value)} is no text")
+    return value
+
+
+def hash_number(value: Any) -> int:
+    """Return a bound of hashes, from its hexadecimal digits."""
+    if len(text(value)) > len(f"{HASH_END:x}"):
+        raise ValueError(f"{_shown(value)} is no hash")
+    return whole(int(value, 16), most=HASH_END)
+
+
+def texts(value: Any) -> dict[str, str]:
+    """Return texts by name."""
+    return {text(name): text(each) for name, each in value.items()}
+
+
+def numbers(value: Any) -> dict[str, int]:
+    """Return whole numbers by name."""
+    return {text(name): counted(each) for name, each in value.items()}
+
+
+def optional(build: Callable[[Any], T], value: Any) -> T | None:
+    """Return what ``build`` makes of a value, unless that is null."""
+    return None if value is None else build(value)
+
+
+def _shown(value: Any) -> str:
+    if type(value) is int and value.bit_length() > 256:
+        return "a number of many digits"
+    return repr(value)[:80]

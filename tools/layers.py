@@ -1,0 +1,103 @@
+"""The layers of the house, and which module imports which, read from the files.
+
+A module may import from its own unit and from units of lower layers, never from a unit beside it or
+above it. So no two units import each other, and what a unit knows can be read off this page. Imports
+within functions and those for types count, too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+SOURCE_ROOTS = (
+    Path("spark_upsert"),
+    Path("datasource/pyspark_upsertflow"),
+    Path("sink/spark_upsert_sink"),
+)
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("spark_upsert", "spark_upsert.errors", "spark_upsert.durations", "spark_upsert.parallel"),
+    ("spark_upsert.model",),
+    ("spark_upsert.store", "spark_upsert.payloads"),
+    ("spark_upsert.state.run",),
+    ("spark_upsert.state.log",),
+    ("spark_upsert.state",),
+    ("spark_upsert.state.compaction", "spark_upsert.state.retention"),
+    ("spark_upsert.changelog",),
+    ("spark_upsert.options",),
+    ("spark_upsert.upsert",),
+    ("spark_upsert.upsert.envelopes",),
+    ("spark_upsert.table",),
+    ("spark_upsert.metadata", "spark_upsert.feedback"),
+    ("spark_upsert.cli", "spark_upsert_sink"),
+    ("pyspark_upsertflow",),
+)
+"""The units, the lowest layer first: folders without the folders named apart, or single modules."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Import:
+    """A module imports another."""
+
+    module: str
+    imported: str
+
+
+def modules() -> dict[str, Path]:
+    """Return the file of each module."""
+    files = {
+        path: path.relative_to(ROOT / root.parent)
+        for root in SOURCE_ROOTS
+        for path in sorted((ROOT / root).rglob("*.py"))
+    }
+    return {".".join(_parts(name)): path for path, name in files.items()}
+
+
+def _parts(path: Path) -> tuple[str, ...]:
+    parts = path.with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def imports(known: dict[str, Path]) -> Iterator[Import]:
+    """Yield which module imports which."""
+    for module, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in _names(node):
+                found = _module_of(name, known)
+                if found not in (None, module):
+                    yield Import(module, found or "")
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _module_of(name: str, known: dict[str, Path]) -> str | None:
+    """Return the module that a name lies in."""
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def unit_of(module: str) -> str | None:
+    """Return the unit of a module, None if no layer names it."""
+    named = {unit for layer in LAYERS for unit in layer}
+    if module in ("spark_upsert", "spark_upsert._version"):
+        return "spark_upsert"
+    # The package is a module like others, not the folder of all that lies in no other unit.
+    while module and (module not in named or module == "spark_upsert"):
+        module = module.rpartition(".")[0]
+    return module or None
+
+
+def level_of(unit: str) -> int:
+    """Return the layer of a unit, the lowest is 0."""
+    return next(level for level, layer in enumerate(LAYERS) if unit in layer)
