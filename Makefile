@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint package bench chaos clean check
+.PHONY: help demo check test lint package bench chaos clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -18,7 +18,12 @@ REPO ?= $(CURDIR)
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3.13 python3)
 find_python = for python in $(CANDIDATES); do \
-	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; done
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; done; \
+	"$$python" -c '' 2>/dev/null || \
+	{ echo "$$python does not run: install Python 3.11 or newer and run \`make PYTHON=/path/to/python3\`." >&2; exit 1; }
+
+# What `make check` tests, in about a minute. The rest sweeps over every crash and every drawn history, or starts Spark.
+QUICK := tests/unit tests/scenarios tests/promises tests/test_tests_can_fail.py
 
 # Spark's workers must run the interpreter that has pyarrow and this package; their default is `python3`.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -27,10 +32,13 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: check $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout
+demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout
 	@$(BIN)/python examples/git_history/demo.py --repo "$(REPO)"
 
-test: check $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
+check: lint ## what to run after every change, without Java: format, style, types, quick tests
+	@$(BIN)/python -m pytest -q -n 2 -m 'not slow and not spark' $(QUICK) $(ARGS)
+
+test: machine $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(STAMP) ## format, style and types
@@ -42,11 +50,11 @@ lint: $(STAMP) ## format, style and types
 package: $(STAMP) ## wheel, sdist, jar and a local Maven repository, into dist/
 	@$(BIN)/python tools/package.py
 
-bench: check $(STAMP) ## the figures in docs, measured on this machine
+bench: machine $(STAMP) ## the figures in docs, measured on this machine
 	@$(BIN)/python -m pip install --quiet --group bench
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: check $(STAMP) ## live 5000 simulated worlds, then kill drivers and executors of running queries
+chaos: machine $(STAMP) ## live 5000 simulated worlds, then kill drivers and executors of running queries
 	@$(BIN)/python -m tests.simulation --seeds 5000
 	@$(BIN)/python integration/chaos.py $(ARGS)
 
@@ -55,13 +63,12 @@ clean: ## remove everything that was made, the environment included
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Java may vanish after the environment is made, so this is asked each time.
-check:
-	@$(find_python); "$$python" -c '' 2>/dev/null || \
-		{ echo "$$python does not run: install Python 3.11 or newer and run \`make PYTHON=/path/to/python3\`." >&2; exit 1; }; \
-	"$$python" tools/check_machine.py
+machine:
+	@$(find_python); "$$python" tools/check_machine.py --java
 
 $(STAMP): pyproject.toml
-	@$(find_python); echo "making $(VENV) with $$python" && "$$python" -m venv $(VENV)
+	@$(find_python); "$$python" tools/check_machine.py && \
+		echo "making $(VENV) with $$python" && "$$python" -m venv $(VENV)
 	@# The pip that comes with Python 3.11 does not know dependency groups.
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --group dev

@@ -76,11 +76,13 @@ def dotted(version: "tuple[int, ...]") -> str:
 
 
 def main(arguments: "list[str]") -> int:
-    """Check what an installation needs or, with ``--installed``, what it made; 1 says: not good."""
-    if "--installed" in arguments:
-        found = [python_problem(), java_problem(), pyspark_problem()]
-    else:
-        found = [python_problem(), venv_problem(), java_problem()]
+    """Check what an installation needs or, with ``--installed``, what it made; 1 says: not good.
+
+    Java is asked for with ``--java`` alone: most of the work on the engine needs none.
+    """
+    found = [python_problem()]
+    found += [pyspark_problem()] if "--installed" in arguments else [venv_problem()]
+    found += [java_problem()] if "--java" in arguments else []
     problems = [problem for problem in found if problem]
     for problem in problems:
         print(problem, file=sys.stderr)

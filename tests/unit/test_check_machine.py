@@ -116,7 +116,7 @@ def test_the_minimum_versions_are_those_of_the_distribution() -> None:
 
 def test_the_program_prints_nothing_but_the_problem(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "check_machine.py"],
+        [sys.executable, ROOT / "tools" / "check_machine.py", "--java"],
         env={"JAVA_HOME": str(fake_java(tmp_path, 'java version "1.8.0_392"'))},
         capture_output=True,
         text=True,
@@ -125,6 +125,18 @@ def test_the_program_prints_nothing_but_the_problem(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("Spark needs Java 17 or newer")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--installed",)])
+def test_java_is_asked_for_only_where_it_is_needed(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "check_machine.py", *arguments],
+        env={"JAVA_HOME": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_program_runs_on_a_python_that_is_too_old() -> None:
