@@ -55,7 +55,13 @@ from spark_upsert.state.retention import (
     vacuum,
 )
 from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import DEFAULT, PROPERTY, LateRows, Retention, higher_mark
+from spark_upsert.state.tombstones import (
+    DEFAULT,
+    PROPERTY,
+    LateRows,
+    TombstoneRetention,
+    higher_mark,
+)
 from spark_upsert.store import Store, open_store
 from spark_upsert.upsert.ambiguity import Examples, warn
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
@@ -518,7 +524,7 @@ class Table:
         """
         if head.schema.engine.folds and head.schema.order:
             return 0
-        retention = Retention.parse(head.properties.get(PROPERTY, DEFAULT))
+        retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
         if retention.is_for_ever or not any(part.file.tombstones for part in head.slices):
             return 0
         before: int = head.upper

@@ -35,7 +35,7 @@ from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice
 from spark_upsert.state.run import file as run
 from spark_upsert.store import local
 from spark_upsert.table import Table
-from spark_upsert.upsert import commands, drain, epoch, stash
+from spark_upsert.upsert import commands, epoch, outcomes, stash
 from tests.promises import test_promises as promises
 from tests.support.disk import Loss
 from tests.support.stores import MemoryStore, forget_open_runs
@@ -364,7 +364,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(
-        drain, "equal_contents", lambda one, chosen, *_: np.ones(len(chosen), dtype=np.bool_)
+        outcomes, "equal_contents", lambda one, chosen, *_: np.ones(len(chosen), dtype=np.bool_)
     )
 
 
@@ -632,10 +632,10 @@ def _() -> Patch:
     promises.test_p5_of_equal_order_keys_the_later_command_wins_and_ties_are_counted,
 )
 def _() -> Patch:
-    def count(original: Any, outcomes: Any) -> Counters:
-        kinds = outcomes.kinds.copy()
-        kinds[kinds == drain.Outcome.DUPLICATE] = drain.Outcome.STALE
-        counters: Counters = original(outcomes._replace(kinds=kinds))
+    def count(original: Any, found: Any) -> Counters:
+        kinds = found.kinds.copy()
+        kinds[kinds == outcomes.Outcome.DUPLICATE] = outcomes.Outcome.STALE
+        counters: Counters = original(found._replace(kinds=kinds))
         return counters
 
     return wrapped(epoch, "count", count)

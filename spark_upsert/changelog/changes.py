@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.hashing import HASH_END, even_cuts
 from spark_upsert.model.schema import (
@@ -52,7 +53,6 @@ from spark_upsert.state.resolve import (
     precedence_of,
     resolve,
 )
-from spark_upsert.state.run.file import Positions
 from spark_upsert.state.run.rows import BatchPart, Part, Rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store

@@ -1,4 +1,4 @@
-"""Frontiers: every comparison of epochs has its home here.
+"""Epochs, intervals of them, and how a stash that feeds a table compares them with frontiers.
 
 An **epoch** is logical time: the version of the table that made the changes visible. The
 **upper** of a table is the first epoch that is not sealed, always exclusive; ``since`` is

@@ -24,6 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.model.arrays import Mask
+
 Words = npt.NDArray[np.uint64]
 
 _SIGN = np.uint64(1 << 63)
@@ -63,7 +65,7 @@ def is_hashable(type_: pa.DataType) -> bool:
     )
 
 
-def validity(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+def validity(array: pa.Array) -> Mask | None:
     """Return which values are not null, or None if all are not."""
     if array.null_count == 0:
         return None
@@ -176,7 +178,7 @@ def compare(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArray[
     return result
 
 
-def lexically_greater(left: Sequence[Words], right: Sequence[Words]) -> npt.NDArray[np.bool_]:
+def lexically_greater(left: Sequence[Words], right: Sequence[Words]) -> Mask:
     """Return where the words of the left are greater, the first that differ deciding."""
     greater = np.zeros(len(left[0]), dtype=np.bool_)
     equal = np.ones(len(left[0]), dtype=np.bool_)
@@ -210,7 +212,7 @@ def sort_words(columns: Sequence[pa.Array]) -> list[Words]:
     return words
 
 
-def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
     """Return which rows hold the same values; null equals null and NaN equals NaN.
 
     Works for every Arrow type that Spark can send, nested ones included.
@@ -221,7 +223,7 @@ def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArr
     return result
 
 
-def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+def _equal(one: pa.Array, other: pa.Array) -> Mask:
     type_ = one.type
     if pa.types.is_struct(type_):
         parts = [_equal(a, b) for a, b in zip(one.flatten(), other.flatten(), strict=True)]
@@ -240,11 +242,11 @@ def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
     everywhere = np.ones(len(one), dtype=np.bool_)
     a = everywhere if a is None else a
     b = everywhere if b is None else b
-    result: npt.NDArray[np.bool_] = np.where(a & b, same, a == b)
+    result: Mask = np.where(a & b, same, a == b)
     return result
 
 
-def _equal_lists(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+def _equal_lists(one: pa.Array, other: pa.Array) -> Mask:
     """Compare lists and maps: the same length, and the same elements in the same order."""
     one, other = _as_lists(one), _as_lists(other)
     sizes = [np.asarray(pc.list_value_length(side).fill_null(0)) for side in (one, other)]

@@ -39,9 +39,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.model.arrays import Mask
 from spark_upsert.payloads.base64 import decode_base64
-
-Mask = npt.NDArray[np.bool_]
 
 Faults = list[tuple[str, Mask]]
 """Why some values cannot be converted, and which."""

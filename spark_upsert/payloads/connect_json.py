@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.model.arrays import Positions
 from spark_upsert.payloads.connect import DecimalForm, Said, Unreadable, Unsaid, object_wire
 from spark_upsert.payloads.decoder import Payloads, with_faults
 from spark_upsert.payloads.json_text import JsonDecoder
@@ -28,8 +28,6 @@ _WRAPPED = rf'^\s*\{{\s*"{_SCHEMA}"\s*:'
 _TAKE_SCHEMA = rf'(?s){_WRAPPED}\s*(?P<{_SCHEMA}>null|\{{.*?\}})\s*,\s*"{_PAYLOAD}"\s*:'
 """In Connect's own schemas ``}`` and then ``"payload":`` stand at the end alone. A text that is
 cut elsewhere is no JSON, and so an error."""
-
-Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

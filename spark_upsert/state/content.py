@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.schema import DIFF, REASON, TOMBSTONE, TableSchema
 from spark_upsert.model.words import Words, equal_rows, is_hashable, sort_words
-from spark_upsert.state.run.file import Positions
 from spark_upsert.state.run.rows import Rows
 
 
@@ -49,20 +48,16 @@ def _value_words(column: pa.Array) -> list[Words]:
     return sort_words([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
 
 
-def equal_contents(
-    one: Rows, chosen: Positions, other: Rows, against: Positions
-) -> npt.NDArray[np.bool_]:
+def equal_contents(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
     """Return which rows have the content of the row beside them; both are of one schema."""
     if not len(chosen):
         return np.empty(0, dtype=np.bool_)
     diffs, *values = one.take(_names(one.schema), chosen)
     other_diffs, *other_values = other.take(_names(one.schema), against)
     kinds, other_kinds = diffs.to_numpy(), other_diffs.to_numpy()
-    same: npt.NDArray[np.bool_] = kinds == other_kinds
+    same: Mask = kinds == other_kinds
     return same & ((kinds == TOMBSTONE) | _equal(values, other_values, len(kinds)))
 
 
-def _equal(
-    values: Sequence[pa.Array], others: Sequence[pa.Array], count: int
-) -> npt.NDArray[np.bool_]:
+def _equal(values: Sequence[pa.Array], others: Sequence[pa.Array], count: int) -> Mask:
     return equal_rows(values, others) if values else np.ones(count, dtype=np.bool_)

@@ -18,22 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.schema import DEAD, DIFF, HASH, Scope, TableSchema, Ties, at_column
 from spark_upsert.model.words import Words, compare, ordered_words, validity
 from spark_upsert.state.resolve import Epochs, arrange, by_content_in_epochs
-from spark_upsert.state.run.file import Positions
 from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.sums import exact_sums
 
 NONE = -1
-
-Mask = npt.NDArray[np.bool_]
 
 
 def fold(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.model.words import compare, equal_rows, lexically_greater
@@ -22,7 +23,7 @@ from spark_upsert.state.content import content_words
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.resolve import epochs_by_part
 from spark_upsert.state.run.blocks import BLOCK_BYTES
-from spark_upsert.state.run.file import RUNS, Positions
+from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.rows import Part, Rows
 
 ABSENT = -1
@@ -43,7 +44,7 @@ class Found:
     """For each key, the row number in ``rows``, or `ABSENT`."""
 
     @property
-    def present(self) -> npt.NDArray[np.bool_]:
+    def present(self) -> Mask:
         """Whether the table has an entry, be it a tombstone."""
         return self.at != ABSENT
 
@@ -109,9 +110,7 @@ def _find_folded(
     return Found(folded, at)
 
 
-def _beats(
-    rows: Rows, newer: Positions, older: Positions, later: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
+def _beats(rows: Rows, newer: Positions, older: Positions, later: Mask) -> Mask:
     """Return where the entry of a later part wins over that of an earlier one (`resolve`)."""
     schema = rows.schema
     first_wins = schema.engine.kind is Engine.FIRST_ROW
@@ -127,7 +126,7 @@ def _beats(
     return better if schema.ties is Ties.FIRST else better | ((order == 0) & later)
 
 
-def _is_greater_content(rows: Rows, one: Positions, other: Positions) -> npt.NDArray[np.bool_]:
+def _is_greater_content(rows: Rows, one: Positions, other: Positions) -> Mask:
     """Return where the first of two rows has the greater content."""
     if not len(one):
         return np.empty(0, dtype=np.bool_)

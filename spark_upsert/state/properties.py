@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from spark_upsert.errors import OptionError, did_you_mean
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
-from spark_upsert.state.tombstones import Retention
+from spark_upsert.state.tombstones import TombstoneRetention
 
-_CHECKS: Mapping[str, Callable[[str], object]] = {TOMBSTONE_RETENTION: Retention.parse}
+_CHECKS: Mapping[str, Callable[[str], object]] = {TOMBSTONE_RETENTION: TombstoneRetention.parse}
 
 
 def checked(properties: Mapping[str, str] | None) -> dict[str, str]:

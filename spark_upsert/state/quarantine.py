@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import DIFF, EPOCH, ERROR, RAW_KEY, RAW_VALUE, REASON, TableSchema
 from spark_upsert.state.lookup import find
-from spark_upsert.state.run.file import Positions
 from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.snapshot import Snapshot
 

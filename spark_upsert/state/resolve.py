@@ -30,11 +30,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import Scope, Ties
 from spark_upsert.model.words import Words, equal_rows, ordered_words, sort_words
 from spark_upsert.state.content import content_words
-from spark_upsert.state.run.file import Positions
 from spark_upsert.state.run.rows import Rows
 
 Epochs = npt.NDArray[np.uint64]
@@ -45,7 +45,7 @@ class Arrangement(NamedTuple):
 
     order: Positions
     """Row numbers sorted by (hash, key, precedence)."""
-    begins: npt.NDArray[np.bool_]
+    begins: Mask
     """Whether a place in ``order`` is the first of its key."""
 
 
@@ -82,9 +82,7 @@ def arrange(
     return Arrangement(order, begins)
 
 
-def _same_key_as_before(
-    rows: Rows, members: Positions, group: npt.NDArray[Any]
-) -> npt.NDArray[np.bool_]:
+def _same_key_as_before(rows: Rows, members: Positions, group: npt.NDArray[Any]) -> Mask:
     """Return for each row of a sorted sequence whether the row before it has the same key."""
     same = np.zeros(len(members), dtype=np.bool_)
     near = np.flatnonzero(group[1:] == group[:-1]) + 1
@@ -191,14 +189,14 @@ def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
     return Arrangement(order, begins)
 
 
-def _begins(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _begins(values: npt.NDArray[Any]) -> Mask:
     """Return where a sorted sequence has a value for the first time."""
     begins = np.ones(len(values), dtype=np.bool_)
     begins[1:] = values[1:] != values[:-1]
     return begins
 
 
-def _shared(begins: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _shared(begins: Mask) -> Mask:
     """Return which places are of groups of more than one."""
     shared = ~begins
     shared[:-1] |= ~begins[1:]
@@ -247,7 +245,7 @@ def best_of_groups(
 
 
 def _keep_greatest_contents(
-    rows: Rows, members: Positions, firsts: Positions, candidate: npt.NDArray[np.bool_]
+    rows: Rows, members: Positions, firsts: Positions, candidate: Mask
 ) -> None:
     """Leave those candidates of each group whose content is the greatest."""
     counts = np.diff(firsts, append=len(members))

@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hashing import HASH_END, even_cuts
 from spark_upsert.model.schema import DIFF, HASH, is_live
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.lookup import Found, find
 from spark_upsert.state.resolve import epochs_by_part, resolve
-from spark_upsert.state.run.file import RUNS, Positions, Span
+from spark_upsert.state.run.file import RUNS, Span
 from spark_upsert.state.run.rows import Part, Rows, RunPart
 from spark_upsert.store import Store
 

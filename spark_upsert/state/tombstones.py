@@ -66,7 +66,7 @@ class LateRows(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class TombstoneRetention:
     """How long a tombstone is kept: by epochs, by time, by both, or for ever."""
 
     epochs: int | None
@@ -77,7 +77,7 @@ class Retention:
         return self.epochs is None and self.milliseconds is None
 
     @classmethod
-    def parse(cls, text: str) -> Retention:
+    def parse(cls, text: str) -> TombstoneRetention:
         """Read ``7 days``, ``100 epochs``, ``1 hour and 50 epochs`` or ``forever``.
 
         With both, a tombstone is kept until both have passed.

@@ -17,16 +17,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from spark_upsert.errors import DataError
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.schema import DIFF, PUT, Scope, TableSchema, Ties
 from spark_upsert.model.words import compare
 from spark_upsert.state.content import equal_contents
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log.manifest import Commit, Manifest
 from spark_upsert.state.resolve import Resolution
-from spark_upsert.state.run.file import Positions
 from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.tombstones import LateRows, decode_mark
-from spark_upsert.upsert.drain import Outcomes
+from spark_upsert.upsert.outcomes import Outcomes
 
 Examples = Mapping[str, str]
 """For some counters (``tied``, ``late``): the key of one such row."""

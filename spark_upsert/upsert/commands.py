@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, OptionError, SchemaError
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.hashing import RAW_KEY_SEED, hash_keys
 from spark_upsert.model.names import find_column
@@ -48,10 +49,7 @@ from spark_upsert.model.schema import (
     TableSchema,
 )
 from spark_upsert.model.words import is_text
-from spark_upsert.state.run.file import Positions
 from spark_upsert.upsert.contributions import collected, contributions
-
-Mask = npt.NDArray[np.bool_]
 
 _EXAMPLE_CHARS = 80
 """How much of a bad value an error message shows."""

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hashing import HASH_END, even_cuts
 from spark_upsert.model.schema import Scope
 from spark_upsert.parallel import in_order, useful_threads
@@ -38,7 +39,7 @@ from spark_upsert.state.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows, higher_mark
 from spark_upsert.upsert.ambiguity import Examples, count_losers, examples_of, require_order
-from spark_upsert.upsert.drain import Outcome, Outcomes, classify, count
+from spark_upsert.upsert.outcomes import Outcome, Outcomes, classify, count
 from spark_upsert.upsert.stash import Stash
 
 SEAL_ROWS = 1 << 20
@@ -117,11 +118,13 @@ def stage_sealed(
     try:
         for batch in stash.seal():
             rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
-            judge = partial(_judge, snapshot, rows, overwrite=overwrite, late_rows=late_rows)
+            outcomes_of = partial(
+                _outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows
+            )
             useful = useful_threads(len(rows), threads)
             everything = np.arange(len(rows))
             pieces = np.array_split(everything, useful)
-            outcomes = Outcomes.joined(in_order(judge, pieces, useful))
+            outcomes = Outcomes.joined(in_order(outcomes_of, pieces, useful))
             counters += count(outcomes)
             examples |= examples_of(rows, everything, outcomes, late_rows)
             batch = _accepted(batch, outcomes)
@@ -141,10 +144,10 @@ def stage_sealed(
     )
 
 
-def _judge(
+def _outcomes_of(
     snapshot: Snapshot,
     rows: Rows,
-    chosen: npt.NDArray[np.int64],
+    chosen: Positions,
     *,
     overwrite: bool,
     late_rows: LateRows,
@@ -279,17 +282,17 @@ class Epoch:
         return Rows(head.schema, [RunPart(span) for span in spans])
 
     def _recount(
-        self, newest: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64]
+        self, newest: Snapshot, rows: Rows, chosen: Positions
     ) -> tuple[Counters, Examples]:
         """Return by how much the tasks' counts are wrong for contested commands."""
         counted = EMPTY
         owners = rows.part_of(chosen)
         for owner in np.unique(owners):
-            counted += count(self._judge(self.base, rows, chosen[owners == owner]))
+            counted += count(self._outcomes_of(self.base, rows, chosen[owners == owner]))
         if rows.schema.engine.folds:
             folded = folded_rows(rows, chosen, epochs_by_part(rows, [0] * len(rows.parts)))
             everything = np.arange(len(folded))
-            outcomes = self._judge(newest, folded, everything)
+            outcomes = self._outcomes_of(newest, folded, everything)
             merged = Counters(superseded=len(chosen) - len(folded))
             examples = examples_of(folded, everything, outcomes, self.late_rows)
             return count(outcomes) + merged - counted, examples
@@ -297,12 +300,14 @@ class Epoch:
         if not self.allow_unordered:
             require_order(rows, resolution)
         lost, examples = count_losers(rows, resolution)
-        outcomes = self._judge(newest, rows, resolution.winners)
+        outcomes = self._outcomes_of(newest, rows, resolution.winners)
         others = examples_of(rows, resolution.winners, outcomes, self.late_rows)
         return count(outcomes) + lost - counted, {**examples, **others}
 
-    def _judge(self, snapshot: Snapshot, rows: Rows, chosen: npt.NDArray[np.int64]) -> Outcomes:
-        return _judge(snapshot, rows, chosen, overwrite=self.overwrite, late_rows=self.late_rows)
+    def _outcomes_of(self, snapshot: Snapshot, rows: Rows, chosen: Positions) -> Outcomes:
+        return _outcomes_of(
+            snapshot, rows, chosen, overwrite=self.overwrite, late_rows=self.late_rows
+        )
 
     def _without_late(self, newest: Snapshot, staged: Staged) -> Staged:
         """Take out commands that are late since a compaction forgot deletes.
@@ -316,14 +321,14 @@ class Epoch:
             run = RUNS.open(newest.store, file)
             rows = Rows(schema, [RunPart(Span.within(run, 0, HASH_END))])
             everything = np.arange(len(rows))
-            outcomes = self._judge(newest, rows, everything)
+            outcomes = self._outcomes_of(newest, rows, everything)
             late = np.flatnonzero(outcomes.kinds == Outcome.REJECTED)
             if not len(late):
                 files.append(file)
                 continue
             examples |= examples_of(rows, everything, outcomes, self.late_rows)
             # The table did know some of these keys when the task counted them.
-            was = count(self._judge(self.base, rows, late))
+            was = count(self._outcomes_of(self.base, rows, late))
             counters += Counters(rejected=len(late)) - was
             batch = rows.gathered(schema.run.names).parts[0]
             assert isinstance(batch, BatchPart)
@@ -341,9 +346,7 @@ class Sealed(NamedTuple):
     """Keys of rows that a person should know about (`ambiguity`)."""
 
 
-def _shared(
-    own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]
-) -> npt.NDArray[np.bool_]:
+def _shared(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:
     """Return which hashes stand twice among their own, or among the others."""
     order = np.argsort(own)
     ordered = own[order]

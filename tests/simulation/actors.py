@@ -14,7 +14,7 @@ from spark_upsert.model.schema import Scope
 from spark_upsert.state.compaction import merge
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import PROPERTY, LateRows, Retention
+from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention
 from spark_upsert.table import Table
 from spark_upsert.upsert.epoch import Epoch, stage
 from tests.simulation.wire import Wire, batch_of
@@ -307,7 +307,7 @@ class Alterer(Actor):
             case 2:
                 properties = {PROPERTY: self.world.retention}
             case _:
-                is_for_ever = Retention.parse(self.world.retention).is_for_ever
+                is_for_ever = TombstoneRetention.parse(self.world.retention).is_for_ever
                 others = [] if is_for_ever else ["0 epochs", "2 epochs"]
                 properties = {PROPERTY: self.world.random.choice([self.world.retention, *others])}
         wanted = schema.accept(pa.schema(columns), merge=True).columns

@@ -30,7 +30,7 @@ from spark_upsert.model.schema import RAW_KEY, Scope
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice, Transaction
 from spark_upsert.state.run.file import RUNS
-from spark_upsert.state.tombstones import PROPERTY, Retention, decode_mark
+from spark_upsert.state.tombstones import PROPERTY, TombstoneRetention, decode_mark
 from spark_upsert.table import Table
 from tests.support.reference import NO_ORDER, Identity, Placed, Reference, Row
 
@@ -192,7 +192,7 @@ class Observer:
         if self._is_retention_altered:
             return  # Which of them the merge was planned by cannot be told.
         text = self._world.retention
-        retention = Retention.parse(text)
+        retention = TombstoneRetention.parse(text)
         assert not retention.is_for_ever, f"P4: {placed} is forgotten"
         if retention.epochs is not None:
             assert placed.version < manifest.version - retention.epochs, f"P4: {placed}, {text}"

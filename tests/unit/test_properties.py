@@ -12,7 +12,7 @@ import pytest
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.tombstones import Retention
+from spark_upsert.state.tombstones import TombstoneRetention
 from spark_upsert.table import Table
 from spark_upsert_sink.plan import plan_write
 from tests.support.stores import MemoryStore
@@ -69,5 +69,5 @@ def test_a_bad_property_is_refused_when_it_is_set(
 
 
 def test_an_age_and_a_number_of_epochs_go_together() -> None:
-    assert Retention.parse("1 hour and 50 epochs") == Retention(50, 3_600_000)
-    assert Retention.parse("50 epochs, 1 hour") == Retention(50, 3_600_000)
+    assert TombstoneRetention.parse("1 hour and 50 epochs") == TombstoneRetention(50, 3_600_000)
+    assert TombstoneRetention.parse("50 epochs, 1 hour") == TombstoneRetention(50, 3_600_000)

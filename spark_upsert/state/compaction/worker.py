@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hashing import even_cuts
 from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope
 from spark_upsert.model.words import ordered_words
@@ -19,7 +20,7 @@ from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log.log import new_token
 from spark_upsert.state.log.manifest import Manifest, Place, Slice, Taken
 from spark_upsert.state.resolve import epochs_by_part, resolve
-from spark_upsert.state.run.file import RUNS, Positions, RunFile, Span, write_run
+from spark_upsert.state.run.file import RUNS, RunFile, Span, write_run
 from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import encode_mark, higher_mark
@@ -151,7 +152,7 @@ def _with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.Re
 
 def _forgettable(
     snapshot: Snapshot, job: Job, rows: Rows, winners: Positions, parts: list[Slice]
-) -> npt.NDArray[np.bool_]:
+) -> Mask:
     """Return which winners are tombstones that may be dropped."""
     schema = snapshot.manifest.schema
     dead = rows.take([DIFF], winners)[0].to_numpy() < 0

@@ -44,7 +44,7 @@ from spark_upsert.state.retention.policy import (
     choose_since,
 )
 from spark_upsert.state.run.file import is_run_path
-from spark_upsert.state.tombstones import DEFAULT, PROPERTY, Retention
+from spark_upsert.state.tombstones import DEFAULT, PROPERTY, TombstoneRetention
 from spark_upsert.store import ObjectInfo, Store
 
 _DATA = "data"
@@ -230,7 +230,7 @@ def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = 
 def _times_needed_s(log: Log) -> float:
     """Return for how long the times of versions are needed: tombstones are forgotten by time."""
     head = log.head()
-    retention = Retention.parse(head.properties.get(PROPERTY, DEFAULT))
+    retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
     if head.schema.scope is not Scope.TABLE or retention.milliseconds is None:
         return 0.0
     return retention.milliseconds / 1000

@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hashing import row_range
 from spark_upsert.model.schema import DIFF, ERROR, HASH
 from spark_upsert.state.run.blocks import (
@@ -45,8 +46,6 @@ from spark_upsert.state.run.layout import NO_BLOCKS, Layout
 from spark_upsert.state.run.soundness import require_sound
 from spark_upsert.store import Store, resident_bytes
 from spark_upsert.store.records import hash_number, text, whole
-
-Positions = npt.NDArray[np.int64]
 
 _OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
 _LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)

@@ -18,8 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.schema import HASH, ORDER_KNOWN, TableSchema, widens
-from spark_upsert.state.run.file import RUNS, Positions, Span
+from spark_upsert.state.run.file import RUNS, Span
 
 _INT16_MAX = 1 << 15
 

@@ -39,12 +39,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import OptionError
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.model.words import equal_rows
 from spark_upsert.options.write import Truncates
-from spark_upsert.state.run.file import Positions
-from spark_upsert.upsert.commands import Decoded, Mask, to_commands
+from spark_upsert.upsert.commands import Decoded, to_commands
 from spark_upsert.upsert.envelopes.form import Path, at_path
 from spark_upsert.upsert.truncate import with_truncates
 

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError
+from spark_upsert.model.arrays import Mask
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.options.write import Truncates
-from spark_upsert.upsert.commands import Mask, rows_as_json
+from spark_upsert.upsert.commands import rows_as_json
 from spark_upsert.upsert.envelopes.debezium.events import (
     AFTER,
     BEFORE,

@@ -13,7 +13,7 @@ from spark_upsert.model.schema import Scope, Ties
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.lookup import find
 from spark_upsert.state.run.rows import BatchPart, Rows
-from spark_upsert.upsert.drain import Outcome, Outcomes, classify, count
+from spark_upsert.upsert.outcomes import Outcome, Outcomes, classify, count
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of
 
@@ -22,7 +22,7 @@ TOMBSTONE = Command("k", None, 5)
 T, E, A = Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL
 
 
-def judged(
+def classified(
     scope: Scope, entry: Command | None, command: Command, *, ties: Ties = Ties.LAST
 ) -> Outcomes:
     schema = replace(schema_of(scope, key=pa.string()), ties=ties)
@@ -74,7 +74,7 @@ def outcomes_of(kinds: list[int]) -> Outcomes:
 def test_the_outcome_of_a_command(
     scope: Scope, entry: Command | None, command: Command, expected: str
 ) -> None:
-    assert Outcome(judged(scope, entry, command).kinds[0]).name == expected
+    assert Outcome(classified(scope, entry, command).kinds[0]).name == expected
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_outcome_of_a_command(
 def test_an_equal_order_with_another_content_is_a_tie(
     ties: Ties, command: Command, expected: tuple[str, bool]
 ) -> None:
-    outcomes = judged(T, ROW, command, ties=ties)
+    outcomes = classified(T, ROW, command, ties=ties)
     assert (Outcome(outcomes.kinds[0]).name, bool(outcomes.are_tied[0])) == expected
 
 

@@ -1,4 +1,4 @@
-"""The drain: what each command does to the table, decided against its persisted past.
+"""What each command does to the table, decided against its persisted past, and the counts of it.
 
 With ``new`` the command and ``old`` the table's entry of its key just before the epoch:
 
@@ -35,6 +35,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope, Ties, is_live
 from spark_upsert.model.words import compare
@@ -42,7 +43,6 @@ from spark_upsert.state.content import equal_contents
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.fold import fold
 from spark_upsert.state.lookup import Found
-from spark_upsert.state.run.file import Positions
 from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.tombstones import LateRows, is_at_or_below
 
@@ -59,9 +59,6 @@ class Outcome(IntEnum):
     REJECTED = 6
     QUARANTINED = 7
     DISPLACED = 8
-
-
-Mask = npt.NDArray[np.bool_]
 
 
 class Outcomes(NamedTuple):
