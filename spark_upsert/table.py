@@ -21,8 +21,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_upsert.changelog.changes import plan, read_changes
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
+from spark_upsert.changelog.read import read_changes
+from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import (
     ContentionError,
     DataError,
@@ -693,7 +694,7 @@ class Table:
         """Yield the changes of some epochs for a range of hashes."""
         schema = self.log.head().schema
         net = options.deduplication is Deduplication.NET_CHANGES
-        for stretch in plan(self.log, lower, upper, schema, net=net):
+        for stretch in cut_into_stretches(self.log, lower, upper, schema, net=net):
             yield from read_changes(
                 self.store,
                 stretch,

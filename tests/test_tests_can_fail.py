@@ -21,7 +21,7 @@ import pytest
 
 from spark_upsert import feedback as operator
 from spark_upsert import table
-from spark_upsert.changelog import changes
+from spark_upsert.changelog import changes, render, stretches
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.model import hashing
 from spark_upsert.model.schema import DIFF, Scope
@@ -381,7 +381,7 @@ def _() -> Patch:
     promises.test_p2_late_rows_that_are_applied_stand_in_the_changelog,
 )
 def _() -> Patch:
-    return patch.object(changes, "_has_late", lambda commit: False)
+    return patch.object(stretches, "_has_late", lambda commit: False)
 
 
 @bug(
@@ -587,12 +587,41 @@ def _() -> Patch:
 
 
 @bug(
+    "what stands behind an overwrite is compared along with it",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
+def _() -> Patch:
+    def grouped(original: Any, epochs: Any) -> Any:
+        groups: list[Any] = []
+        for cut, commits in original(epochs):
+            if cut is stretches.Cut.BEHIND_OVERWRITE:
+                groups[-1][1].extend(commits)
+            else:
+                groups.append((cut, commits))
+        return groups
+
+    return wrapped(stretches, "grouped", grouped)
+
+
+@bug(
+    "net changes retract the row before the last one",
+    promises.test_p2_folding_the_changelog_gives_every_snapshot,
+)
+def _() -> Patch:
+    def net(original: Any, found: Any, begins: Any) -> Any:
+        lasts = np.roll(begins, -1)
+        return replace(original(found, begins), old=found.old[lasts])
+
+    return wrapped(changes, "_net", net)
+
+
+@bug(
     "an unchanged value is shown as an update",
     promises.test_p2_folding_the_changelog_gives_every_snapshot,
 )
 def _() -> Patch:
     return patch.object(
-        changes, "_changed", lambda rows, old, new: np.ones(len(old), dtype=np.bool_)
+        render, "_changed", lambda rows, old, new: np.ones(len(old), dtype=np.bool_)
     )
 
 

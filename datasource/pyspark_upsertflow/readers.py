@@ -20,9 +20,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
-from spark_upsert.changelog.changes import Stretch, plan, read_changes
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.changelog.new_values import new_values
+from spark_upsert.changelog.read import read_changes
+from spark_upsert.changelog.stretches import Stretch, cut_into_stretches
 from spark_upsert.errors import CorruptionError, DataLossError, SchemaError, masked
 from spark_upsert.model.hashing import HASH_END, even_cuts
 from spark_upsert.model.schema import CHANGELOG_FIELDS, TableSchema
@@ -339,13 +340,13 @@ def plan_changes(
     """Cut the changes of the versions ``lower <= v < upper`` into splits."""
     net = options.deduplication is Deduplication.NET_CHANGES
     own = table_schema(table, schema, changelog_columns(options))
-    stretches = plan(table.log, lower, upper, own, net=net)
+    stretches = cut_into_stretches(table.log, lower, upper, own, net=net)
     if not stretches:
         return []
     rows = sum(
         part.file.rows
         for stretch in stretches
-        for part in (*stretch.after, *(stretch.before.slices if stretch.is_overwrite else ()))
+        for part in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
     )
     return [
         ChangesSplit(tuple(_stretch_within(s, low, high) for s in stretches), low, high)

@@ -48,7 +48,7 @@ from pyspark_upsertflow.readers import (
     table_schema,
     to_spark,
 )
-from spark_upsert.changelog.changes import as_inserts
+from spark_upsert.changelog.render import as_inserts
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.state.counters import Counters

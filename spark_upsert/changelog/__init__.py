@@ -1,1 +1,6 @@
-"""What epochs did, as retractions and insertions."""
+"""What epochs did, as retractions and insertions.
+
+`stretches` cuts epochs into what one pass computes, `changes` computes it, `render` makes of it
+what a reader sees, by the options of `modes`; `read` opens the files. `new_values`
+is for readers that cannot take a row back.
+"""

@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Deduplication(Enum):
-    """Which changes a reader is spared."""
+    """Which changes are left out."""
 
     NONE = "none"
     """Every change, those included that leave all values as they were."""

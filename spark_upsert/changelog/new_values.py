@@ -1,8 +1,8 @@
 """The new values alone: changes for a reader that cannot take a row back.
 
 What an insert brings and what an update leaves, in the order of the epochs. A delete has no
-new value: whoever keeps what was delivered would keep the row for ever. So it is an error,
-unless the reader says that this is meant. A row that an overwrite leaves out, or that a
+new value: whoever keeps what was delivered would keep the row. So it is an error, unless the
+reader says that this is meant. A row that an overwrite leaves out, or that a
 quarantined row of its key takes away, is a delete like any other.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.changelog.changes import CHANGE_NAMES, DELETE
+from spark_upsert.changelog.render import CHANGE_NAMES, DELETE
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import CHANGE_DIFF, CHANGE_TYPE, COMMIT_VERSION
 

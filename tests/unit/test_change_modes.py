@@ -1,4 +1,4 @@
-"""What a reader of changes is spared: the modes of Spark's change data capture."""
+"""Which changes are left out for a reader: the modes of Spark's change data capture."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.changes import plan, read_changes
 from spark_upsert.changelog.modes import ChangeOptions
+from spark_upsert.changelog.read import read_changes
+from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.hashing import HASH_END, hash_keys
 from spark_upsert.model.schema import DIFF, HASH, Scope, TableSchema
@@ -179,7 +180,7 @@ def read_changelog(table: Table) -> Any:
     options = ChangeOptions(columns=("k", "n"))
     return [
         contents(read_changes(table.store, stretch, options, lower=lower, upper=upper))
-        for stretch in plan(table.log, 1, 3, head.schema)
+        for stretch in cut_into_stretches(table.log, 1, 3, head.schema)
         for lower, upper in ((0, HASH_END // 3), (HASH_END // 3, HASH_END))
     ]
 

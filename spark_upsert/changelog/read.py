@@ -1,0 +1,76 @@
+"""Read the changes of a stretch, range by range of the hash, so that memory is bounded.
+
+Here files are opened; what their rows mean is told by `changes`, and shown by `render`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_upsert.changelog.changes import changes_of_commands, changes_of_overwrite
+from spark_upsert.changelog.modes import ChangeOptions, Deduplication
+from spark_upsert.changelog.render import render
+from spark_upsert.changelog.stretches import Stretch
+from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.parallel import in_order, useful_threads
+from spark_upsert.state.log.manifest import Slice
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import Store
+
+
+def read_changes(
+    store: Store,
+    stretch: Stretch,
+    options: ChangeOptions,
+    *,
+    lower: int = 0,
+    upper: int = HASH_END,
+    threads: int = 1,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of the keys with hashes in ``[lower, upper)``.
+
+    Parameters
+    ----------
+    threads : int
+        How many pieces of the range are worked upon at once.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        As `render` gives them; none is empty.
+    """
+    before = _snapshot(store, stretch, stretch.before.slices)
+    after = _snapshot(store, stretch, stretch.after)
+    is_net = options.deduplication is Deduplication.NET_CHANGES
+
+    def rendered(piece: tuple[int, int]) -> pa.RecordBatch:
+        if stretch.is_comparison:
+            changes = changes_of_overwrite(
+                before.parts(*piece),
+                after.parts(*piece),
+                schema=stretch.schema,
+                version=max(stretch.times_ms),
+            )
+        else:
+            changes = changes_of_commands(
+                after.parts(*piece), before.find, schema=stretch.schema, net=is_net
+            )
+        return render(changes, stretch.times_ms, options)
+
+    main = before if stretch.is_comparison else after
+    useful = useful_threads(sum(slice_.file.rows for slice_ in main.manifest.slices), threads)
+    # So finely that what is read of either side at once fits in memory.
+    pieces = max([list(side.chunks(lower, upper)) for side in (main, after)], key=len)
+    if len(pieces) < useful:
+        pieces = list(even_cuts(useful, lower, upper))
+    for batch in in_order(rendered, pieces, useful):
+        if batch.num_rows:
+            yield batch
+
+
+def _snapshot(store: Store, stretch: Stretch, slices: tuple[Slice, ...]) -> Snapshot:
+    """Return slices as a table of their own, in the schema of the changes."""
+    return Snapshot(store, replace(stretch.before, slices=slices, schema=stretch.schema))
