@@ -22,7 +22,7 @@ SOURCE_ROOTS = (
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert", "spark_upsert.errors", "spark_upsert.durations", "spark_upsert.parallel"),
-    ("spark_upsert.model",),
+    ("spark_upsert.log_fields", "spark_upsert.model"),
     ("spark_upsert.store", "spark_upsert.payloads"),
     ("spark_upsert.state.run",),
     ("spark_upsert.state.log",),

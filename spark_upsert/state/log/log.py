@@ -61,6 +61,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.state.log.clock import AHEAD_MS, require_clock, shown, storage_ms
 from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Place, Slice, apply
+from spark_upsert.state.log.tell import tell
 from spark_upsert.store import Store
 from spark_upsert.store.records import encode, read_record, text, whole
 
@@ -498,6 +499,7 @@ class Log:
                 elif not self._settle(commit, manifest):
                     continue
                 self._checkpoint(commit.version)
+                tell(commit, self._store.url)
                 return commit
         raise ContentionError(
             f"{COMMIT_TRIES_MAX} attempts to commit to '{self._store.url}' lost against others.",
@@ -523,7 +525,11 @@ class Log:
         self._store.prepare(_FOLDER)
         now_ms, token = self.now_ms(), commit.token or new_token()
         require_clock(self._store, now_ms)
-        return self._try_put(replace(commit, timestamp_ms=now_ms, token=token))
+        made = replace(commit, timestamp_ms=now_ms, token=token)
+        is_ours = self._try_put(made)
+        if is_ours:
+            tell(made, self._store.url)
+        return is_ours
 
     def _next_ms(self, manifest: Manifest, proposal: Commit) -> int:
         """Return the time of the next version: times only grow, but for a repair of the clock."""
