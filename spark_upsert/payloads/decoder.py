@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 BLOCK_BYTES = 4 << 20
 """Payload bytes that are decoded at once. One payload may be larger: then it is alone.
 
-In smaller blocks the fixed cost of a block is seen (a third more at 512 KiB); a bad payload costs
-up to one more parse of its block."""
+In smaller blocks the fixed cost of a block is seen (a third more at 512 KiB)."""
 
 REASON_CHARS = 200
 """Bound of a reason's text: a library may quote the whole payload."""

@@ -112,19 +112,111 @@ def test_behind_a_bad_payload_all_are_read_however_many_there_are(at: int) -> No
         assert found.columns[0].to_pylist() == expected
 
 
-def test_a_bad_payload_costs_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts: list[int] = []
-    parsed = json_text._parsed
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many lines Arrow was given, attempt by attempt."""
+    counts: list[int] = []
+    attempt = json_text._attempt
 
-    def watched(lines: pa.Array, type_: pa.DataType) -> pa.Array:
-        attempts.append(len(lines))
-        return parsed(lines, type_)
+    def watched(lines: pa.Array, type_: pa.DataType) -> Any:
+        counts.append(len(lines))
+        return attempt(lines, type_)
 
-    monkeypatch.setattr(json_text, "_parsed", watched)
+    monkeypatch.setattr(json_text, "_attempt", watched)
+    return counts
+
+
+def test_a_bad_payload_costs_few_attempts(given: list[int]) -> None:
     payloads = [b'{"id": "1"}' if i % 50 == 0 else plain(i) for i in range(10_000)]
     decoder = JsonDecoder(*parse_schema("s", PLAIN, bare_name="v"))
     reasons = decoder.decode(pa.array(payloads)).reasons
     assert reasons is not None
     assert reasons.null_count == 9_800
-    assert len(attempts) < 2 * 200 + 10
-    assert sum(attempts) < 5 * len(payloads)
+    assert len(given) < 2 * 200 + 10
+    assert sum(given) < 5 * len(payloads)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b'{"id": "1"}', b'{"id": 1.5}', b'{"id": 1]}', b'{"id": 1}\0{"id": 2}'],
+    ids=["other type", "no integer", "no JSON", "zero byte"],
+)
+@pytest.mark.parametrize("is_pretty", [False, True], ids=["compact", "pretty"])
+def test_a_rare_bad_payload_costs_its_block_not_its_neighbours(
+    bad: bytes, is_pretty: bool, given: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks before it are kept, and those behind it are read once."""
+    monkeypatch.setattr(json_text, "_BLOCK_BYTES", 1000)
+    payloads = [plain(number) for number in range(1000)]
+    if is_pretty:
+        payloads = [payload.replace(b", ", b",\r\n  ") for payload in payloads]
+    payloads[600] = bad
+    decoder = JsonDecoder(*parse_schema("s", PLAIN, bare_name="v"))
+    expected = [None if number == 600 else number for number in range(1000)]
+    assert decoder.decode(pa.array(payloads)).columns[0].to_pylist() == expected
+    # The first attempt, the rest behind it, and the few lines before it in its block.
+    assert sum(given[1:]) < 420
+    assert len(given) < 4
+
+
+FIELDS, _ = parse_schema("s", "id BIGINT, s STRING", bare_name="v")
+GOOD = [
+    lambda i: f'{{"id": {i}}}',
+    lambda i: f'{{"id": {i}, "s": "}} {{"}}',
+    lambda i: f'{{\n"id":\r\n{i}\n}}\n',
+    lambda i: f'{{"id": {i}, "s": "{"x" * (i % 90)}"}}',
+]
+BAD = [
+    lambda i: f'{{"id": {i}}}{{"id": {i}}}',
+    lambda i: f'{{"id": {i}}}\n{{"id": {i}}}',
+    lambda i: f'{{"id": {i}}}}}\n{{"v":{{"id": {i}}}',
+    lambda i: f'{{"id": {i}}}}}\0{{"v":{{"id": {i}}}',
+    lambda i: f'{{"id": {i}}},"w":{{}}',
+    lambda i: f'{{"id": "{i}"}}',
+    lambda i: f'{{"id": {i}.5}}',
+    lambda i: f'{{"\\u0069d": {i}.5}}',
+    lambda i: f'{{"id": {i}, "s": "\n"}}',
+    lambda i: f'{{"id": {i}]}}',
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_row_is_that_of_its_payload_wherever_blocks_end(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bad payloads, and two documents in one, before, at and behind each other and boundaries."""
+    draw = random.Random(seed)
+    for _ in range(10):
+        monkeypatch.setattr(json_text, "_BLOCK_BYTES", draw.choice([1, 60, 100, 300]))
+        monkeypatch.setattr(json_text, "_WINDOW", draw.choice([1, 3, 64]))
+        rate = draw.choice([0.01, 0.1, 0.5])
+        is_bad = [draw.random() < rate for _ in range(draw.randrange(1, 120))]
+        texts = [draw.choice(BAD if bad else GOOD)(i) for i, bad in enumerate(is_bad)]
+        found = JsonDecoder(FIELDS).decode(pa.array([text.encode() for text in texts]))
+        expected = [None if bad else i for i, bad in enumerate(is_bad)]
+        assert found.columns[0].to_pylist() == expected, texts
+
+
+def test_of_a_bad_payload_nothing_is_kept() -> None:
+    decoder = JsonDecoder(*parse_schema("s", "id BIGINT, t TINYINT", bare_name="v"))
+    found = decoder.decode(pa.array([b'{"id": 1, "t": 128}', b'{"id": 2}']))
+    assert found.columns[0].to_pylist() == [None, 2]
+
+
+@pytest.mark.parametrize("line", ['{"v":{"id":7}}{"v":{"id":7}}\n', '{"v":{"id":7}}\n\n'])
+@pytest.mark.parametrize("is_bad_behind", [False, True])
+def test_lines_of_other_than_one_document_are_never_taken_for_their_neighbours(
+    line: str, is_bad_behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even those that no payload makes: the documents of each block are counted."""
+    monkeypatch.setattr(json_text, "_BLOCK_BYTES", 64)
+    type_ = pa.struct([("id", pa.int64())])
+    for at in range(30):
+        lines = [f'{{"v":{{"id":{i}}}}}\n' for i in range(30)]
+        lines[at] = line
+        if is_bad_behind:
+            lines[29] = '{"v":{"id":"x"}}\n'
+        is_read, rows = json_text._read_lines(pa.array(lines, pa.large_string()), type_, None)
+        for i, (is_one, row) in enumerate(zip(is_read, rows.to_pylist(), strict=True)):
+            if is_one and not (i == at and line.endswith("\n\n")):
+                assert row == {"id": i}
