@@ -71,7 +71,7 @@ def test_a_compaction_is_one_line(table: Table, caplog: pytest.LogCaptureFixture
     written = sum(slice_.file.bytes for slice_ in table.log.head().slices)
     counted = f"files=1 bytes={written} ranges_taken=3 rows=1 live_rows=1"
     assert lines(caplog, table) == [
-        f"version committed: path=PATH version=3 kind=compact {counted}"
+        f"version committed: path=PATH version=4 kind=compact {counted}"
     ]
 
 
