@@ -153,13 +153,14 @@ def _state(manifest: Manifest) -> Row:
 
 def _files(table: Table) -> Iterator[Row]:
     for part in table.log.head().slices:
+        live = part.live.to_json()
         yield {
             "path": part.file.path,
             "epoch_lower": part.epochs.lower,
             "epoch_upper": part.epochs.upper,
             "index": part.index,
-            "hash_lower": f"{part.hash_lower:016x}",
-            "hash_upper": f"{part.hash_upper:016x}",
+            "hash_lower": live[0],
+            "hash_upper": live[1],
             "rows": part.file.rows,
             "tombstones": part.file.tombstones,
             "errors": part.file.errors,

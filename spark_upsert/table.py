@@ -33,7 +33,7 @@ from spark_upsert.errors import (
     TableNotFoundError,
 )
 from spark_upsert.model.engines import MergeEngine
-from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
@@ -689,7 +689,7 @@ class Table:
         upper: int,
         options: ChangeOptions,
         *,
-        hash_range: tuple[int, int] = (0, HASH_END),
+        hash_range: HashRange = ALL_HASHES,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some epochs for a range of hashes."""
         schema = self.log.head().schema
@@ -699,7 +699,6 @@ class Table:
                 self.store,
                 stretch,
                 options,
-                lower=hash_range[0],
-                upper=hash_range[1],
+                hash_range=hash_range,
                 threads=self.threads,
             )

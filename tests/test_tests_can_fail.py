@@ -24,6 +24,7 @@ from spark_upsert import table
 from spark_upsert.changelog import changes, render, stretches
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.model import hashing
+from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import DIFF, Scope
 from spark_upsert.state import lookup, resolve, snapshot
 from spark_upsert.state.compaction import worker
@@ -552,20 +553,22 @@ def _() -> Patch:
 
 @bug("the last hash of a range is left out", promises.test_p2_however_the_hashes_are_cut)
 def _() -> Patch:
-    def row_range(original: Any, hashes: Any, lower: int, upper: int) -> tuple[int, int]:
-        start, stop = original(hashes, lower, max(lower, upper - 1))
+    def rows_of(original: Any, self: HashRange, hashes: Any) -> tuple[int, int]:
+        start, stop = original(HashRange(self.first, max(self.first, self.last)), hashes)
         return start, stop
 
-    return wrapped(run, "row_range", row_range)
+    return wrapped(HashRange, "rows_of", rows_of)
 
 
 @bug("both neighbours read the hash at their border", promises.test_p2_however_the_hashes_are_cut)
 def _() -> Patch:
-    def row_range(original: Any, hashes: Any, lower: int, upper: int) -> tuple[int, int]:
-        result: tuple[int, int] = original(hashes, lower, min(upper + 1, hashing.HASH_END))
+    def rows_of(original: Any, self: HashRange, hashes: Any) -> tuple[int, int]:
+        result: tuple[int, int] = original(
+            HashRange(self.first, min(self.end + 1, hashing.HASH_END)), hashes
+        )
         return result
 
-    return wrapped(run, "row_range", row_range)
+    return wrapped(HashRange, "rows_of", rows_of)
 
 
 @bug(

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.canonical import digest_of_changes, digest_of_table
 from benchmarks.workload import Workload
-from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.state.compaction import merge
 from spark_upsert.table import Table
 
@@ -74,7 +74,7 @@ class Engine:
         """Return how many runs a key may stand in, on average over the hashes."""
         assert self._table is not None
         slices = self._table.log.head().slices
-        return sum(part.file.hash_max - part.file.hash_min for part in slices) / HASH_END
+        return sum(part.file.hash_range.width for part in slices) / ALL_HASHES.width
 
     def contents(self) -> dict[str, Any]:
         assert self._table is not None

@@ -25,7 +25,7 @@ from spark_upsert.changelog.new_values import new_values
 from spark_upsert.changelog.read import read_changes
 from spark_upsert.changelog.stretches import Stretch, cut_into_stretches
 from spark_upsert.errors import CorruptionError, DataLossError, SchemaError, masked
-from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import CHANGELOG_FIELDS, TableSchema
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.state.log.manifest import Manifest
@@ -51,8 +51,7 @@ class SnapshotSplit(InputPartition):
     """The rows of a version in a range of hashes."""
 
     manifest: Manifest
-    lower: int
-    upper: int
+    hash_range: HashRange
 
 
 @dataclass
@@ -60,8 +59,7 @@ class ChangesSplit(InputPartition):
     """The changes of consecutive epochs in a range of hashes."""
 
     stretches: tuple[Stretch, ...]
-    lower: int
-    upper: int
+    hash_range: HashRange
 
 
 def open_table(options: ReadOptions) -> Table:
@@ -140,14 +138,14 @@ def split_count(options: ReadOptions, rows: int) -> int:
 
 
 def snapshot_splits(
-    options: ReadOptions, manifest: Manifest, lower: int = 0, upper: int = HASH_END
+    options: ReadOptions, manifest: Manifest, hash_range: HashRange = ALL_HASHES
 ) -> list[InputPartition]:
-    """Cut the rows of a version with hashes in ``[lower, upper)`` into splits."""
-    share = (upper - lower) / HASH_END
+    """Cut the rows of a version with hashes in a range into splits."""
+    share = hash_range.width / ALL_HASHES.width
     rows = int(share * sum(part.file.rows for part in manifest.slices))
     return [
-        SnapshotSplit(_within(manifest, low, high), low, high)
-        for low, high in even_cuts(split_count(options, rows), lower, upper)
+        SnapshotSplit(_within(manifest, piece), piece)
+        for piece in hash_range.cut(split_count(options, rows))
     ]
 
 
@@ -267,7 +265,7 @@ class QuarantineReader(DataSourceReader):
         store = open_store(self._options.path, self._options.storage)
         snapshot = Snapshot(store, partition.manifest)
         with _expiry_is_no_damage(self._options, partition.manifest.version):
-            errors = read_quarantine(snapshot, lower=partition.lower, upper=partition.upper)
+            errors = read_quarantine(snapshot, hash_range=partition.hash_range)
             yield from to_spark(errors, self._schema)
 
 
@@ -277,7 +275,7 @@ def read_rows(
     """Yield the rows of a split, the table's columns only."""
     snapshot = Snapshot(open_store(options.path, options.storage), split.manifest)
     with _expiry_is_no_damage(options, split.manifest.version):
-        yield from snapshot.read(columns_of(schema), lower=split.lower, upper=split.upper)
+        yield from snapshot.read(columns_of(schema), hash_range=split.hash_range)
 
 
 @contextmanager
@@ -296,9 +294,9 @@ def _expiry_is_no_damage(options: ReadOptions, version: int) -> Iterator[None]:
         ) from error
 
 
-def _within(manifest: Manifest, lower: int, upper: int) -> Manifest:
+def _within(manifest: Manifest, hash_range: HashRange) -> Manifest:
     """Keep only what a split needs, so that it stays small on its way to the task."""
-    kept = tuple(part for part in manifest.slices if part.overlaps(lower, upper))
+    kept = tuple(part for part in manifest.slices if part.overlaps(hash_range))
     return replace(manifest.without_writers(), slices=kept)
 
 
@@ -349,8 +347,8 @@ def plan_changes(
         for part in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
     )
     return [
-        ChangesSplit(tuple(_stretch_within(s, low, high) for s in stretches), low, high)
-        for low, high in even_cuts(split_count(options, rows))
+        ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece)
+        for piece in ALL_HASHES.cut(split_count(options, rows))
     ]
 
 
@@ -389,8 +387,8 @@ def require_columns(own: TableSchema, schema: StructType, changelog: Sequence[st
         )
 
 
-def _stretch_within(stretch: Stretch, lower: int, upper: int) -> Stretch:
-    return replace(stretch, before=_within(stretch.before, lower, upper))
+def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
+    return replace(stretch, before=_within(stretch.before, hash_range))
 
 
 def read_change_split(
@@ -406,7 +404,7 @@ def read_change_split(
         compute_updates=options.compute_updates,
     )
     for stretch in split.stretches:
-        batches = read_changes(store, stretch, wanted, lower=split.lower, upper=split.upper)
+        batches = read_changes(store, stretch, wanted, hash_range=split.hash_range)
         if not options.change_feed:
             keys = stretch.schema.keys
             batches = new_values(batches, keys=keys, ignore_deletes=options.ignore_deletes)

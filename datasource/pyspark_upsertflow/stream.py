@@ -49,6 +49,7 @@ from pyspark_upsertflow.readers import (
     to_spark,
 )
 from spark_upsert.changelog.render import as_inserts
+from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.state.counters import Counters
@@ -279,8 +280,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert first.origin is not None
         table_schema(table, self._schema, changelog_columns(self._options))
         manifest = table.log.at(first.origin)
-        lower, upper = first.hash, last.hash if last.snapshot else HASH_END
-        return snapshot_splits(self._options, manifest, lower, upper)
+        hash_range = HashRange(first.hash, last.hash if last.snapshot else HASH_END)
+        return snapshot_splits(self._options, manifest, hash_range)
 
     # -- reading, in the tasks ----------------------------------------------------------
 

@@ -14,7 +14,7 @@ from spark_upsert.changelog.changes import changes_of_commands, changes_of_overw
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.changelog.render import render
 from spark_upsert.changelog.stretches import Stretch
-from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.parallel import in_order, useful_threads
 from spark_upsert.state.log.manifest import Slice
 from spark_upsert.state.snapshot import Snapshot
@@ -26,11 +26,10 @@ def read_changes(
     stretch: Stretch,
     options: ChangeOptions,
     *,
-    lower: int = 0,
-    upper: int = HASH_END,
+    hash_range: HashRange = ALL_HASHES,
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of the keys with hashes in ``[lower, upper)``.
+    """Yield the changes of the keys with hashes in a range.
 
     Parameters
     ----------
@@ -46,26 +45,26 @@ def read_changes(
     after = _snapshot(store, stretch, stretch.after)
     is_net = options.deduplication is Deduplication.NET_CHANGES
 
-    def rendered(piece: tuple[int, int]) -> pa.RecordBatch:
+    def rendered(piece: HashRange) -> pa.RecordBatch:
         if stretch.is_comparison:
             changes = changes_of_overwrite(
-                before.parts(*piece),
-                after.parts(*piece),
+                before.parts(piece),
+                after.parts(piece),
                 schema=stretch.schema,
                 version=max(stretch.times_ms),
             )
         else:
             changes = changes_of_commands(
-                after.parts(*piece), before.find, schema=stretch.schema, net=is_net
+                after.parts(piece), before.find, schema=stretch.schema, net=is_net
             )
         return render(changes, stretch.times_ms, options)
 
     main = before if stretch.is_comparison else after
     useful = useful_threads(sum(slice_.file.rows for slice_ in main.manifest.slices), threads)
     # So finely that what is read of either side at once fits in memory.
-    pieces = max([list(side.chunks(lower, upper)) for side in (main, after)], key=len)
+    pieces = max(main.chunks(hash_range), after.chunks(hash_range), key=len)
     if len(pieces) < useful:
-        pieces = list(even_cuts(useful, lower, upper))
+        pieces = hash_range.cut(useful)
     for batch in in_order(rendered, pieces, useful):
         if batch.num_rows:
             yield batch

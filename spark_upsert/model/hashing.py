@@ -36,10 +36,8 @@ change), and a chained hash (a sum lets long texts be hashed word by word in any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.model.words import (
@@ -180,16 +178,3 @@ def _add_long_words(part: Words, text: Text, column_key: int) -> None:
         keys = mix((index + 1).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(column_key))
         firsts = np.flatnonzero(np.diff(owner, prepend=-1))
         part[row[firsts]] += np.add.reduceat(mix(words ^ keys), firsts)
-
-
-def even_cuts(count: int, lower: int = 0, upper: int = HASH_END) -> list[tuple[int, int]]:
-    """Cut the hashes ``[lower, upper)`` into ``count`` ranges of nearly equal width."""
-    bounds = [lower + (upper - lower) * index // count for index in range(count + 1)]
-    return list(pairwise(bounds))
-
-
-def row_range(hashes: npt.NDArray[np.uint64], lower: int, upper: int) -> tuple[int, int]:
-    """Return the positions ``[start, stop)`` of sorted hashes in ``[lower, upper)``."""
-    start = int(np.searchsorted(hashes, np.uint64(lower))) if lower > 0 else 0
-    stop = int(np.searchsorted(hashes, np.uint64(upper))) if upper < HASH_END else len(hashes)
-    return start, max(start, stop)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.hashing import HASH_END, hash_keys
+from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, HASH, TableSchema
 from spark_upsert.model.words import sort_words
 from spark_upsert.state.counters import Counters
@@ -134,7 +134,7 @@ def _check_file(store: Store, schema: TableSchema, file: RunFile) -> Iterator[Fi
         run = Run(file, store.map(file.path))
         run.verify()
         # Types and columns are compared where rows of several runs are put together.
-        Rows(schema, [RunPart(Span.within(run, 0, HASH_END))]).take(schema.run.names, _FIRST)
+        Rows(schema, [RunPart(Span.within(run))]).take(schema.run.names, _FIRST)
     except FileNotFoundError:
         yield Finding(place=file.path, expected=f"{file.bytes} bytes", found="no such file")
         return
@@ -150,10 +150,10 @@ def _check_file(store: Store, schema: TableSchema, file: RunFile) -> Iterator[Fi
             found=f"{len(run.hashes)} and {tombstones}",
         )
     bounds = (int(run.hashes[0]), int(run.hashes[-1]))
-    if bounds != (file.hash_min, file.hash_max):
+    if bounds != (file.hash_range.first, file.hash_range.last):
         yield Finding(
             place=file.path,
-            expected=f"hashes from {file.hash_min:016x} to {file.hash_max:016x}",
+            expected=f"hashes from {file.hash_range.first:016x} to {file.hash_range.last:016x}",
             found=f"{bounds[0]:016x} to {bounds[1]:016x}",
         )
     yield from _check_order(schema, run)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import DIFF, EPOCH, ERROR, RAW_KEY, RAW_VALUE, REASON, TableSchema
 from spark_upsert.state.lookup import find
 from spark_upsert.state.run.rows import Rows
@@ -39,9 +39,9 @@ def quarantine_schema(schema: TableSchema) -> pa.Schema:
 
 
 def read_quarantine(
-    snapshot: Snapshot, *, lower: int = 0, upper: int = HASH_END
+    snapshot: Snapshot, *, hash_range: HashRange = ALL_HASHES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the error entries with hashes in ``[lower, upper)``, in any order.
+    """Yield the error entries with hashes in a range, in any order.
 
     Yields
     ------
@@ -55,8 +55,8 @@ def read_quarantine(
         return
     suspects = replace(manifest, slices=tuple(s for s in manifest.slices if s.file.errors))
     holders = Snapshot(snapshot.store, suspects)
-    for low, high in holders.chunks(lower, upper):
-        rows = Rows(schema, [part for part, _ in holders.parts(low, high)])
+    for chunk in holders.chunks(hash_range):
+        rows = Rows(schema, [part for part, _ in holders.parts(chunk)])
         if not len(rows):
             continue
         [diffs] = rows.take([DIFF], np.arange(len(rows)))
@@ -70,7 +70,7 @@ def _standing(snapshot: Snapshot, rows: Rows, errors: Positions) -> pa.RecordBat
     """Return those of some error entries, sorted by hash, that nothing has replaced."""
     schema = snapshot.manifest.schema
     hashes = rows.hashes[errors]
-    state = snapshot.parts(int(hashes[0]), int(hashes[-1]) + 1) if len(errors) else []
+    state = snapshot.parts(HashRange.spanning(hashes[0], hashes[-1])) if len(errors) else []
     found = find(schema, state, hashes, rows.take(schema.identity, errors))
     # An identity may have error entries in several runs: they all lead to the one that stands.
     at = np.unique(found.at[found.present])

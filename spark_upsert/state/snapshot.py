@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import DIFF, HASH, is_live
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log.manifest import Manifest
@@ -43,14 +43,13 @@ class Snapshot:
     store: Store
     manifest: Manifest
 
-    def parts(self, lower: int = 0, upper: int = HASH_END) -> list[tuple[Part, int]]:
-        """Return the entries with hashes in ``[lower, upper)``: parts with their epochs."""
+    def parts(self, hash_range: HashRange = ALL_HASHES) -> list[tuple[Part, int]]:
+        """Return the entries with hashes in a range: parts with their epochs."""
         found: list[tuple[Part, int]] = []
         for part in self.manifest.slices:
-            if part.overlaps(lower, upper):
+            if part.overlaps(hash_range):
                 run = RUNS.open(self.store, part.file)
-                low, high = max(lower, part.hash_lower), min(upper, part.hash_upper)
-                span = Span.within(run, low, high)
+                span = Span.within(run, part.live.intersect(hash_range))
                 if len(span):
                     found.append((RunPart(span), part.epochs.lower))
         return found
@@ -59,26 +58,25 @@ class Snapshot:
         """Look keys up; ``hashes`` ascending, ``keys`` beside them (`lookup.find`)."""
         if not len(hashes):
             return Found(Rows(self.manifest.schema, []), np.empty(0, dtype=np.int64))
-        parts = self.parts(int(hashes[0]), int(hashes[-1]) + 1)
+        parts = self.parts(HashRange.spanning(hashes[0], hashes[-1]))
         return find(self.manifest.schema, parts, hashes, keys)
 
     def read(
-        self, columns: Sequence[str] | None = None, *, lower: int = 0, upper: int = HASH_END
+        self, columns: Sequence[str] | None = None, *, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with hashes in ``[lower, upper)``, each key once, in any order.
+        """Yield the rows with hashes in a range, each key once, in any order.
 
         Parameters
         ----------
         columns : sequence of str, optional
             Columns of the table; all by default.
-        lower, upper : int
-            Range of hashes, 0 <= lower <= upper <= 2**64.
+        hash_range : HashRange
         """
         schema = self.manifest.schema
         names = list(schema.columns.names) if columns is None else list(columns)
         fields = pa.schema([schema.columns.field(name) for name in names])
-        for low, high in self.chunks(lower, upper):
-            parts = self.parts(low, high)
+        for chunk in self.chunks(hash_range):
+            parts = self.parts(chunk)
             rows = Rows(schema, [part for part, _ in parts])
             if schema.engine.folds and len(parts) > 1:
                 epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
@@ -87,17 +85,17 @@ class Snapshot:
             found = (_live_rows(rows, i, names, fields, losers) for i in range(len(parts)))
             yield from _combined([batch for batch in found if batch.num_rows])
 
-    def chunks(self, lower: int, upper: int) -> Iterator[tuple[int, int]]:
+    def chunks(self, hash_range: HashRange = ALL_HASHES) -> list[HashRange]:
         """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries."""
         rows = size = 0.0
         for part in self.manifest.slices:
-            if part.overlaps(lower, upper):
-                width = min(upper, part.file.hash_max + 1) - max(lower, part.file.hash_min)
-                share = width / (part.file.hash_max + 1 - part.file.hash_min)
+            if part.overlaps(hash_range):
+                stored = part.file.hash_range
+                share = stored.intersect(hash_range).width / stored.width
                 rows += part.file.rows * share
                 size += part.file.bytes * share
         count = max(1, int(rows // CHUNK_ROWS), int(size // CHUNK_BYTES))
-        yield from even_cuts(count, lower, upper)
+        return hash_range.cut(count)
 
 
 def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError, UpsertFlowError
-from spark_upsert.model.hashing import HASH_END
 from spark_upsert.store import Store
 
 T = TypeVar("T")
@@ -114,13 +113,6 @@ def text(value: Any) -> str:
     if type(value) is not str or len(value) > _TEXT_MAX:
         raise ValueError(f"{_shown(value)} is no text")
     return value
-
-
-def hash_number(value: Any) -> int:
-    """Return a bound of hashes, from its hexadecimal digits."""
-    if len(text(value)) > len(f"{HASH_END:x}"):
-        raise ValueError(f"{_shown(value)} is no hash")
-    return whole(int(value, 16), most=HASH_END)
 
 
 def texts(value: Any) -> dict[str, str]:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import Scope
 from spark_upsert.parallel import in_order, useful_threads
 from spark_upsert.state.counters import EMPTY, Counters
@@ -261,23 +261,23 @@ class Epoch:
             return
         newer = Snapshot(self.base.store, replace(head, slices=slices))
         total = sum(file.rows for part in writing for file in part.files)
-        for lower, upper in even_cuts(1 + total // SEAL_ROWS):
-            rows = self._rows(head, writing, lower, upper)
+        for hash_range in ALL_HASHES.cut(1 + total // SEAL_ROWS):
+            rows = self._rows(head, writing, hash_range)
             if is_all:
                 chosen = np.arange(len(rows))
             else:
-                others = [part.hashes for part, _ in newer.parts(lower, upper)]
+                others = [part.hashes for part, _ in newer.parts(hash_range)]
                 chosen = np.flatnonzero(_shared(rows.hashes, others))
             if len(chosen):
                 yield rows, chosen
 
-    def _rows(self, head: Manifest, staged: Sequence[Staged], lower: int, upper: int) -> Rows:
+    def _rows(self, head: Manifest, staged: Sequence[Staged], hash_range: HashRange) -> Rows:
         """Return the staged commands with hashes in a range, in the order of the tasks."""
         spans = [
-            Span.within(RUNS.open(self.base.store, file), lower, upper)
+            Span.within(RUNS.open(self.base.store, file), hash_range)
             for part in staged
             for file in part.files
-            if file.hash_min < upper and lower <= file.hash_max
+            if file.hash_range.overlaps(hash_range)
         ]
         return Rows(head.schema, [RunPart(span) for span in spans])
 
@@ -319,7 +319,7 @@ class Epoch:
         files, counters, examples = [], staged.counters, dict(staged.examples)
         for file in staged.files:
             run = RUNS.open(newest.store, file)
-            rows = Rows(schema, [RunPart(Span.within(run, 0, HASH_END))])
+            rows = Rows(schema, [RunPart(Span.within(run))])
             everything = np.arange(len(rows))
             outcomes = self._outcomes_of(newest, rows, everything)
             late = np.flatnonzero(outcomes.kinds == Outcome.REJECTED)

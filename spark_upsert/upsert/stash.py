@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.fold import fold
@@ -122,10 +121,10 @@ class Stash:
             yield self._settled.batch
             return
         bytes_total = sum(run.file.bytes for run in self._spilled)
-        for lower, upper in even_cuts(1 + 2 * bytes_total // self._spill_bytes):
-            parts: list[Part] = [RunPart(Span.within(run, lower, upper)) for run in self._spilled]
+        for hash_range in ALL_HASHES.cut(1 + 2 * bytes_total // self._spill_bytes):
+            parts: list[Part] = [RunPart(Span.within(run, hash_range)) for run in self._spilled]
             if self._settled is not None:
-                parts.append(_range_of(self._settled, lower, upper))
+                parts.append(_range_of(self._settled, hash_range))
             batch, lost = self._resolve(Rows(self._schema, parts))
             self._counted_by_seal += lost
             if batch.num_rows:
@@ -166,7 +165,6 @@ class Stash:
         self._settled = None
 
 
-def _range_of(part: BatchPart, lower: int, upper: int) -> BatchPart:
-    start = int(np.searchsorted(part.hashes, np.uint64(lower))) if lower else 0
-    stop = int(np.searchsorted(part.hashes, np.uint64(upper))) if upper < HASH_END else len(part)
+def _range_of(part: BatchPart, hash_range: HashRange) -> BatchPart:
+    start, stop = hash_range.rows_of(part.hashes)
     return BatchPart(part.batch.slice(start, stop - start))

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import DIFF, TableSchema, is_live
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.counters import Counters
@@ -70,8 +69,8 @@ def truncation(snapshot: Snapshot, mark: str) -> Commit | None:
     head = snapshot.manifest
     files: list[RunFile] = []
     gone_count = live_rows = 0
-    for lower, upper in snapshot.chunks(0, HASH_END):
-        parts = snapshot.parts(lower, upper)
+    for chunk in snapshot.chunks():
+        parts = snapshot.parts(chunk)
         rows = Rows(head.schema, [part for part, _ in parts])
         if not len(rows):
             continue

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.changelog.modes import Deduplication
+from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
 from tests.support.histories import CONDITIONS, HISTORIES, Conditions, Played, Step, play, under
@@ -25,9 +26,9 @@ from tests.support.tables import (
 SCOPES = pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope {scope.value}")
 
 
-def cuts_of(places: Sequence[int]) -> list[tuple[int, int]]:
+def cuts_of(places: Sequence[int]) -> list[HashRange]:
     bounds = [0, *sorted(places), HASH_END]
-    return list(itertools.pairwise(bounds))
+    return list(itertools.starmap(HashRange, itertools.pairwise(bounds)))
 
 
 CUTS = st.lists(
@@ -87,15 +88,15 @@ def test_the_changes_of_a_range_are_those_of_its_epochs(
 @SCOPES
 @given(history=HISTORIES, conditions=CONDITIONS, cuts=CUTS)
 def test_any_cut_of_the_hashes_partitions_the_snapshot(
-    scope: Scope, history: list[Step], conditions: Conditions, cuts: list[tuple[int, int]]
+    scope: Scope, history: list[Step], conditions: Conditions, cuts: list[HashRange]
 ) -> None:
     with under(conditions):
         played = play(scope, history)
         snapshot = played.table.at()
         found = [
             (row["k"], row["v"])
-            for lower, upper in cuts
-            for batch in snapshot.read(lower=lower, upper=upper)
+            for cut in cuts
+            for batch in snapshot.read(hash_range=cut)
             for row in batch.to_pylist()
         ]
         assert sorted(found) == sorted(played.rows[-1].items())
@@ -104,7 +105,7 @@ def test_any_cut_of_the_hashes_partitions_the_snapshot(
 @SCOPES
 @given(history=HISTORIES, conditions=CONDITIONS, cuts=CUTS)
 def test_any_cut_of_the_hashes_partitions_the_changelog(
-    scope: Scope, history: list[Step], conditions: Conditions, cuts: list[tuple[int, int]]
+    scope: Scope, history: list[Step], conditions: Conditions, cuts: list[HashRange]
 ) -> None:
     with under(conditions):
         played = play(scope, history)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import DataError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.compaction import Job, merge
 from spark_upsert.state.sums import exact_sums
@@ -117,7 +117,7 @@ def test_a_merge_that_overflows_without_the_older_runs_is_left_out() -> None:
     for _ in range(2):
         add(table, most)
     head = table.log.head()
-    job = Job(hash_lower=0, hash_upper=HASH_END, slices=head.slices[1:], is_oldest=False)
+    job = Job(hash_range=ALL_HASHES, slices=head.slices[1:], is_oldest=False)
     before = set(table.store.list("data"))
     assert table.commit_merges([merge(table.store, head, job)]) == 0
     assert set(table.store.list("data")) == before

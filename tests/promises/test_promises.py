@@ -22,6 +22,7 @@ import pytest
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import CorruptionError, DataError, OtherTableError
 from spark_upsert.feedback import FeedbackUpsert
+from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.compaction import Merged, choose, merge
@@ -328,11 +329,11 @@ def test_p2_however_the_hashes_are_cut(seed: int) -> None:
             changes += model.append(commands)[0]
         bounds = sorted({0, HASH_END, *(dice.randrange(HASH_END) for _ in range(6))})
         bounds = sorted({*bounds, *(int(h) for h in stored_hashes(table))})
-        cuts = list(itertools.pairwise(bounds))
+        cuts = list(itertools.starmap(HashRange, itertools.pairwise(bounds)))
         rows = [
             (row["k"], row["v"])
-            for lower, upper in cuts
-            for batch in table.at().read(lower=lower, upper=upper)
+            for cut in cuts
+            for batch in table.at().read(hash_range=cut)
             for row in batch.to_pylist()
         ]
         assert sorted(rows) == sorted(model.rows().items())

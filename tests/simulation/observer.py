@@ -218,8 +218,7 @@ class Observer:
         """Return the keys of which a version holds an entry."""
         known: set[Identity] = set()
         for part in manifest.slices:
-            lower, upper = part.hash_lower, part.hash_upper
-            known |= {key for h, key in self._entries(table, part) if lower <= h < upper}
+            known |= {key for h, key in self._entries(table, part) if h in part.live}
         return known
 
     def _entries(self, table: Table, part: Slice) -> list[tuple[int, Identity]]:

@@ -14,7 +14,6 @@ whoever started the process knows which mutant killed it. An outcome is
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import json
 import resource
 import shutil
@@ -31,7 +30,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.hashing import HASH_END, hash_keys
+from spark_upsert.model.hash_range import ALL_HASHES
+from spark_upsert.model.hashing import hash_keys
 from spark_upsert.state.log.log import commit_path, encode
 from spark_upsert.state.run.blocks import END_OF_STREAM, block_count, checksums
 from spark_upsert.table import Table
@@ -167,12 +167,7 @@ def _one_column(table: Table, seed: int) -> Any:
 
 
 def _ranges(table: Table, seed: int) -> Any:
-    cuts = [HASH_END * index // 5 for index in range(6)]
-    return [
-        batch
-        for low, high in itertools.pairwise(cuts)
-        for batch in table.at().read(lower=low, upper=high)
-    ]
+    return [batch for cut in ALL_HASHES.cut(5) for batch in table.at().read(hash_range=cut)]
 
 
 def _look_up(table: Table, seed: int) -> Any:

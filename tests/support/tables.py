@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.model.words import Words
@@ -160,7 +161,7 @@ def changes_of(
     upper: int | None = None,
     *,
     show: Deduplication = Deduplication.NONE,
-    hash_range: tuple[int, int] = (0, HASH_END),
+    hash_range: HashRange = ALL_HASHES,
 ) -> list[Change]:
     """Return changelog rows, by default every one; checks columns that follow from others."""
     end = table.log.head().upper if upper is None else upper

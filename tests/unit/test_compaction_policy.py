@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.model.epochs import Epoch, Interval
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.compaction.policy import FANOUT, JOB_BYTES, Job, choose, choose_all
@@ -27,8 +28,7 @@ def run(epoch: int, size: int, *, upper: int | None = None, **how: Any) -> Slice
         bytes=size,
         body_bytes=size,
         tail_crc=0,
-        hash_min=0,
-        hash_max=HASH_END - 1,
+        hash_range=ALL_HASHES,
     )
     epochs = Interval(lower=Epoch(epoch), upper=Epoch(upper or epoch + 1))
     return Slice(file=file, epochs=epochs, **how)
@@ -75,17 +75,18 @@ def test_a_large_merge_is_cut_into_bounded_jobs() -> None:
     jobs = choose(table)
     assert len(jobs) >= FANOUT
     assert all(job.bytes <= JOB_BYTES for job in jobs)
-    bounds = sorted((job.hash_lower, job.hash_upper) for job in jobs)
+    bounds = sorted((job.hash_range.first, job.hash_range.end) for job in jobs)
     assert [low for low, _ in bounds[1:]] == [high for _, high in bounds[:-1]]
     assert (bounds[0][0], bounds[-1][1]) == (0, HASH_END)
 
 
 def test_a_merge_that_is_half_done_goes_on_where_it_stopped() -> None:
-    old = [replace(run(e, JOB_BYTES), hash_lower=HASH_END // 2) for e in range(FANOUT)]
-    done = replace(run(0, 4 * JOB_BYTES, upper=FANOUT), hash_upper=HASH_END // 2)
+    below, above = ALL_HASHES.split_at(HASH_END // 2)
+    old = [replace(run(e, JOB_BYTES), live=above) for e in range(FANOUT)]
+    done = replace(run(0, 4 * JOB_BYTES, upper=FANOUT), live=below)
     jobs = choose(manifest(done, *old))
     assert jobs
-    assert all(job.hash_lower >= HASH_END // 2 for job in jobs)
+    assert all(above.covers(job.hash_range) for job in jobs)
     assert all(len(job.slices) == FANOUT for job in jobs)
 
 
@@ -108,5 +109,5 @@ def test_runs_of_one_large_value_are_merged_although_no_cut_makes_the_job_smalle
     slices = []
     for epoch in range(1, FANOUT + 1):
         part = run(epoch, 20 << 20)
-        slices.append(replace(part, file=replace(part.file, hash_min=5, hash_max=5)))
+        slices.append(replace(part, file=replace(part.file, hash_range=HashRange(5, 6))))
     assert merged(choose(manifest(*slices))) == [list(range(1, FANOUT + 1))]

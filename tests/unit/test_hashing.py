@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import json
 import math
 import re
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.model import hashing
-from spark_upsert.model.hashing import HASH_END, even_cuts, hash_keys, is_injective, row_range
+from spark_upsert.model.hashing import HASH_END, hash_keys, is_injective
 from tests.support import slow_hash
 from tests.support.slow_hash import hash_key
 
@@ -230,31 +229,6 @@ def test_hashes_of_consecutive_numbers_are_spread_evenly() -> None:
     # 1000 expected in each of 64 ranges; 5 standard deviations of a binomial are 158.
     assert counts.min() > 840
     assert counts.max() < 1160
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 1000])
-def test_even_cuts_cover_all_hashes_once(count: int) -> None:
-    cuts = even_cuts(count)
-    assert len(cuts) == count
-    assert cuts[0][0] == 0
-    assert cuts[-1][1] == HASH_END
-    assert all(one[1] == other[0] for one, other in itertools.pairwise(cuts))
-
-
-@pytest.mark.parametrize(
-    ("lower", "upper", "expected"),
-    [
-        pytest.param(0, HASH_END, (0, 4), id="all hashes"),
-        pytest.param(5, 6, (1, 3), id="one hash that stands twice"),
-        pytest.param(6, 6, (3, 3), id="an empty range"),
-        pytest.param(6, HASH_END - 1, (3, 3), id="up to the greatest, which is excluded"),
-        pytest.param(HASH_END - 1, HASH_END, (3, 4), id="the greatest"),
-        pytest.param(0, 0, (0, 0), id="an empty range at the bottom"),
-    ],
-)
-def test_row_range_is_half_open(lower: int, upper: int, expected: tuple[int, int]) -> None:
-    hashes = np.array([0, 5, 5, HASH_END - 1], dtype=np.uint64)
-    assert row_range(hashes, lower, upper) == expected
 
 
 def unmix(z: int) -> int:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.epochs import Epoch, Interval
+from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log.manifest import (
@@ -39,8 +40,7 @@ def run(name: str, lower: int = 0, upper: int = 100) -> RunFile:
         bytes=1000,
         body_bytes=900,
         tail_crc=7,
-        hash_min=lower,
-        hash_max=upper - 1,
+        hash_range=HashRange(lower, upper),
     )
 
 
@@ -67,7 +67,7 @@ def folded(*commits: Commit) -> Manifest:
 
 
 def shown(manifest: Manifest) -> list[tuple[str, int, int]]:
-    return [(part.file.path, part.hash_lower, part.hash_upper) for part in manifest.slices]
+    return [(part.file.path, part.live.first, part.live.end) for part in manifest.slices]
 
 
 # -- apply ---------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_a_compaction_takes_its_runs_place() -> None:
 
 
 def taken(path: str, lower: int = 0, upper: int = HASH_END) -> Taken:
-    return Taken(path=path, hash_lower=lower, hash_upper=upper)
+    return Taken(path=path, hash_range=HashRange(lower, upper))
 
 
 def test_the_last_number_of_each_writer_is_kept_for_ever() -> None:
@@ -195,7 +195,7 @@ def test_what_is_left_of_a_slice_after_taking_away(
 
 
 def covered(manifest: Manifest) -> set[int]:
-    return {h for part in manifest.slices for h in range(100) if part.overlaps(h, h + 1)}
+    return {h for part in manifest.slices for h in range(100) if part.overlaps(HashRange(h, h + 1))}
 
 
 @given(
@@ -210,9 +210,9 @@ def test_taking_ranges_away_leaves_exactly_the_others(ranges: list[tuple[int, in
     )
     gone = {hash for low, high in ranges for hash in range(low, high)}
     slices = [part for part in after.slices if part.file.path == "a"]
-    held = [h for part in slices for h in range(100) if part.overlaps(h, h + 1)]
+    held = [h for part in slices for h in range(100) if part.overlaps(HashRange(h, h + 1))]
     assert sorted(held) == sorted(set(range(100)) - gone)
-    assert any(part.file.path == "b" and part.hash_upper == HASH_END for part in after.slices)
+    assert any(part.file.path == "b" and part.live.end == HASH_END for part in after.slices)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_a_compaction_fits_only_if_all_that_it_takes_is_live(
     ],
 )
 def test_a_slice_overlaps_where_it_may_have_entries(lower: int, upper: int, answer: bool) -> None:
-    part = Slice(file=run("a", 0, 60), hash_lower=20, hash_upper=80, epochs=Interval.at(1))
-    assert part.overlaps(lower, upper) is answer
+    part = Slice(file=run("a", 0, 60), live=HashRange(20, 80), epochs=Interval.at(1))
+    assert part.overlaps(HashRange(lower, upper)) is answer
 
 
 # -- forms ---------------------------------------------------------------------------
@@ -263,8 +263,7 @@ FULL = commit(
     compacted=(
         Slice(
             file=run("ab"),
-            hash_lower=2**63,
-            hash_upper=HASH_END,
+            live=HashRange(2**63),
             epochs=Interval(lower=Epoch(1), upper=Epoch(3)),
             index=4,
         ),

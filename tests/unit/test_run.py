@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.changelog.read import read_changes
 from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import CorruptionError
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END, hash_keys
 from spark_upsert.model.schema import DIFF, HASH, Scope, TableSchema
 from spark_upsert.state.log.log import commit_path, encode
@@ -114,7 +114,7 @@ def test_the_log_knows_size_and_hashes_of_a_run() -> None:
     assert file.rows == 30
     assert file.tombstones == 0
     assert file.bytes == len(store.read(file.path))
-    assert (file.hash_min, file.hash_max) == (int(hashes.min()), int(hashes.max()))
+    assert file.hash_range == HashRange.spanning(int(hashes.min()), int(hashes.max()))
 
 
 def test_a_run_file_survives_json() -> None:
@@ -125,8 +125,7 @@ def test_a_run_file_survives_json() -> None:
         bytes=999,
         body_bytes=500,
         tail_crc=2**32 - 1,
-        hash_min=0,
-        hash_max=HASH_END - 1,
+        hash_range=ALL_HASHES,
     )
     assert RunFile.from_json(json.loads(json.dumps(file.to_json()))) == file
 
@@ -150,11 +149,7 @@ def read_keys_only(table: Table) -> Any:
 
 def read_in_ranges(table: Table) -> Any:
     snapshot = table.at()
-    bounds = [HASH_END * index // 5 for index in range(6)]
-    return [
-        contents(snapshot.read(["k", "n"], lower=lower, upper=upper))
-        for lower, upper in itertools.pairwise(bounds)
-    ]
+    return [contents(snapshot.read(["k", "n"], hash_range=cut)) for cut in ALL_HASHES.cut(5)]
 
 
 def look_up_some(table: Table) -> Any:
@@ -179,9 +174,9 @@ def read_changelog(table: Table) -> Any:
     head = table.log.head()
     options = ChangeOptions(columns=("k", "n"))
     return [
-        contents(read_changes(table.store, stretch, options, lower=lower, upper=upper))
+        contents(read_changes(table.store, stretch, options, hash_range=part))
         for stretch in cut_into_stretches(table.log, 1, 3, head.schema)
-        for lower, upper in ((0, HASH_END // 3), (HASH_END // 3, HASH_END))
+        for part in ALL_HASHES.split_at(HASH_END // 3)
     ]
 
 
@@ -325,26 +320,27 @@ def test_a_damaged_hash_misleads_no_search(place: int, mask: int) -> None:
     hashes = Run(file, store.map(file.path)).hashes.tolist()
     at = first_buffer(store.read(file.path)) + 8 * min(count - 1, count * place // 32) + 7
     damaged = pa.py_buffer(flip(store.read(file.path), at, mask))
-    for low, high in ((0, HASH_END // 3), (HASH_END // 3, HASH_END), (hashes[-9], HASH_END)):
+    for each in (*ALL_HASHES.split_at(HASH_END // 3), HashRange(hashes[-9])):
         try:
-            assert all_found(Run(file, damaged), low, high)
+            assert all_found(Run(file, damaged), each)
         except CorruptionError as error:
             require_name(error, file)
         try:
-            span = Span.within(Run(file, damaged), low, high)
+            span = Span.within(Run(file, damaged), each)
         except CorruptionError as error:
             require_name(error, file)
         else:
-            assert len(span) == len([h for h in hashes if low <= h < high])
+            assert len(span) == len([h for h in hashes if h in each])
 
 
-def all_found(run: Run, lower: int, upper: int) -> bool:
+def all_found(run: Run, within: HashRange) -> bool:
     """Look up keys whose hashes are in a range; all are in the run."""
     schema = TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"])
     keys = pa.array(range(0, run.file.rows, 61))
     hashes = hash_keys([keys], seed=0)
     order = np.argsort(hashes)
-    wanted = order[(hashes[order] >= np.uint64(lower)) & (hashes[order] <= np.uint64(upper - 1))]
+    start, stop = within.rows_of(hashes[order])
+    wanted = order[start:stop]
     part = RunPart(Span(run, 0, run.file.rows))
     found = find(schema, [(part, 1)], hashes[wanted], [keys.take(pa.array(wanted))])
     return bool(found.present.all())
@@ -393,9 +389,10 @@ def one_run(count: int, *, few: bool = False) -> tuple[MemoryStore, RunFile]:
 def test_a_span_holds_just_the_hashes_of_its_range() -> None:
     store, file = one_run(1000)
     run = Run(file, store.map(file.path))
-    for lower, upper in ((0, HASH_END), (0, 1), (HASH_END // 3, HASH_END // 2), (5, 5)):
-        hashes = RunPart(Span.within(run, lower, upper)).hashes.tolist()
-        assert hashes == [h for h in run.hashes.tolist() if lower <= h < upper]
+    for bounds in ((0, HASH_END), (0, 1), (HASH_END // 3, HASH_END // 2), (5, 5)):
+        within = HashRange(*bounds)
+        hashes = RunPart(Span.within(run, within)).hashes.tolist()
+        assert hashes == [h for h in run.hashes.tolist() if h in within]
 
 
 def test_open_runs_are_bounded_and_the_oldest_is_closed_first() -> None:
@@ -414,9 +411,7 @@ def test_an_open_run_shows_how_much_of_it_was_verified() -> None:
 def test_rows_are_gathered_over_parts_in_the_order_asked_for() -> None:
     opened = [one_run(5), one_run(7)]
     schema = TableSchema.of(pa.schema({"k": pa.int64(), "later": pa.string()}), keys=["k"])
-    rows = Rows(
-        schema, [RunPart(Span.within(Run(f, s.map(f.path)), 0, HASH_END)) for s, f in opened]
-    )
+    rows = Rows(schema, [RunPart(Span.within(Run(f, s.map(f.path)))) for s, f in opened])
     wanted = np.array([11, 0, 4, 5, 11], dtype=np.int64)
     keys, later = rows.take(["k", "later"], wanted)
     flat = [

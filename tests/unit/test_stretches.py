@@ -7,6 +7,7 @@ import pytest
 
 from spark_upsert.changelog.stretches import Cut, Stretch, cut_into_stretches, grouped
 from spark_upsert.model.epochs import Epoch
+from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit, Kind
@@ -19,8 +20,7 @@ FILE = RunFile(
     rows=1,
     tombstones=0,
     bytes=1,
-    hash_min=0,
-    hash_max=0,
+    hash_range=HashRange.spanning(0, 0),
     body_bytes=1,
     tail_crc=0,
 )

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from spark_upsert.model.epochs import Interval
-from spark_upsert.model.hashing import HASH_END, even_cuts
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.state.log.manifest import Manifest, Slice, Taken
 
 FANOUT = 8
@@ -46,8 +46,7 @@ _TIER_BYTES = 64 << 10
 class Job:
     """Merge some neighbouring runs in a range of hashes."""
 
-    hash_lower: int
-    hash_upper: int
+    hash_range: HashRange
     slices: tuple[Slice, ...]
     """In the order of their epochs."""
     is_oldest: bool
@@ -66,22 +65,18 @@ class Job:
     def taken(self) -> tuple[Taken, ...]:
         """The ranges that the merged run replaces."""
         return tuple(
-            Taken(
-                path=part.file.path,
-                hash_lower=max(part.hash_lower, self.hash_lower),
-                hash_upper=min(part.hash_upper, self.hash_upper),
-            )
+            Taken(path=part.file.path, hash_range=part.live.intersect(self.hash_range))
             for part in self.slices
         )
 
     @property
     def bytes(self) -> int:
         """About how many bytes are read."""
-        return sum(_bytes_within(s, self.hash_lower, self.hash_upper) for s in self.slices)
+        return sum(_bytes_within(s, self.hash_range) for s in self.slices)
 
     def __repr__(self) -> str:
         return (
-            f"Job({self.epochs}, hashes={self.hash_lower:016x}..{self.hash_upper:016x}, "
+            f"Job({self.epochs}, hashes={self.hash_range}, "
             f"slices={len(self.slices)}, bytes={self.bytes:_})"
         )
 
@@ -98,7 +93,7 @@ def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) 
         How many neighbours make a job, at least 2. With 2, any two runs of like size do.
     """
     jobs: list[Job] = []
-    _visit(list(manifest.slices), 0, HASH_END, fanout, jobs)
+    _visit(list(manifest.slices), ALL_HASHES, fanout, jobs)
     jobs += _forgetting(manifest, jobs, forget_before)
     return sorted((replace(j, forget_before=forget_before) for j in jobs), key=lambda j: j.bytes)
 
@@ -112,8 +107,7 @@ def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list
     first = min((part.epochs.lower for part in manifest.slices), default=0)
     return [
         Job(
-            hash_lower=part.hash_lower,
-            hash_upper=part.hash_upper,
+            hash_range=part.live,
             slices=(part,),
             is_oldest=True,
         )
@@ -125,70 +119,63 @@ def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list
         and part.file.path not in busy
         and part.file.tombstones * _TOMBSTONE_SHARE > part.file.rows
         and not any(
-            s.epochs.lower == first
-            and s is not part
-            and s.overlaps(part.hash_lower, part.hash_upper)
+            s.epochs.lower == first and s is not part and s.overlaps(part.live)
             for s in manifest.slices
         )
     ]
 
 
-def _visit(slices: list[Slice], lower: int, upper: int, fanout: int, jobs: list[Job]) -> None:
+def _visit(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[Job]) -> None:
     """Add the jobs of a range, or those of its halves if one job would be too large."""
     runs = _runs(slices)
-    sizes = [sum(_bytes_within(s, lower, upper) for s in run) for run in runs]
-    scale = HASH_END / (upper - lower)
+    sizes = [sum(_bytes_within(s, hash_range) for s in run) for run in runs]
+    scale = ALL_HASHES.width / hash_range.width
     found = _neighbours([_tier(size * scale, fanout) for size in sizes], fanout)
-    first, last = _occupied(slices, lower, upper)
-    is_one_hash = last - first <= 1
+    occupied = _occupied(slices, hash_range)
+    is_one_hash = occupied.width <= 1
     if found is not None and (is_one_hash or sum(sizes[found[0] : found[1]]) <= JOB_BYTES):
-        jobs.append(_job(runs, found[0], found[1], lower, upper))
+        jobs.append(_job(runs[found[0] : found[1]], hash_range, is_oldest=found[0] == 0))
     elif (
         sum(sizes) > JOB_BYTES
         and not is_one_hash
-        and (found is not None or not _is_uniform(slices, lower, upper))
+        and (found is not None or not _is_uniform(slices, hash_range))
     ):
-        middle = (first + last) // 2
-        for low, high in ((lower, middle), (middle, upper)):
-            _visit([s for s in slices if s.overlaps(low, high)], low, high, fanout, jobs)
+        for half in hash_range.split_at((occupied.first + occupied.end) // 2):
+            _visit([s for s in slices if s.overlaps(half)], half, fanout, jobs)
 
 
-def _occupied(slices: list[Slice], lower: int, upper: int) -> tuple[int, int]:
-    """Return the part of a range in which hashes can be, the end exclusive."""
-    first = max(lower, min((s.file.hash_min for s in slices), default=upper))
-    last = min(upper, max((s.file.hash_max + 1 for s in slices), default=lower))
-    return first, last
+def _occupied(slices: list[Slice], hash_range: HashRange) -> HashRange:
+    """Return the part of a range in which hashes can be."""
+    stored = [s.file.hash_range for s in slices]
+    first = min((each.first for each in stored), default=0)
+    return HashRange(first, max((each.end for each in stored), default=0)).intersect(hash_range)
 
 
-def _is_uniform(slices: list[Slice], lower: int, upper: int) -> bool:
+def _is_uniform(slices: list[Slice], hash_range: HashRange) -> bool:
     """Return whether no compaction has treated some part of a range apart."""
-    return all(s.hash_lower <= lower and upper <= s.hash_upper for s in slices)
+    return all(s.live.covers(hash_range) for s in slices)
 
 
 def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
     """Return the jobs that leave one run everywhere, whatever the sizes."""
-    live = sum(_bytes_within(part, 0, HASH_END) for part in manifest.slices)
+    live = sum(_bytes_within(part, ALL_HASHES) for part in manifest.slices)
     jobs = []
-    for lower, upper in even_cuts(max(1, -(-live // JOB_BYTES))):
-        runs = _runs(s for s in manifest.slices if s.overlaps(lower, upper))
+    for hash_range in ALL_HASHES.cut(max(1, -(-live // JOB_BYTES))):
+        runs = _runs(s for s in manifest.slices if s.overlaps(hash_range))
         forgettable = any(
             s.epochs.upper <= forget_before and s.file.tombstones and not s.is_held
             for run in runs
             for s in run
         )
         if len(runs) > 1 or any(len(run) > 1 for run in runs) or forgettable:
-            job = _job(runs, 0, len(runs), lower, upper)
+            job = _job(runs, hash_range, is_oldest=True)
             jobs.append(replace(job, forget_before=forget_before))
     return jobs
 
 
-def _job(runs: list[list[Slice]], first: int, last: int, lower: int, upper: int) -> Job:
-    return Job(
-        hash_lower=lower,
-        hash_upper=upper,
-        slices=tuple(part for run in runs[first:last] for part in run),
-        is_oldest=first == 0,
-    )
+def _job(runs: list[list[Slice]], hash_range: HashRange, *, is_oldest: bool) -> Job:
+    slices = tuple(part for run in runs for part in run)
+    return Job(hash_range=hash_range, slices=slices, is_oldest=is_oldest)
 
 
 def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
@@ -199,12 +186,10 @@ def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
     return list(runs.values())
 
 
-def _bytes_within(part: Slice, lower: int, upper: int) -> int:
+def _bytes_within(part: Slice, hash_range: HashRange) -> int:
     """Estimate the bytes of a slice in a range of hashes; hashes are uniform."""
-    span = part.file.hash_max + 1 - part.file.hash_min
-    low = max(lower, part.hash_lower, part.file.hash_min)
-    high = min(upper, part.hash_upper, part.file.hash_max + 1)
-    return part.file.bytes * max(0, high - low) // span
+    read = part.occupied.intersect(hash_range)
+    return part.file.bytes * read.width // part.file.hash_range.width
 
 
 def _tier(size: float, fanout: int) -> int:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.hashing import even_cuts
+from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.compaction.policy import Job
@@ -81,10 +81,10 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
     count = max(1, -(-job.bytes // _file_bytes(manifest)))
     pieces = []
     taken = job.taken
-    for lower, upper in even_cuts(count, job.hash_lower, job.hash_upper):
+    for piece_range in job.hash_range.cut(count):
         # A function of its own, so that one piece at a time is in memory.
         try:
-            pieces.append(_merge_piece(store, manifest, job, lower, upper))
+            pieces.append(_merge_piece(store, manifest, job, piece_range))
         except DataError:
             taken = ()
             break
@@ -118,8 +118,8 @@ class _Piece(NamedTuple):
     low_water: str | None
 
 
-def _merge_piece(store: Store, manifest: Manifest, job: Job, lower: int, upper: int) -> _Piece:
-    rows, winners, parts = _winners(store, manifest, job, lower, upper)
+def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRange) -> _Piece:
+    rows, winners, parts = _winners(store, manifest, job, hash_range)
     forgotten, mark = np.empty(0, np.uint64), None
     if job.is_oldest:
         gone = _forgettable(Snapshot(store, manifest), job, rows, winners, parts)
@@ -180,15 +180,15 @@ def _greatest(rows: Rows, chosen: Positions) -> str | None:
 
 
 def _winners(
-    store: Store, manifest: Manifest, job: Job, lower: int, upper: int
+    store: Store, manifest: Manifest, job: Job, hash_range: HashRange
 ) -> tuple[Rows, Positions, list[Slice]]:
     """Return the entries of a job in a range of hashes, the winners, and the entries' slices."""
     schema = manifest.schema
     parts, slices = [], []
     for part in job.slices:
-        low, high = max(lower, part.hash_lower), min(upper, part.hash_upper)
-        if low < high:
-            parts.append(RunPart(Span.within(RUNS.open(store, part.file), low, high)))
+        live = part.live.intersect(hash_range)
+        if not live.is_empty:
+            parts.append(RunPart(Span.within(RUNS.open(store, part.file), live)))
             slices.append(part)
     rows = Rows(schema, parts)
     epochs = epochs_by_part(rows, [part.epochs.lower for part in slices])

@@ -21,13 +21,12 @@ from typing import Any
 
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.model.epochs import Epoch, Interval
-from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.run.file import RunFile
 from spark_upsert.store.records import (
     FORMAT_VERSION,
     counted,
-    hash_number,
     numbers,
     optional,
     text,
@@ -56,8 +55,7 @@ class Slice:
     """The live part of a run file."""
 
     file: RunFile
-    hash_lower: int = 0
-    hash_upper: int = HASH_END
+    live: HashRange = ALL_HASHES
     epochs: Interval
     index: int = 0
     """Position among the files of the same epochs."""
@@ -65,16 +63,23 @@ class Slice:
     """Whether newer runs hold the keys of all deletes that are left in it: none can be forgotten
     before it is merged with those."""
 
-    def overlaps(self, lower: int, upper: int) -> bool:
-        """Return whether some entry may have its hash in ``[lower, upper)``."""
-        first = max(self.hash_lower, self.file.hash_min, lower)
-        return first < min(self.hash_upper, self.file.hash_max + 1, upper)
+    @property
+    def occupied(self) -> HashRange:
+        """The live hashes that may have an entry."""
+        return self.live.intersect(self.file.hash_range)
+
+    def overlaps(self, hash_range: HashRange) -> bool:
+        """Return whether some entry may have its hash in a range."""
+        # Of bounds, without a range in between: planning asks each slice once per split.
+        live, stored = self.live, self.file.hash_range
+        first = max(live.first, stored.first, hash_range.first)
+        return first < min(live.end, stored.end, hash_range.end)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that stands in a checkpoint."""
         record = {
             **self.file.to_json(),
-            "live": [f"{self.hash_lower:016x}", f"{self.hash_upper:016x}"],
+            "live": self.live.to_json(),
             "epochs": [self.epochs.lower, self.epochs.upper],
             "index": self.index,
         }
@@ -86,8 +91,7 @@ class Slice:
         lower, upper = record["epochs"]
         return cls(
             file=RunFile.from_json(record),
-            hash_lower=hash_number(record["live"][0]),
-            hash_upper=hash_number(record["live"][1]),
+            live=HashRange.from_json(record["live"]),
             epochs=Interval(lower=Epoch(whole(lower)), upper=Epoch(whole(upper))),
             index=whole(record["index"]),
             is_held=record.get("held", False) is True,
@@ -99,8 +103,7 @@ class Taken:
     """A range of hashes that a compaction takes away from a file."""
 
     path: str
-    hash_lower: int
-    hash_upper: int
+    hash_range: HashRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,10 +206,7 @@ class Commit:
         if self.restored is not None:
             record["restored"] = self.restored
         if self.taken:
-            record["taken"] = [
-                [part.path, f"{part.hash_lower:016x}", f"{part.hash_upper:016x}"]
-                for part in self.taken
-            ]
+            record["taken"] = [[part.path, *part.hash_range.to_json()] for part in self.taken]
         if self.counters:
             record["counters"] = dict(self.counters)
         if self.properties is not None:
@@ -238,8 +238,8 @@ class Commit:
             compacted=tuple(Slice.from_json(part) for part in record.get("compacted", ())),
             restored=record.get("restored"),
             taken=tuple(
-                Taken(path=text(path), hash_lower=hash_number(low), hash_upper=hash_number(high))
-                for path, low, high in record.get("taken", ())
+                Taken(path=text(path), hash_range=HashRange.from_json(bounds))
+                for path, *bounds in record.get("taken", ())
             ),
             counters=numbers(record.get("counters", {})),
             live_rows=counted(record["live_rows"]),
@@ -544,25 +544,22 @@ def fingerprints(value: Any) -> frozenset[str]:
 
 
 def _slice_order(part: Slice) -> tuple[int, int, int]:
-    return part.epochs.lower, part.index, part.hash_lower
+    return part.epochs.lower, part.index, part.live.first
 
 
 def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
     """Return whether all ranges that a compaction takes away are still live."""
-    live: dict[str, list[tuple[int, int]]] = {}
+    live: dict[str, list[HashRange]] = {}
     for part in manifest.slices:
-        live.setdefault(part.file.path, []).append((part.hash_lower, part.hash_upper))
-    return all(
-        any(low <= t.hash_lower and t.hash_upper <= high for low, high in live.get(t.path, ()))
-        for t in taken
-    )
+        live.setdefault(part.file.path, []).append(part.live)
+    return all(any(own.covers(t.hash_range) for own in live.get(t.path, ())) for t in taken)
 
 
 def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice, ...]:
     """Take ranges of hashes away from slices; what is left of a slice may be two."""
-    by_path: dict[str, list[Taken]] = {}
-    for range_ in taken:
-        by_path.setdefault(range_.path, []).append(range_)
+    by_path: dict[str, list[HashRange]] = {}
+    for each in taken:
+        by_path.setdefault(each.path, []).append(each.hash_range)
     left: list[Slice] = []
     for part in slices:
         pieces = [part]
@@ -572,13 +569,8 @@ def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice
     return tuple(left)
 
 
-def _cut(part: Slice, gone: Taken) -> list[Slice]:
-    if gone.hash_upper <= part.hash_lower or part.hash_upper <= gone.hash_lower:
+def _cut(part: Slice, gone: HashRange) -> list[Slice]:
+    if not part.live.overlaps(gone):
         return [part]
-    below = replace(part, hash_upper=gone.hash_lower)
-    above = replace(part, hash_lower=gone.hash_upper)
-    return [
-        rest
-        for rest in (below, above)
-        if rest.hash_lower < rest.hash_upper and rest.overlaps(0, HASH_END)
-    ]
+    pieces = (replace(part, live=rest) for rest in part.live.without(gone))
+    return [piece for piece in pieces if not piece.occupied.is_empty]

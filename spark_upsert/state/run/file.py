@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.hashing import row_range
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange, hash_number
 from spark_upsert.model.schema import DIFF, ERROR, HASH
 from spark_upsert.state.run.blocks import (
     BLOCK_BYTES,
@@ -45,7 +45,7 @@ from spark_upsert.state.run.frame import MAGIC_BYTES, PREFIX_BYTES, parse
 from spark_upsert.state.run.layout import NO_BLOCKS, Layout
 from spark_upsert.state.run.soundness import require_sound
 from spark_upsert.store import Store, resident_bytes
-from spark_upsert.store.records import hash_number, text, whole
+from spark_upsert.store.records import text, whole
 
 _OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
 _LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
@@ -67,8 +67,8 @@ class RunFile:
     body_bytes: int
     """Where the tail begins."""
     tail_crc: int
-    hash_min: int
-    hash_max: int
+    hash_range: HashRange
+    """From the least hash of the entries to the greatest."""
     errors: int = 0
     """Error entries of a quarantine; a file without them need not be searched for any."""
 
@@ -84,8 +84,8 @@ class RunFile:
             "bytes": self.bytes,
             "body_bytes": self.body_bytes,
             "tail_crc": self.tail_crc,
-            "hash_min": f"{self.hash_min:016x}",
-            "hash_max": f"{self.hash_max:016x}",
+            "hash_min": f"{self.hash_range.first:016x}",
+            "hash_max": f"{self.hash_range.last:016x}",
         }
         return {**record, "errors": self.errors} if self.errors else record
 
@@ -108,8 +108,9 @@ class RunFile:
             bytes=whole(record["bytes"]),
             body_bytes=whole(record["body_bytes"], most=record["bytes"]),
             tail_crc=whole(record["tail_crc"], most=2**32 - 1),
-            hash_min=hash_number(record["hash_min"]),
-            hash_max=hash_number(record["hash_max"]),
+            hash_range=HashRange.spanning(
+                hash_number(record["hash_min"]), hash_number(record["hash_max"])
+            ),
             errors=whole(record.get("errors", 0), most=record["rows"]),
         )
 
@@ -143,8 +144,7 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
         bytes=blocks.bytes,
         body_bytes=blocks.body_bytes,
         tail_crc=blocks.tail_crc,
-        hash_min=hashes[0].as_py(),
-        hash_max=hashes[-1].as_py(),
+        hash_range=HashRange.spanning(hashes[0].as_py(), hashes[-1].as_py()),
     )
 
 
@@ -323,7 +323,7 @@ class Run:
         # With the one before, so that the borders of what is looked at are looked at, too.
         self._verify_rows(layout, max(low - 1, 0), high)
         hashes = self.hashes[max(low - 1, 0) : high]
-        bounds = (self.file.hash_min, self.file.hash_max)
+        bounds = (self.file.hash_range.first, self.file.hash_range.last)
         if (
             bool((hashes[1:] < hashes[:-1]).any())
             or int(hashes[0]) < bounds[0]
@@ -481,11 +481,11 @@ class Span:
         return self.stop - self.start
 
     @classmethod
-    def within(cls, run: Run, lower: int, upper: int) -> Span:
-        """Return the rows of a run whose hashes are in ``[lower, upper)``."""
-        if lower <= run.file.hash_min and run.file.hash_max < upper:
+    def within(cls, run: Run, hash_range: HashRange = ALL_HASHES) -> Span:
+        """Return the rows of a run whose hashes are in a range."""
+        if hash_range.covers(run.file.hash_range):
             return cls(run, 0, len(run.hashes))
-        start, stop = row_range(run.hashes, lower, upper)
+        start, stop = hash_range.rows_of(run.hashes)
         near = np.array([p for p in (start - 1, start, stop - 1, stop) if 0 <= p < len(run.hashes)])
         run.verify_at([HASH], near)
         return cls(run, start, stop)

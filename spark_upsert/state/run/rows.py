@@ -107,7 +107,7 @@ class RunPart:
     @property
     def hash_ends(self) -> tuple[int, int]:
         if self._count == self._run.file.rows:
-            return self._run.file.hash_min, self._run.file.hash_max
+            return self._run.file.hash_range.first, self._run.file.hash_range.last
         first, last = self.hashes_at(np.array([0, self._count - 1])).tolist()
         return first, last
 
