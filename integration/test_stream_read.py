@@ -307,7 +307,8 @@ def test_progress_says_how_far_the_table_is(
     uppers = []
     for progress in query.recentProgress:
         source = json.loads(progress.json)["sources"][0]
-        uppers.append((source["endOffset"]["upper"], source["latestOffset"]["upper"]))
+        offsets = (source["endOffset"], source["latestOffset"])
+        uppers.append(tuple(offset["positions"][""]["upper"] for offset in offsets))
     assert uppers[:3] == [(2, 4), (3, 4), (4, 4)]
 
 

@@ -35,6 +35,7 @@ from spark_upsert.errors import (
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.log.log import Clock, Log, new_token
@@ -647,8 +648,7 @@ class Table:
 
     def at(self, version: int | None = None) -> Snapshot:
         """Return the table at a version, by default the newest."""
-        head = self.log.head()
-        return Snapshot(self.store, head if version is None else self.log.at(version))
+        return Snapshot(self.store, manifest_at(self.log, version=version))
 
     def snapshot(
         self, version: int | None = None, *, columns: Sequence[str] | None = None

@@ -17,10 +17,11 @@ from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
-from spark_upsert.errors import OptionError, UpsertFlowError, masked
+from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.options.read import Metadata
 from spark_upsert.options.reference import STORAGE_PREFIX
+from spark_upsert.source.versions import EARLIEST, first_wanted, upper_wanted
 from spark_upsert.state.retention import GRACE_MS
 from spark_upsert.table import Table
 
@@ -206,17 +207,12 @@ def changes(
 ) -> None:
     """Show what some versions changed."""
     table = Table.open(path, storage=storage)
-    head = table.log.head()
-    if last is not None and last > head.version:
-        raise OptionError.invalid("--to", last, f"at most the newest version, {head.version}")
-    schema = head.schema.changelog
-    options = ChangeOptions(columns=tuple(head.schema.columns.names))
-    batches = table.iter_changes(
-        head.first_changes if lower is None else lower,
-        head.upper if last is None else last + 1,
-        options,
-    )
-    print_data(list(islice(_rows(batches), limit)), schema.names, as_json=as_json)
+    schema = table.log.head().schema
+    options = ChangeOptions(columns=tuple(schema.columns.names))
+    first = first_wanted(table.log, version=EARLIEST if lower is None else lower, name="--from")
+    upper = upper_wanted(table.log, version=last, name="--to")
+    batches = table.iter_changes(first or 0, upper, options)
+    print_data(list(islice(_rows(batches), limit)), schema.changelog.names, as_json=as_json)
 
 
 @upsertflow.command()

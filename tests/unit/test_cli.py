@@ -324,7 +324,7 @@ def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(tmp_path: Path) -
     ("arguments", "sentence"),
     [
         pytest.param(
-            ["changes", "--to", "9"], "at most the newest version, 3", id="beyond the end"
+            ["changes", "--to", "9"], "--to 9 is beyond the newest version, 3", id="beyond the end"
         ),
         pytest.param(
             ["snapshot", "--version", "9"], "version 9 is not in the log", id="no version"

@@ -1,0 +1,1 @@
+"""What a reader decides, without Spark: which versions, how far a batch goes, which splits."""

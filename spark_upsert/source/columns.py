@@ -1,0 +1,78 @@
+"""Which columns a read has: those of the table that it wants, then those of the changelog."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_upsert.errors import SchemaError
+from spark_upsert.model.schema import CHANGELOG_FIELDS, TableSchema
+from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.source.versions import manifest_at
+from spark_upsert.state.quarantine import quarantine_schema
+from spark_upsert.table import Table
+
+_CHANGE_COLUMNS = tuple(field.name for field in CHANGELOG_FIELDS)
+
+
+def read_columns(table: Table, options: ReadOptions) -> pa.Schema:
+    """Return the columns of a read of a table, batch or stream, by its options alone.
+
+    Raises
+    ------
+    SchemaError
+        A column is asked for that the table does not have.
+    """
+    if options.change_feed:
+        own = table.log.head().schema
+        return pa.schema([*_chosen(own, options), *CHANGELOG_FIELDS])
+    version, time_ms = options.version_as_of, options.timestamp_as_of_ms
+    own = manifest_at(table.log, version=version, time_ms=time_ms).schema
+    if options.metadata is Metadata.QUARANTINE:
+        return quarantine_schema(own)
+    return pa.schema(_chosen(own, options))
+
+
+def _chosen(own: TableSchema, options: ReadOptions) -> list[pa.Field]:
+    names = own.columns.names
+    if options.columns:
+        extra = _changelog_columns(options)
+        names = own.select(name for name in options.columns if name not in extra)
+    return [own.columns.field(name) for name in names]
+
+
+def table_columns(planned: pa.Schema) -> tuple[str, ...]:
+    """Return the table's columns among those of a read."""
+    return tuple(name for name in planned.names if name not in _CHANGE_COLUMNS)
+
+
+def require_columns(own: TableSchema, planned: pa.Schema, options: ReadOptions) -> None:
+    """Check that a table can give the columns of a read, then those of the changelog.
+
+    Raises
+    ------
+    SchemaError
+        The schema was given by hand, or the table has changed since the query was planned.
+    """
+    wanted = table_columns(planned)
+    for name in wanted:
+        if name not in own.columns.names:
+            raise SchemaError.missing_column(name, own.columns.names, role="column")
+        if own.columns.field(name).type != planned.field(name).type:
+            raise SchemaError(
+                f"column '{name}' is {planned.field(name).type} in the read, "
+                f"and {own.columns.field(name).type} in the table.",
+                hint="drop .schema(...) if you gave one; else the table has changed since: load "
+                "it again, or restart the query.",
+                column=name,
+            )
+    expected, found = list(_changelog_columns(options)), planned.names[len(wanted) :]
+    if found != expected:
+        raise SchemaError(
+            f"behind the table's columns expected {expected}, found {found}.",
+            hint="drop .schema(...), and choose with .option('columns', ...).",
+        )
+
+
+def _changelog_columns(options: ReadOptions) -> tuple[str, ...]:
+    """Return what stands behind the table's columns."""
+    return _CHANGE_COLUMNS if options.change_feed else ()

@@ -1,0 +1,82 @@
+"""What a stream reads: an input, whatever is behind it.
+
+Planning happens in one process that lives as long as the query; `Input.read` happens in tasks, on
+a copy that was pickled. So an input is a value as far as others see: what it keeps open is made
+anew where it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_upsert.source.position import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Something to be read: equal steps, behind each of which a batch may end."""
+
+    steps: int
+    rows: int = 0
+    """Of all steps together, like the other counts."""
+    bytes: int = 0
+    epochs: int = 0
+    after: Callable[[int], Position]
+    """The position behind so many of the steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What lies before a stream in one input.
+
+    Its positions are asked for only where they are needed: to name one may cost a look-up.
+    """
+
+    start: Position
+    """Where the stream goes on: its position, unless it has not begun or what is next is gone."""
+    pieces: Iterable[Piece]
+    """What one batch may hold, in order; made as they are looked at."""
+    reach: Callable[[], Position]
+    """The position behind all pieces."""
+    end: Callable[[], Position]
+    """The position behind all there is."""
+
+
+class Input(Protocol):
+    """Something that a stream reads batch by batch, and can read again.
+
+    `head`, `backlog`, `splits` and `commit` are called by one thread, and may read the storage.
+    A position of None means that the stream has not begun here.
+    """
+
+    def head(self) -> Position:
+        """Return the position behind all there is."""
+        ...
+
+    def backlog(self, position: Position | None, head: Position) -> Backlog:
+        """Return what lies between a position and a head that was asked for some time before.
+
+        What is offered stays readable for those who hold a lease: it is taken in here, before
+        anybody knows of the next position.
+        """
+        ...
+
+    def splits(self, start: Position | None, end: Position) -> list[Any]:
+        """Return the work of a batch for the tasks, as values that can be pickled.
+
+        A pure function of both positions and of what lies between them, whatever has come since:
+        a batch is replayed by them alone. May be the first call of a process.
+        """
+        ...
+
+    def read(self, split: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split; called in a task, on a pickled copy."""
+        ...
+
+    def commit(self, position: Position) -> None:
+        """Let go of what is before a position: no batch begins there any more."""
+        ...

@@ -1,0 +1,108 @@
+"""Planning splits: what one task reads, as a small value that says all of it.
+
+A split carries manifests, cut down to what lies in its range of hashes, so that a task asks no log.
+How many there are follows the options, or else the amount of data and the machine; which rows
+all of them have together does not.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from spark_upsert.changelog.modes import Deduplication
+from spark_upsert.changelog.stretches import Stretch, cut_into_stretches
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Manifest
+
+SPLIT_ROWS = 50_000
+"""Fewer rows than this are not worth a task of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSplit:
+    """The rows of a version in a range of hashes."""
+
+    manifest: Manifest
+    hash_range: HashRange
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineSplit:
+    """The error entries of a version in a range of hashes."""
+
+    manifest: Manifest
+    hash_range: HashRange
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesSplit:
+    """The changes of consecutive epochs in a range of hashes."""
+
+    stretches: tuple[Stretch, ...]
+    hash_range: HashRange
+
+
+Split = RowsSplit | QuarantineSplit | ChangesSplit
+
+
+def rows_splits(
+    manifest: Manifest, options: ReadOptions, hash_range: HashRange = ALL_HASHES
+) -> list[RowsSplit]:
+    """Cut the rows of a version with hashes in a range into splits."""
+    return [
+        RowsSplit(_within(manifest, piece), piece)
+        for piece in hash_range.cut(_count(manifest, options, hash_range))
+    ]
+
+
+def quarantine_splits(manifest: Manifest, options: ReadOptions) -> list[QuarantineSplit]:
+    """Cut the error entries of a version into splits."""
+    return [
+        QuarantineSplit(_within(manifest, piece), piece)
+        for piece in ALL_HASHES.cut(_count(manifest, options, ALL_HASHES))
+    ]
+
+
+def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> list[ChangesSplit]:
+    """Cut the changes of the versions ``lower <= v < upper`` into splits; none if there are none.
+
+    They are shown in the table's newest schema.
+    """
+    net = options.deduplication is Deduplication.NET_CHANGES
+    stretches = cut_into_stretches(log, lower, upper, log.head().schema, net=net)
+    if not stretches:
+        return []
+    rows = sum(
+        part.file.rows
+        for stretch in stretches
+        for part in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
+    )
+    return [
+        ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece)
+        for piece in ALL_HASHES.cut(_split_count(options, rows))
+    ]
+
+
+def _count(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> int:
+    share = hash_range.width / ALL_HASHES.width
+    return _split_count(options, int(share * sum(part.file.rows for part in manifest.slices)))
+
+
+def _split_count(options: ReadOptions, rows: int) -> int:
+    if options.splits is not None:
+        return options.splits
+    most = options.parallelism or os.cpu_count() or 1
+    return max(1, min(most, rows // SPLIT_ROWS))
+
+
+def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
+    return replace(stretch, before=_within(stretch.before, hash_range))
+
+
+def _within(manifest: Manifest, hash_range: HashRange) -> Manifest:
+    """Keep only what a split needs, so that it stays small on its way to the task."""
+    kept = tuple(part for part in manifest.slices if part.overlaps(hash_range))
+    return replace(manifest.without_writers(), slices=kept)

@@ -1,0 +1,268 @@
+"""A table as an input: its snapshot first if no start is given, then epoch after epoch.
+
+With ``consumerId`` the input holds a lease on what is yet to be read: from its start on before the
+first batch is planned, and then from the end of each batch that Spark reports committed. Spark
+reports late, and never the last one, so that the lease is always at or before the place where a
+restart begins.
+
+With ``failOnDataLoss=false`` a stream that finds its place expired goes on at
+`Manifest.first_changes` or, within its first snapshot, with that of ``since`` for the hashes
+that it has not delivered (`versions.readable_from` says what that costs). A batch that is
+replayed after a further expiry may then hold fewer changes than at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.source.columns import require_columns, table_columns
+from spark_upsert.source.input import Backlog, Piece
+from spark_upsert.source.position import Position
+from spark_upsert.source.serve import serve
+from spark_upsert.source.splits import Split, changes_splits, rows_splits
+from spark_upsert.source.table_position import TablePosition
+from spark_upsert.source.versions import first_wanted, readable_from
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.retention import Lease
+from spark_upsert.store import open_store
+from spark_upsert.table import Table
+
+SNAPSHOT_STEPS = 1 << 16
+"""A limited snapshot is cut at multiples of 1/65536 of the hashes."""
+
+_STEP = HASH_END // SNAPSHOT_STEPS
+
+_RENEWALS = 4
+"""An idle stream renews its lease this many times before it would lapse."""
+
+
+def open_table(options: ReadOptions) -> Table:
+    """Return the table of a read."""
+    return Table(open_store(options.path, options.storage))
+
+
+class TableInput:
+    """The rows of one table and the changes behind them, whole or their new values.
+
+    Parameters
+    ----------
+    options : ReadOptions
+        Those of a stream.
+    columns : pyarrow.Schema
+        The columns that were planned (`columns.read_columns`).
+    table : Table, optional
+        Open already; by default it is opened where it is needed first.
+    """
+
+    def __init__(
+        self, options: ReadOptions, columns: pa.Schema, *, table: Table | None = None
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._table = table
+        self._lease: Lease | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only read: the log and what it has cached stay where batches are planned.
+        return {**self.__dict__, "_table": None, "_lease": None}
+
+    # -- planning --------------------------------------------------------------------
+
+    def head(self) -> Position:
+        """Return the position behind all there is (`Input.head`)."""
+        upper = self._opened().log.head().upper
+        return TablePosition.at_changes(upper - 1, upper).packed()
+
+    def backlog(self, position: Position | None, head: Position) -> Backlog:
+        """Return what lies before a position (`Input.backlog`); takes or renews the lease."""
+        table = self._opened()
+        upper = TablePosition.unpacked(head).upper
+        known = None if position is None else self._known(table, position)
+        start = self._readable(table, known or self._begin(table, upper))
+        self._hold(table, start)
+
+        def at(reached: TablePosition) -> Position:
+            # Who has not moved is not placed anew: the same position has the same text.
+            if position is not None and reached == known:
+                return position
+            return self._placed(table, reached)
+
+        end = TablePosition.at_changes(start.origin, max(start.upper, upper))
+        behind_snapshot = TablePosition.in_snapshot(start.origin, HASH_END)
+        return Backlog(
+            start=at(start),
+            pieces=self._pieces(table, start, upper),
+            reach=partial(at, behind_snapshot if start.is_in_snapshot else end),
+            end=partial(at, end),
+        )
+
+    def splits(self, start: Position | None, end: Position) -> list[Split]:
+        """Return the work of a batch (`Input.splits`)."""
+        table = self._opened()
+        last = self._known(table, end)
+        first = self._readable(table, self._beginning(start, last))
+        self._hold(table, first)
+        require_columns(table.log.head().schema, self._columns, self._options)
+        found: list[Split] = []
+        if first.is_in_snapshot:
+            due = HashRange(first.hash, last.hash)
+            found += rows_splits(table.log.at(first.origin), self._options, due)
+        if not last.is_in_snapshot:
+            found += changes_splits(table.log, self._options, first.upper, last.upper)
+        return found
+
+    def commit(self, position: Position) -> None:
+        """Move the lease (`Input.commit`); where a stream stands is in Spark's checkpoint."""
+        if self._options.consumer is not None:
+            self._renew(self._opened(), TablePosition.unpacked(position).version)
+
+    def _opened(self) -> Table:
+        if self._table is None:
+            self._table = open_table(self._options)
+        return self._table
+
+    # -- where a stream stands -------------------------------------------------------
+
+    def _known(self, table: Table, position: Position) -> TablePosition:
+        """Return a position, if the table is the one it was planned on, and not an older copy.
+
+        A position stands for all before it: each version names the one that it was made upon.
+        """
+        found = TablePosition.unpacked(position)
+        if found.place is not None:
+            table.log.require(
+                found.place,
+                "the checkpoint of this query",
+                hint="if the table was replaced by mistake, put it back. If it was made anew, or "
+                "an older copy is to be gone on with, give the query a new checkpointLocation: it "
+                "delivers the whole table first, so let what it feeds begin anew, too.",
+            )
+        return found
+
+    def _placed(self, table: Table, position: TablePosition) -> Position:
+        """Return a position with the version that it stands at; one yet to come has no token."""
+        version = min(position.version, table.log.head().version)
+        return replace(position, place=table.log.place(version)).packed()
+
+    def _begin(self, table: Table, upper: int) -> TablePosition:
+        """Return where a stream begins, by its options."""
+        if self._begins_with_snapshot:
+            return TablePosition.in_snapshot(upper - 1, 0)
+        options = self._options
+        origin = first_wanted(
+            table.log,
+            version=options.starting_version,
+            time_ms=options.starting_timestamp_ms,
+            is_inclusive=options.starting_inclusive,
+        )
+        assert origin is not None
+        return TablePosition.at_changes(origin, origin)
+
+    def _beginning(self, start: Position | None, last: TablePosition) -> TablePosition:
+        """Return where a batch began that is known by its offsets alone."""
+        if start is not None:
+            first = TablePosition.unpacked(start)
+            if not first.is_in_snapshot:
+                return first
+            # The same, unless the rest of the snapshot was expired and another one took over.
+            return TablePosition.in_snapshot(last.origin, first.hash)
+        # What the first batch began with is decided by its end: it remembers the origin.
+        if self._begins_with_snapshot:
+            return TablePosition.in_snapshot(last.origin, 0)
+        return TablePosition.at_changes(last.origin, last.origin)
+
+    @property
+    def _begins_with_snapshot(self) -> bool:
+        options = self._options
+        return options.starting_version is None and options.starting_timestamp_ms is None
+
+    def _readable(self, table: Table, position: TablePosition) -> TablePosition:
+        """Return where a stream at a position goes on; elsewhere only if data loss is allowed.
+
+        Raises
+        ------
+        DataLossError
+            What comes next is expired.
+        """
+        if not position.is_in_snapshot:
+            lower = self._readable_from(table, position.upper)
+            if lower <= table.log.head().version:
+                table.log.require_changes(lower)
+            return TablePosition.at_changes(position.origin, lower)
+        since = table.log.head().since
+        if position.origin >= since or self._options.fail_on_data_loss:
+            return position
+        self._readable_from(table, position.upper)
+        return TablePosition.in_snapshot(since, position.hash)
+
+    def _readable_from(self, table: Table, lower: int) -> int:
+        fail = self._options.fail_on_data_loss
+        return readable_from(table.log, lower, path=self._options.path, fail_on_data_loss=fail)
+
+    # -- what lies ahead -------------------------------------------------------------
+
+    def _pieces(self, table: Table, start: TablePosition, upper: int) -> Iterator[Piece]:
+        """Yield the rest of the snapshot, which is never in one batch with changes, or epochs."""
+        if start.is_in_snapshot:
+            yield self._rest_of_snapshot(table, start)
+            return
+        for version in range(start.upper, upper):
+            commit = table.log.commit(version)
+            behind = TablePosition.at_changes(start.origin, version + 1)
+            yield Piece(
+                steps=1,
+                rows=Counters.from_json(commit.counters).output_count if commit.is_epoch else 0,
+                bytes=sum(file.bytes for file in commit.added) if commit.is_epoch else 0,
+                epochs=int(commit.is_epoch),
+                after=lambda _, behind=behind: self._placed(table, behind),  # type: ignore[misc]
+            )
+
+    def _rest_of_snapshot(self, table: Table, start: TablePosition) -> Piece:
+        manifest = table.log.at(start.origin)
+        steps = -(-(HASH_END - start.hash) // _STEP)
+        rows = sum(part.file.rows for part in manifest.slices)
+
+        def after(taken: int) -> Position:
+            reached = min(HASH_END, start.hash + taken * _STEP)
+            return self._placed(table, TablePosition.in_snapshot(start.origin, reached))
+
+        return Piece(
+            steps=steps,
+            rows=rows * steps // SNAPSHOT_STEPS,
+            bytes=manifest.bytes * steps // SNAPSHOT_STEPS,
+            after=after,
+        )
+
+    # -- leases ----------------------------------------------------------------------
+
+    def _hold(self, table: Table, position: TablePosition) -> None:
+        """Take the lease, if it is not held yet, or renew it where it stands if it is due."""
+        if self._options.consumer is None:
+            return
+        lease = self._lease
+        if lease is None:
+            self._renew(table, position.version)
+        elif table.log.now_ms() > lease.renewed_ms + lease.ttl_ms // _RENEWALS:
+            self._renew(table, lease.version)
+
+    def _renew(self, table: Table, version: int) -> None:
+        assert self._options.consumer is not None
+        if not self._options.fail_on_data_loss:
+            version = max(version, table.log.head().since)
+        ttl_ms = self._options.consumer_ttl_ms
+        self._lease = table.hold(self._options.consumer, version, ttl_ms=ttl_ms)
+
+    # -- reading, in the tasks -------------------------------------------------------
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split (`Input.read`)."""
+        store = self._opened().store
+        yield from serve(store, split, self._options, table_columns(self._columns))
