@@ -19,7 +19,8 @@ from integration.servers.kafka import spark_jars
 from spark_upsert.errors import TableNotFoundError
 from spark_upsert.table import Table
 
-PAGE = "postgresql.md"
+PAGE = "docs/postgresql.md"
+RUNNER = "integration/test_deployment.py"
 
 
 def is_there(path: str) -> bool:
@@ -44,7 +45,7 @@ def main(folder: Path, servers: str) -> None:
     )
     own = {name: str(folder / name) for name in ("orders", "totals", "checkpoints")}
     names = {"spark": spark, "servers": servers, **own}
-    into_table, into_sums = code_of(PAGE, "python")
+    into_table, into_sums = code_of(PAGE, "python", runner=RUNNER)
     exec(into_table, names)
     wait_until(lambda: is_there(own["orders"]) or not spark.streams.active, "there is a table")
     if spark.streams.active:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from integration.chaos import ROOT, environment, kill_tree
+from integration.deployment import PAGE, RUNNER
 from integration.load import Load, fill
 from integration.pages import code_of
 from integration.promises import Contents, assert_sound, counters_of, epochs_of, rows_of
@@ -29,7 +30,6 @@ from spark_upsert.errors import TableNotFoundError
 
 pytestmark = pytest.mark.spark
 
-PAGE = "postgresql.md"
 STARTS_MAX = 6
 """The program may fall with the broker and is started again; not for ever."""
 
@@ -133,7 +133,7 @@ class Deployment:
 
 def connector(postgres: Postgres) -> dict[str, Any]:
     """Return the page's connector, with this database's address."""
-    (text,) = code_of(PAGE, "json")
+    (text,) = code_of(PAGE, "json", runner=RUNNER)
     given: dict[str, Any] = json.loads(text)
     address = {"database.hostname": postgres.host, "database.port": str(postgres.port)}
     given["config"] |= address | {"database.user": postgres.user}
@@ -147,7 +147,7 @@ def test_sums_of_changes_are_the_database_s_own_answer(
     with postgres.connect(autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET deadlock_timeout = '50ms'")
         connection.execute("SELECT pg_reload_conf()")
-        for statements in code_of(PAGE, "sql"):
+        for statements in code_of(PAGE, "sql", runner=RUNNER):
             connection.execute(statements.encode())
     fill(postgres)
     program = Program(tmp_path, broker, environ)

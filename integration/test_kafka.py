@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,15 @@ from tests.support.envelopes import quarantine_of, rows_of
 pytestmark = pytest.mark.spark
 
 QUERY_SECONDS_MAX = 600
+RUNNER = "integration/test_kafka.py"
+"""What the pages call this file."""
 
 SCRIPT = """
 import json, sys
 from pyspark.sql import SparkSession
 from integration.pages import code_of
 
-jars, servers, folder = sys.argv[1:]
+jars, servers, folder, runner = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[2]")
     .config("spark.jars", jars)
@@ -37,7 +40,7 @@ spark = (
     .config("spark.sql.shuffle.partitions", "2")
     .getOrCreate()
 )
-records, table, contents = code_of("kafka.md", "python")
+records, table, contents = code_of("docs/kafka.md", "python", runner=runner)
 names = {"spark": spark, "servers": servers, "path": f"{folder}/table"}
 
 
@@ -67,8 +70,44 @@ for batch in json.load(open(f"{folder}/batches.json")):
     produce(*batch)
     upsert("checkpoint")
 upsert("another")
+
+# The queries of another page, which begin with what comes after their start.
+events = json.load(open(f"{folder}/events.json"))
+for code in code_of("docs/envelopes.md", "python", runner=runner):
+    topic = "customers" if "keySchema" in code else "shop.public.customers"
+    key, value = events[topic]
+    names["producer"].produce(topic, key=key, value=value)
+    names["producer"].flush()
+    path = f"{folder}/{topic}"
+    exec(code, names | {"path": path, "checkpoint": f"{path}.checkpoint"})
+    (query,) = spark.streams.active
+    query.processAllAvailable()
+    names["producer"].produce(topic, key=key, value=value)
+    names["producer"].flush()
+    query.processAllAvailable()
+    query.stop()
 spark.stop()
 """
+
+# What the queries of docs/envelopes.md take: a key and a value by topic.
+EVENTS = {
+    "customers": (
+        '{"id": 7}',
+        '{"name": "Ada", "address": {"city": "Paris"}, "since": "2026-01-31"}',
+    ),
+    "shop.public.customers": (
+        '{"id": 7}',
+        json.dumps(
+            {
+                "op": "c",
+                "before": None,
+                # 1234 as the bytes of a decimal of scale 2, and a second after 1970.
+                "after": {"id": 7, "name": "Ada", "balance": "BNI=", "since": 1_000_000},
+                "source": {"lsn": 1},
+            }
+        ),
+    ),
+}
 
 
 def key(number: int) -> str:
@@ -92,10 +131,11 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
         [(BAD_KEY, None), (key(6), value("c6"))],
     ]
     (tmp_path / "batches.json").write_text(json.dumps(batches))
+    (tmp_path / "events.json").write_text(json.dumps(EVENTS))
     connector = ",".join(map(str, spark_jars()))
     roots = ":".join(map(str, import_roots()))
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, connector, broker.address, str(tmp_path)],
+        [sys.executable, "-c", SCRIPT, connector, broker.address, str(tmp_path), RUNNER],
         env={**spark_environ, "PYTHONPATH": roots},
         capture_output=True,
         text=True,
@@ -119,6 +159,12 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
     _, first, second, third, again = epochs_of(table)
     assert [row["id"] for row in quarantine_of(table, first.version)] == [3, None, None]
     assert {row["id"] for row in quarantine_of(table, second.version)} == {5, 6, None}
+    # And of another page's queries.
+    [customer] = rows_of(tmp_path / "customers")
+    assert customer["address"] == {"city": "Paris"}
+    [customer] = rows_of(tmp_path / "shop.public.customers")
+    assert (customer["name"], str(customer["balance"])) == ("Ada", "12.34")
+    assert customer["since"] == datetime(1970, 1, 1, 0, 0, 1)
     # A new checkpoint reads the topic from its beginning as one epoch, which changes nothing.
     assert again.kind is Kind.APPEND
     assert rows_of(table, again.version) == rows_of(table, third.version)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,23 +14,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from integration.pages import code_of
 from spark_upsert.errors import ContentionError, DataLossError
 from spark_upsert.state.log.log import commit_path
 from spark_upsert.table import Table
 from tests.support.stores import forget_open_runs
 from tests.support.tables import rows_at
 
-ROOT = Path(__file__).parents[2]
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 KEYS = 50
 
 
 def recipe() -> str:
     """Return the commands that the page tells."""
-    page = (ROOT / "docs" / "operations.md").read_text()
-    found = re.search(r"<!-- backup -->\n```sh\n(.*?)```", page, re.DOTALL)
-    assert found is not None
-    return found[1]
+    [commands] = code_of("docs/operations.md", "sh", runner="tests/crash/test_backup.py")
+    return commands
 
 
 def back_up(table: Path, copy: Path, *, tools: Path | None = None) -> None:

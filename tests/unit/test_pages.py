@@ -1,0 +1,112 @@
+"""No code block of the documentation escapes: it runs somewhere, or says why it cannot."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from integration.pages import HERE, LANGUAGES, NO_CODE, ROOT, Block, blocks, code_of, pages, parse
+
+BLOCKS = blocks()
+CODE = [block for block in BLOCKS if block.language not in NO_CODE]
+
+NOT_RUN = [
+    "README.md: make demo",
+    "README.md: pip install",
+    "docs/kafka.md: spark-submit --packages",
+    "docs/object-stores.md: UPSERTFLOW_TEST_S3_ENDPOINT=http://localhost:9000",
+    "docs/object-stores.md: pip install",
+]
+"""What no test can run, by page and first words; each says why on its page."""
+
+
+def test_every_block_says_what_language_it_is_in() -> None:
+    unknown = [str(block) for block in BLOCKS if block.language not in LANGUAGES | NO_CODE]
+    assert not unknown, f"write one of {sorted(LANGUAGES | NO_CODE)} behind the fence"
+
+
+def test_what_is_not_run_is_known_by_name() -> None:
+    found = [f"{b.page}: {b.code}" for b in CODE if b.runner is None]
+    known = [next((k for k in NOT_RUN if each.startswith(k)), each) for each in found]
+    assert sorted(known) == NOT_RUN, "let a test run it, or name here what cannot run"
+    assert all(b.reason for b in CODE if b.runner is None)
+    assert len(CODE) > 4 * len(NOT_RUN), "most of what a reader copies runs"
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in CODE if b.runner not in (None, HERE)], ids=lambda block: str(block)
+)
+def test_the_test_that_is_said_to_run_a_block_asks_for_it(block: Block) -> None:
+    assert block.runner is not None
+    assert (ROOT / block.runner).is_file()
+    names = {f'"{block.page}"', f'"{block.runner}"'}
+    files = [path for at in ("integration", "tests") for path in (ROOT / at).rglob("*.py")]
+    texts = (path.read_text() for path in files)
+    askers = [text for text in texts if "code_of(" in text and all(name in text for name in names)]
+    assert askers, f"{block.runner} does not call code_of({block.page!r}, ...)"
+
+
+def test_every_comment_about_running_stands_above_a_block() -> None:
+    for page in pages():
+        said = re.findall(r"^<!-- *(?:run|not) .*$", page.read_text(), re.MULTILINE)
+        name = page.relative_to(ROOT).as_posix()
+        understood = [b for b in BLOCKS if b.page == name and b.language in LANGUAGES]
+        marked = [b for b in understood if b.runner != HERE]
+        assert len(said) == len(marked), (
+            f"{name}: write <!-- not run: why --> right above the fence"
+        )
+
+
+def test_commands_of_the_pages_exist() -> None:
+    shown = "\n".join(page.read_text() for page in pages())
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)\b", shown, re.MULTILINE)) <= set(targets)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(",".join(re.findall(r"upsertflow\[([a-z,]+)\]", shown)).split(","))
+    assert extras <= project["optional-dependencies"].keys()
+
+
+# -- the parser ----------------------------------------------------------------------
+
+PAGE = """# A page
+
+```python
+first = 1
+```
+
+<!-- run by tests/a_test.py -->
+```sql
+SELECT 1;
+```
+1. a list
+
+   <!-- not run: too slow -->
+   ```sh
+   sleep 1000
+   ```
+
+````text
+```python
+quoted = True
+```
+````
+"""
+
+
+def test_a_block_knows_its_place_its_code_and_who_runs_it() -> None:
+    found = parse("page.md", PAGE)
+    assert [(b.line, b.language, b.runner, b.reason) for b in found] == [
+        (3, "python", HERE, ""),
+        (8, "sql", "tests/a_test.py", ""),
+        (14, "sh", None, "too slow"),
+        (18, "text", None, ""),
+    ]
+    assert found[0].code == "first = 1\n"
+    assert found[2].code == "sleep 1000\n"
+
+
+def test_a_page_without_code_for_a_test_is_an_error() -> None:
+    with pytest.raises(AssertionError, match=r"README\.md has no sql"):
+        code_of("README.md", "sql", runner=HERE)
