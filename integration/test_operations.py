@@ -108,8 +108,8 @@ def test_the_writer_of_an_epoch_is_named(
     feed = Feed(tmp_path / "feed", pa.schema({"k": pa.int64(), "v": pa.string()}))
     feed.add([{"k": 1, "v": "a"}], [{"k": 2, "v": "b"}])
     query = drain(upserts(feed.stream(spark), path, checkpoint, keys="k"))
-    rows = about(spark, path, "epochs").orderBy("version").select("writer", "number").collect()
-    assert [tuple(row) for row in rows] == [(f"query:{query.id}", 0), (f"query:{query.id}", 1)]
+    rows = about(spark, path, "epochs").orderBy("version").select("transactions").collect()
+    assert [row[0] for row in rows] == [{f"query:{query.id}": 0}, {f"query:{query.id}": 1}]
 
 
 def test_versions_files_and_consumers_are_metadata_too(spark: SparkSession, path: Path) -> None:

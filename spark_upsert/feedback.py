@@ -40,8 +40,9 @@ from spark_upsert.model.epochs import Verdict, judge
 from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
-from spark_upsert.upsert.epoch import Epoch, Staged, stage_sealed
+from spark_upsert.upsert.stage import Staged, stage_sealed
 from spark_upsert.upsert.stash import Stash
+from spark_upsert.upsert.write_set import WriteSet
 
 CLOSED: Final = Timestamp(1 << 62)
 """The input upper of a source that has ended: above every timestamp."""
@@ -85,7 +86,7 @@ class FeedbackUpsert:
         self._writer = f"operator:{writer}"
         self._commands = commands
         self._stashes: dict[int, Stash] = {}
-        self._emitting: Epoch | None = None
+        self._emitting: WriteSet | None = None
         self._resume_upper = self.persist_upper
         self._input_upper = Timestamp(0)
         self._dropped_rows = 0
@@ -196,7 +197,7 @@ class FeedbackUpsert:
             self._close_stash(ts)
         return commit
 
-    def _is_accepted(self, epoch: Epoch) -> bool:
+    def _is_accepted(self, epoch: WriteSet) -> bool:
         """Return whether no fence has passed an epoch. Behind one, no commit of it can be."""
         return self._table.log.head().accepts(epoch.base.manifest.version)
 
@@ -222,6 +223,6 @@ class FeedbackUpsert:
             return None
         return self._table.commit(self._epoch(self._table.at(), target - 1, ()))
 
-    def _epoch(self, snapshot: Snapshot, ts: int, staged: tuple[Staged, ...]) -> Epoch:
+    def _epoch(self, snapshot: Snapshot, ts: int, staged: tuple[Staged, ...]) -> WriteSet:
         transaction = Transaction(writer=self._writer, number=ts)
-        return Epoch(base=snapshot, staged=staged, transaction=transaction)
+        return WriteSet(base=snapshot, staged=staged, transactions=(transaction,))

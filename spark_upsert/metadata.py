@@ -34,8 +34,7 @@ _VERSION = {
     "version": pa.int64(),
     "kind": pa.string(),
     "timestamp": _TIME,
-    "writer": pa.string(),
-    "number": pa.int64(),
+    "transactions": pa.map_(pa.string(), pa.int64()),
 }
 
 _TABLE = {
@@ -126,13 +125,11 @@ def _history(table: Table) -> Iterator[Row]:
 
 
 def _origin(commit: Commit) -> Row:
-    transaction = commit.transaction
     return {
         "version": commit.version,
         "kind": commit.kind.value,
         "timestamp": commit.timestamp_ms * 1000,
-        "writer": transaction and transaction.writer,
-        "number": transaction and transaction.number,
+        "transactions": [(each.writer, each.number) for each in commit.transactions],
     }
 
 

@@ -39,7 +39,14 @@ from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
 from spark_upsert.state.log.log import Clock, Log, new_token
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction, is_applicable
+from spark_upsert.state.log.manifest import (
+    Commit,
+    Draft,
+    Kind,
+    Manifest,
+    Transaction,
+    is_applicable,
+)
 from spark_upsert.state.properties import checked
 from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.retention import (
@@ -68,9 +75,10 @@ from spark_upsert.store import Store, open_store
 from spark_upsert.upsert.ambiguity import Examples, warn
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
-from spark_upsert.upsert.epoch import Epoch, Staged, stage
 from spark_upsert.upsert.restore import restoration
+from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.truncate import truncation
+from spark_upsert.upsert.write_set import WriteSet
 
 _HOLDS_MAX = 100
 """An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
@@ -190,15 +198,8 @@ class Table:
     def _make(self, schema: TableSchema, properties: Mapping[str, str] | None) -> bool:
         """Make the table, without an epoch; False if there is one."""
         unborn = self.unborn(schema, properties)
-        commit = Commit(
-            version=0,
-            kind=Kind.CREATE,
-            timestamp_ms=0,
-            token=unborn.table_id,
-            schema=unborn.schema,
-            properties=unborn.properties,
-        )
-        return self.log.create(commit)
+        draft = Draft(kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties)
+        return self.log.create(draft, table_id=unborn.table_id) is not None
 
     @staticmethod
     def unborn(schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
@@ -216,18 +217,15 @@ class Table:
         """
         given = checked(properties)
 
-        def propose(head: Manifest) -> Commit | None:
+        def propose(head: Manifest) -> Draft | None:
             changed = {**head.properties, **given}
             columns = head.schema.accept(schema.columns, merge=True).columns
             on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
             wanted = replace(schema, columns=columns, on_error=on_error)
             if head.schema == wanted and changed == head.properties:
                 return None
-            return Commit(
-                version=0,
+            return Draft(
                 kind=Kind.ALTER,
-                timestamp_ms=0,
-                token="",
                 schema=wanted,
                 properties=changed,
                 live_rows=head.live_rows,
@@ -279,16 +277,16 @@ class Table:
             snapshot, commands, overwrite=overwrite, late_rows=late_rows, threads=self.threads
         )
         return self.commit(
-            Epoch(
+            WriteSet(
                 base=snapshot,
                 staged=(staged,),
-                transaction=transaction,
+                transactions=() if transaction is None else (transaction,),
                 overwrite=overwrite,
                 late_rows=late_rows,
             )
         )
 
-    def commit(self, epoch: Epoch) -> Commit | None:
+    def commit(self, epoch: WriteSet) -> Commit | None:
         """Seal an epoch: make it visible, whole, exactly once.
 
         An epoch that was staged upon an unborn table makes the table, by the same put.
@@ -320,7 +318,7 @@ class Table:
             warn(committed, *notes[-1])
         return committed
 
-    def _behind_truncate(self, epoch: Epoch, mark: str) -> Epoch:
+    def _behind_truncate(self, epoch: WriteSet, mark: str) -> WriteSet:
         """Truncate the table; return the epoch, which leaves out what is before the truncate."""
         if epoch.overwrite or epoch.late_rows is LateRows.APPLY:
             raise DataError(
@@ -330,7 +328,7 @@ class Table:
             )
         if not epoch.base.manifest.is_unborn:
 
-            def propose(head: Manifest) -> Commit | None:
+            def propose(head: Manifest) -> Draft | None:
                 if not self._is_due(epoch, head):
                     return None
                 return truncation(Snapshot(self.store, head), mark)
@@ -338,26 +336,29 @@ class Table:
             self.log.append(propose)
         return replace(epoch, late_rows=LateRows.REJECT)
 
-    def _commit_first(self, epoch: Epoch, notes: list[tuple[Manifest, Examples]]) -> Commit | None:
+    def _commit_first(
+        self, epoch: WriteSet, notes: list[tuple[Manifest, Examples]]
+    ) -> Commit | None:
         unborn = epoch.base.manifest
-        self._require_no_gap(epoch.transaction, unborn)
+        for transaction in epoch.transactions:
+            self._require_no_gap(transaction, unborn)
         truncated = epoch.truncated
         if truncated is None:
             sealed = epoch.seal(unborn, ())
         else:
             sealed = epoch.seal(replace(unborn, low_water=truncated, forgot=0), ())
         notes.append((unborn, sealed.examples))
-        commit = replace(
-            sealed.commit,
+        draft = replace(
+            sealed.draft,
             kind=Kind.CREATE,
-            token=unborn.table_id,
             schema=unborn.schema,
             properties=unborn.properties,
             low_water=truncated,
         )
-        if self.log.create(commit):
-            return self.log.commit(0)
-        if epoch.transaction is not None and self.log.head().has(epoch.transaction):
+        commit = self.log.create(draft, table_id=unborn.table_id)
+        if commit is not None:
+            return commit
+        if not self._is_new(epoch, self.log.head()):
             return None
         raise ContentionError(
             f"another writer made the table at '{self.store.url}' while this one was at work. "
@@ -365,16 +366,18 @@ class Table:
             hint="write it again; a query that is restarted does.",
         )
 
-    def _commit_next(self, epoch: Epoch, notes: list[tuple[Manifest, Examples]]) -> Commit | None:
+    def _commit_next(
+        self, epoch: WriteSet, notes: list[tuple[Manifest, Examples]]
+    ) -> Commit | None:
         bases = {part.base for part in epoch.staged}
 
-        def propose(head: Manifest) -> Commit | None:
+        def propose(head: Manifest) -> Draft | None:
             if not self._is_due(epoch, head):
                 return None
             between = self.log.commits(epoch.base.manifest.upper, head.upper)
             sealed = epoch.seal(head, between)
             notes.append((head, sealed.examples))
-            return sealed.commit
+            return sealed.draft
 
         try:
             return self.log.append(propose)
@@ -383,9 +386,9 @@ class Table:
                 self.log.require(base, "the epoch")
             raise
 
-    def _is_due(self, epoch: Epoch, head: Manifest) -> bool:
+    def _is_due(self, epoch: WriteSet, head: Manifest) -> bool:
         """Return whether an epoch is not in the table yet; raise if it must not come there."""
-        if epoch.transaction is not None and head.has(epoch.transaction):
+        if not self._is_new(epoch, head):
             return False
         for base in {part.base for part in epoch.staged}:
             self.log.require_descent(head, base, "the epoch")
@@ -395,14 +398,27 @@ class Table:
                 "while the epoch was under way. Nothing was committed.",
                 hint="write it again; a query that is restarted does.",
             )
-        self._require_remembered(epoch.transaction, head)
-        self._require_no_gap(epoch.transaction, head)
+        for transaction in epoch.transactions:
+            self._require_remembered(transaction, head)
+            self._require_no_gap(transaction, head)
         self._require_unfenced(epoch, head)
         return True
 
-    def _require_remembered(self, transaction: Transaction | None, head: Manifest) -> None:
+    def _is_new(self, epoch: WriteSet, head: Manifest) -> bool:
+        """Return whether no transaction of an epoch is in the table; raise if only some are."""
+        known = [each for each in epoch.transactions if head.has(each)]
+        if known and len(known) < len(epoch.transactions):
+            raise ContentionError(
+                f"of {len(epoch.transactions)} transactions that were to be one version of "
+                f"'{self.store.url}', {len(known)} are in the table already (for example number "
+                f"{known[0].number} of '{known[0].writer}'). Nothing was committed.",
+                hint="stage the others again without the rows of those.",
+            )
+        return not known
+
+    def _require_remembered(self, transaction: Transaction, head: Manifest) -> None:
         """Refuse an epoch of a writer of which the table knows no more what it committed."""
-        if transaction is None or not head.has_forgotten(transaction.writer):
+        if not head.has_forgotten(transaction.writer):
             return
         raise DataLossError(
             f"'{transaction.writer}' has written to '{self.store.url}' and was silent for so long "
@@ -413,9 +429,9 @@ class Table:
             writer=transaction.writer,
         )
 
-    def _require_no_gap(self, transaction: Transaction | None, head: Manifest) -> None:
+    def _require_no_gap(self, transaction: Transaction, head: Manifest) -> None:
         """Refuse a batch of a query whose earlier batches are not in the table."""
-        if transaction is None or not head.lacks(transaction):
+        if not head.lacks(transaction):
             return
         last = head.transactions.get(transaction.writer)
         found = "none of them" if last is None else f"those up to {last}"
@@ -430,7 +446,7 @@ class Table:
             path=self.store.url,
         )
 
-    def _require_unfenced(self, epoch: Epoch, head: Manifest) -> None:
+    def _require_unfenced(self, epoch: WriteSet, head: Manifest) -> None:
         """Refuse an epoch whose staged files a vacuum may have taken for left behind."""
         versions = [part.base_version for part in epoch.staged if part.files]
         if versions and not head.accepts(min(versions)):
@@ -542,7 +558,7 @@ class Table:
         count = 0
         for merged in merges:
 
-            def propose(head: Manifest, merged: Merged = merged) -> Commit | None:
+            def propose(head: Manifest, merged: Merged = merged) -> Draft | None:
                 self.log.require_descent(head, merged.base, "the merge")
                 if not merged.taken or not head.accepts(merged.base_version):
                     return None
@@ -555,11 +571,8 @@ class Table:
                 mark = merged.low_water and higher_mark(
                     merged.low_water, head.low_water, head.schema
                 )
-                return Commit(
-                    version=0,
+                return Draft(
                     kind=Kind.COMPACT,
-                    timestamp_ms=0,
-                    token="",
                     compacted=merged.added,
                     taken=merged.taken,
                     live_rows=head.live_rows,

@@ -32,11 +32,11 @@ from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log import log as log_module
 from spark_upsert.state.log import manifest
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice
+from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Slice
 from spark_upsert.state.run import file as run
 from spark_upsert.store import local
 from spark_upsert.table import Table
-from spark_upsert.upsert import commands, epoch, outcomes, stash
+from spark_upsert.upsert import commands, outcomes, stage, stash, write_set
 from tests.promises import test_promises as promises
 from tests.support.disk import Loss
 from tests.support.stores import MemoryStore, forget_open_runs
@@ -211,11 +211,7 @@ def _() -> Patch:
 def _() -> Patch:
     def forget(original: Any, before: Any, commit: Commit) -> Manifest:
         after: Manifest = original(before, commit)
-        kept = (
-            {}
-            if commit.transaction is None
-            else {commit.transaction.writer: commit.transaction.number}
-        )
+        kept = {each.writer: each.number for each in commit.transactions}
         return replace(after, transactions=kept)
 
     return wrapped(log_module, "apply", forget)
@@ -258,10 +254,10 @@ def _() -> Patch:
     promises.test_p3_an_epoch_of_several_tasks_is_one_version,
 )
 def _() -> Patch:
-    def commit(original: Any, self: Table, whole: epoch.Epoch) -> Commit | None:
+    def commit(original: Any, self: Table, whole: write_set.WriteSet) -> Commit | None:
         last = None
         for staged in whole.staged:
-            last = original(self, replace(whole, staged=(staged,), transaction=None))
+            last = original(self, replace(whole, staged=(staged,), transactions=()))
         return last
 
     return wrapped(Table, "commit", commit)
@@ -306,7 +302,7 @@ def _() -> Patch:
     promises.test_p4_a_restored_table_takes_what_the_old_one_would_have_taken,
 )
 def _() -> Patch:
-    def restoration(original: Any, head: Manifest, old: Manifest) -> Commit | None:
+    def restoration(original: Any, head: Manifest, old: Manifest) -> Draft | None:
         return original(head, replace(old, low_water=head.low_water))
 
     return wrapped(table, "restoration", restoration)
@@ -345,7 +341,7 @@ def _() -> Patch:
     ) -> Any:
         return original(commands, chosen, found, Scope.ARRIVAL, **how)
 
-    return wrapped(epoch, "classify", classify)
+    return wrapped(stage, "classify", classify)
 
 
 @bug(
@@ -484,7 +480,7 @@ def _() -> Patch:
     def classify(original: Any, *args: Any, **how: Any) -> Any:
         return original(*args, **{**how, "low_water": None})
 
-    return wrapped(epoch, "classify", classify)
+    return wrapped(stage, "classify", classify)
 
 
 @bug(
@@ -505,7 +501,7 @@ def _() -> Patch:
     promises.test_p4_a_delete_that_is_forgotten_meanwhile_brings_no_key_back,
 )
 def _() -> Patch:
-    return patch.object(epoch.Epoch, "_without_late", lambda self, newest, staged: staged)
+    return patch.object(write_set.WriteSet, "_without_late", lambda self, newest, staged: staged)
 
 
 @bug(
@@ -670,7 +666,7 @@ def _() -> Patch:
         counters: Counters = original(found._replace(kinds=kinds))
         return counters
 
-    return wrapped(epoch, "count", count)
+    return together(wrapped(stage, "count", count), wrapped(write_set, "count", count))
 
 
 @bug(
@@ -681,7 +677,7 @@ def _() -> Patch:
     def seal(original: Any, self: Any, head: Any, between: Any) -> Any:
         return original(self, head, ())
 
-    return wrapped(epoch.Epoch, "seal", seal)
+    return wrapped(write_set.WriteSet, "seal", seal)
 
 
 @bug(
@@ -697,7 +693,7 @@ def _() -> Patch:
         ]
         return original(self, head, kept)
 
-    return wrapped(epoch.Epoch, "seal", seal)
+    return wrapped(write_set.WriteSet, "seal", seal)
 
 
 @bug(
@@ -705,17 +701,19 @@ def _() -> Patch:
     promises.test_p4_a_delete_that_is_forgotten_meanwhile_brings_no_key_back,
 )
 def _() -> Patch:
-    def contested(original: Any, self: epoch.Epoch, head: Manifest, between: Any) -> Any:
+    def contested(original: Any, self: write_set.WriteSet, head: Manifest, between: Any) -> Any:
         newer = tuple(s for s in head.slices if s.epochs.upper > self.base.manifest.upper)
         left = [replace(c, added=(), compacted=newer) for c in between if c.is_epoch]
         return original(self, head, left)
 
-    return wrapped(epoch.Epoch, "_contested", contested)
+    return wrapped(write_set.WriteSet, "_contested", contested)
 
 
 @bug("a key in two tasks is counted twice", promises.test_p5_every_row_is_counted_under_its_reason)
 def _() -> Patch:
-    return patch.object(epoch, "_shared", lambda own, others: np.zeros(len(own), dtype=np.bool_))
+    return patch.object(
+        write_set, "_shared", lambda own, others: np.zeros(len(own), dtype=np.bool_)
+    )
 
 
 @bug("beaten rows are not counted", promises.test_p5_every_row_is_counted_under_its_reason)
@@ -725,7 +723,7 @@ def _() -> Patch:
         return EMPTY - Counters(rows=lost.superseded + lost.duplicates), examples
 
     return together(
-        wrapped(stash, "count_losers", uncounted), wrapped(epoch, "count_losers", uncounted)
+        wrapped(stash, "count_losers", uncounted), wrapped(write_set, "count_losers", uncounted)
     )
 
 
@@ -736,15 +734,15 @@ def _() -> Patch:
 def _() -> Patch:
     def sealed(original: Any, self: Any, *args: Any) -> Any:
         found = original(self, *args)
-        retracted = found.commit.counters["retracted"]
-        commit = replace(
-            found.commit,
-            counters={**found.commit.counters, "retracted": 0},
-            live_rows=found.commit.live_rows + retracted,
+        retracted = found.draft.counters["retracted"]
+        draft = replace(
+            found.draft,
+            counters={**found.draft.counters, "retracted": 0},
+            live_rows=found.draft.live_rows + retracted,
         )
-        return found._replace(commit=commit)
+        return found._replace(draft=draft)
 
-    return wrapped(epoch.Epoch, "_seal", sealed)
+    return wrapped(write_set.WriteSet, "_seal", sealed)
 
 
 @bug("a row without a key is taken", promises.test_p5_a_row_without_a_key_is_refused)
@@ -757,7 +755,7 @@ def _() -> Patch:
     promises.test_p5_two_values_that_nothing_orders_are_refused,
 )
 def _() -> Patch:
-    return patch.object(epoch, "require_order", lambda rows, resolution: None)
+    return patch.object(write_set, "require_order", lambda rows, resolution: None)
 
 
 # -- the check ------------------------------------------------------------------------------

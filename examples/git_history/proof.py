@@ -81,10 +81,10 @@ def check_epochs(changes: pa.Table, chapters: Sequence[Chapter], epochs: Sequenc
         )
     for number, (chapter, epoch) in enumerate(zip(chapters, epochs, strict=True)):
         paths = changes["path"].slice(chapter.row_lower, chapter.row_count)
-        expected = (number, chapter.row_count, pc.count_distinct(paths).as_py())
+        expected = ([number], chapter.row_count, pc.count_distinct(paths).as_py())
         counters = Counters.from_json(epoch.counters)
-        batch = epoch.transaction.number if epoch.transaction else None
-        found = (batch, counters.rows, counters.eligible)
+        batches = [each.number for each in epoch.transactions]
+        found = (batches, counters.rows, counters.eligible)
         if found != expected:
             return Check(
                 claim=claim,

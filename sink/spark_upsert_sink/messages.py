@@ -8,7 +8,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_upsert.state.compaction import Merged
 from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.upsert.epoch import Staged
+from spark_upsert.upsert.stage import Staged
 
 
 @dataclass

@@ -29,7 +29,8 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.upsert.epoch import Epoch, Staged, stage
+from spark_upsert.upsert.stage import Staged, stage
+from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.plan import WritePlan, plan_write
 from spark_upsert_sink.types import require_kept
@@ -101,10 +102,10 @@ def _commit(
     table = plan.table()
     base = _base(plan, table, messages)
     table.commit(
-        Epoch(
+        WriteSet(
             base=Snapshot(table.store, base),
             staged=_staged(messages),
-            transaction=transaction,
+            transactions=() if transaction is None else (transaction,),
             overwrite=plan.overwrite,
             allow_unordered=plan.allow_unordered,
             late_rows=plan.late_rows,

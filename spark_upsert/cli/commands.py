@@ -146,7 +146,8 @@ def _show(
 ) -> None:
     """Print the last rows of a view."""
     view = VIEWS[metadata]
-    rows = list(_rows(view.read(Table.open(path, storage=storage))))
+    batches = view.read(Table.open(path, storage=storage))
+    rows = [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
     shown = rows if limit is None else rows[max(0, len(rows) - limit) :]
     print_rows(shown, view.schema.names, as_json=as_json)
 

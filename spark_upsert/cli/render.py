@@ -75,7 +75,7 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
 def print_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
     """Print rows about a table. For people without columns that are empty or zero everywhere."""
     names = list(names)
-    filled = [name for name in names if any(row[name] not in (None, 0) for row in rows)]
+    filled = [name for name in names if any(row[name] not in (None, 0, {}) for row in rows)]
     _print_grid(rows, filled or names, _pretty, as_json=as_json)
 
 

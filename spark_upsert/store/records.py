@@ -20,8 +20,8 @@ from spark_upsert.store import Store
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 1
-"""Of the table; a record of a greater one is refused."""
+FORMAT_VERSION = 2
+"""Of the table; a record of another one is refused."""
 
 RECORD_BYTES_MAX = 256 << 20
 """A checkpoint of a million runs has some 200 MB; there are never so many."""
@@ -79,17 +79,16 @@ def read_record(store: Store, path: str, build: Callable[[dict[str, Any]], T]) -
     try:
         record = json.loads(body)
         found = whole(record.get("format", FORMAT_VERSION))
-        if found <= FORMAT_VERSION:
+        if found == FORMAT_VERSION:
             return build(record)
     except _WRONG as error:
         said = error.message if isinstance(error, UpsertFlowError) else str(error)
         raise CorruptionError.in_file(
             where, "fields as docs/format.md tells", f"{type(error).__name__}: {said[:200]}"
         ) from error
+    by = "a newer release" if found > FORMAT_VERSION else "an earlier development version"
     raise CorruptionError.in_file(
-        where,
-        f"format {FORMAT_VERSION} or older",
-        f"format {found}; a newer release wrote it",
+        where, f"format {FORMAT_VERSION}", f"format {found}; {by} wrote it"
     )
 
 

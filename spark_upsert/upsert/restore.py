@@ -23,22 +23,19 @@ the epochs by which late commands are told from new ones.
 from __future__ import annotations
 
 from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest
+from spark_upsert.state.log.manifest import Draft, Kind, Manifest
 
 
-def restoration(head: Manifest, old: Manifest) -> Commit | None:
-    """Return the commit that makes the contents of ``head`` those of ``old``; pure.
+def restoration(head: Manifest, old: Manifest) -> Draft | None:
+    """Return the draft that makes the contents of ``head`` those of ``old``; pure.
 
     None if they are the same.
     """
     if (head.slices, head.low_water) == (old.slices, old.low_water):
         return None
     counters = Counters(retracted=head.live_rows, restored=old.live_rows)
-    return Commit(
-        version=head.version + 1,
+    return Draft(
         kind=Kind.OVERWRITE,
-        timestamp_ms=0,
-        token="",
         compacted=old.slices,
         restored=old.version,
         low_water=old.low_water,

@@ -24,7 +24,7 @@ from spark_upsert.model.schema import DIFF, TableSchema, is_live
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.log import new_token
-from spark_upsert.state.log.manifest import Commit, Kind
+from spark_upsert.state.log.manifest import Draft, Kind
 from spark_upsert.state.resolve import epochs_by_part, resolve
 from spark_upsert.state.run.file import RunFile, write_run
 from spark_upsert.state.run.rows import Rows
@@ -60,8 +60,8 @@ def truncated_at(commands: pa.RecordBatch) -> str | None:
     return None if found is None else found.decode()
 
 
-def truncation(snapshot: Snapshot, mark: str) -> Commit | None:
-    """Return the commit that leaves the entries above a mark; None if there are no others.
+def truncation(snapshot: Snapshot, mark: str) -> Draft | None:
+    """Return the draft that leaves the entries above a mark; None if there are no others.
 
     A pass over the whole table, a piece at a time. The entries that stay are written again; what
     is written for a version that another writer takes is left to the vacuum.
@@ -89,11 +89,8 @@ def truncation(snapshot: Snapshot, mark: str) -> Commit | None:
         for file in files:
             snapshot.store.delete(file.path)
         return None
-    return Commit(
-        version=head.version + 1,
+    return Draft(
         kind=Kind.OVERWRITE,
-        timestamp_ms=0,
-        token="",
         added=tuple(files),
         low_water=low_water,
         counters=Counters(retracted=head.live_rows, restored=live_rows).to_json(),

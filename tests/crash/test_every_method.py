@@ -28,7 +28,8 @@ from spark_upsert.state.log import log as log_module
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import Script, World
 from tests.support.clocked import HOUR_S, ClockedStore, Now
@@ -156,7 +157,7 @@ class Life:
             late_rows=LateRows.REJECT,
         )
         transaction = Transaction(writer="staged", number=number)
-        epoch = Epoch(base=base, staged=staged, transaction=transaction)
+        epoch = WriteSet(base=base, staged=staged, transactions=(transaction,))
         self.call("commit", lambda: self.table.commit(epoch))
 
     def _alter(self) -> None:

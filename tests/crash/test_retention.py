@@ -9,7 +9,7 @@ import pytest
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log import log as log_module
 from spark_upsert.state.log.log import commit_path
-from spark_upsert.state.log.manifest import Commit, Kind
+from spark_upsert.state.log.manifest import Draft, Kind
 from spark_upsert.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
@@ -41,9 +41,7 @@ class Prepared:
         self.store = ClockedStore(self.now)
         table = Table(self.store, clock=self.now)
         schema = schema_of(Scope.EPOCH)
-        table.log.create(
-            Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=schema)
-        )
+        table.log.create(Draft(kind=Kind.CREATE, schema=schema))
         self.rows: dict[int, dict[int, int]] = {}
         for number in range(1, 14):
             self.now.advance(HOUR_S)

@@ -15,7 +15,8 @@ from spark_upsert.state.counters import Counters
 from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64(), "seq": pa.int64()})
@@ -158,7 +159,7 @@ def test_applied_late_rows_leave_the_changelog_and_the_numbers_exact(
         staged = stage(base, batches, late_rows=LateRows.APPLY)
         if when != "no":
             table.compact(full=full)
-        table.commit(Epoch(base=base, staged=(staged,), transaction=None, late_rows=LateRows.APPLY))
+        table.commit(WriteSet(base=base, staged=(staged,), late_rows=LateRows.APPLY))
     shown = {row["id"]: row["seq"] for row in table.snapshot().to_pylist()}
     assert table.log.head().live_rows == len(shown)
     for first in range(1, table.log.head().upper):

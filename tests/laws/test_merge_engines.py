@@ -23,7 +23,8 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert.upsert.contributions import as_collected
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.stores import MemoryStore
 
 COLUMNS = {"id": pa.int64(), "a": pa.int64(), "b": pa.int64(), "seq": pa.int64()}
@@ -218,7 +219,7 @@ def _apply(table: Table, tasks: Sequence[Sequence[Sent]], *, ordered: bool) -> C
     )
     snapshot = Snapshot(table.store, table.log.head())
     staged = tuple(stage(snapshot, [envelope.commands(batch(task))]) for task in tasks)
-    epoch = Epoch(base=snapshot, staged=staged, transaction=None, allow_unordered=True)
+    epoch = WriteSet(base=snapshot, staged=staged, allow_unordered=True)
     commit = table.commit(epoch)
     assert commit is not None
     return Counters.from_json(commit.counters)

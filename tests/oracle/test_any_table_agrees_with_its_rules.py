@@ -28,7 +28,8 @@ from spark_upsert.model.schema import ErrorPolicy, Scope
 from spark_upsert.state.compaction import Merged, merge
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.tombstones import LateRows
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import RETENTIONS, World
 from tests.support.reference import NO_ORDER, Command
@@ -112,14 +113,14 @@ class AnyTableAgreesWithItsRules(RuleBasedStateMachine):
         overwrite=TRUE_AT_TIMES,
         applies=TRUE_AT_TIMES,
     )
-    def stage(self, drawn: Any, is_parted: bool, overwrite: bool, applies: bool) -> Epoch:
+    def stage(self, drawn: Any, is_parted: bool, overwrite: bool, applies: bool) -> WriteSet:
         return self._staged(drawn, is_parted, overwrite, applies)
 
     @rule(drawn=COMMANDS, is_parted=st.booleans())
     def write(self, drawn: Any, is_parted: bool) -> None:
         self._commit(self._staged(drawn, is_parted, overwrite=False, applies=False))
 
-    def _staged(self, drawn: Any, is_parted: bool, overwrite: bool, applies: bool) -> Epoch:
+    def _staged(self, drawn: Any, is_parted: bool, overwrite: bool, applies: bool) -> WriteSet:
         commands = self._commands(drawn)
         # The commands of a key stay in one task: between tasks nothing orders them.
         first = [c for c in commands if not is_parted or c.key in (0, 1)]
@@ -134,22 +135,22 @@ class AnyTableAgreesWithItsRules(RuleBasedStateMachine):
         base = self.table.at()
         wire = Wire(base.manifest.schema, self.world.columns)
         batches = [wire.commands(batch_of(task, self.world.columns)) for task in tasks]
-        return Epoch(
+        return WriteSet(
             base=base,
             staged=tuple(
                 stage(base, [batch], overwrite=overwrite, late_rows=late_rows) for batch in batches
             ),
-            transaction=transaction,
+            transactions=(transaction,),
             overwrite=overwrite,
             late_rows=late_rows,
         )
 
     @rule(target=staged, epoch=consumes(staged))
-    def commit(self, epoch: Epoch) -> Any:
+    def commit(self, epoch: WriteSet) -> Any:
         self._commit(epoch)
         return multiple()
 
-    def _commit(self, epoch: Epoch) -> None:
+    def _commit(self, epoch: WriteSet) -> None:
         assert self.table.commit(epoch) is not None
 
     @rule(drawn=COMMANDS)

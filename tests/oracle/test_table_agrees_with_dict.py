@@ -24,7 +24,7 @@ from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.state.compaction import choose, merge
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
-from spark_upsert.upsert.epoch import Epoch
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, Written, under
 from tests.support.model import Change, Command, Model, Tally, fold
 from tests.support.stores import MemoryStore, forget_open_runs
@@ -89,7 +89,7 @@ class TableAgreesWithDict(RuleBasedStateMachine):
         return plan_epoch(self.table, tasks, overwrite=overwrite), commands
 
     @rule(target=staged, epoch=consumes(staged))
-    def commit(self, epoch: tuple[Epoch, list[Command]]) -> Any:
+    def commit(self, epoch: tuple[WriteSet, list[Command]]) -> Any:
         planned, commands = epoch
         commit = self.table.commit(planned)
         assert commit is not None

@@ -129,12 +129,11 @@ def test_p1_reported_commands_are_there_exactly_once(seed: int) -> None:
             for earlier in dice.sample(delivered, min(len(delivered), 2)):  # As after a restart.
                 deliver(store, earlier, batches[earlier], dice)
         log = Log(store)
-        done = [log.commit(version).transaction for version in range(1, log.head().upper)]
+        commits = log.commits(1, log.head().upper)
+        done = [transaction for commit in commits for transaction in commit.transactions]
         assert sorted(map(repr, done)) == sorted(map(repr, batches))
         model = Model(scope)
-        changes = [
-            c for transaction in done if transaction for c in model.append(batches[transaction])[0]
-        ]
+        changes = [c for transaction in done for c in model.append(batches[transaction])[0]]
         table = make_table(store, schema_of(scope))
         assert rows_at(table) == model.rows()
         assert by_epoch(changes_of(table)) == by_epoch(changes)

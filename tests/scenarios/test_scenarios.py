@@ -51,7 +51,8 @@ from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.tombstones import PROPERTY
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.stores import MemoryStore, forget_open_runs
 from tests.support.tables import make_table
 
@@ -128,7 +129,7 @@ class Runner:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.staged: dict[str, Epoch] = {}
+        self.staged: dict[str, WriteSet] = {}
         self.deletes = "gone"
 
     def run(self, block: Block) -> list[str]:
@@ -240,7 +241,7 @@ class Runner:
 
     def _stage(
         self, lines: Sequence[str], transaction: str, overwrite: str, unordered: str
-    ) -> Epoch:
+    ) -> WriteSet:
         base = self.table.at()
         tasks: list[list[list[dict[str, object]]]] = [[[]]]
         for line in lines:
@@ -251,13 +252,13 @@ class Runner:
             else:
                 tasks[-1][-1] += self._rows_of(line)
         writer, _, number = transaction.partition("/")
-        return Epoch(
+        return WriteSet(
             base=base,
             staged=tuple(
                 stage(base, [self._commands(b) for b in task if b], overwrite=bool(overwrite))
                 for task in tasks
             ),
-            transaction=Transaction(writer=writer, number=int(number)) if transaction else None,
+            transactions=(Transaction(writer=writer, number=int(number)),) if transaction else (),
             overwrite=bool(overwrite),
             allow_unordered=bool(unordered),
         )
@@ -291,7 +292,7 @@ class Runner:
         )
         return envelope.commands(batch)
 
-    def _commit(self, epoch: Epoch) -> list[str]:
+    def _commit(self, epoch: WriteSet) -> list[str]:
         commit: Commit | None = self.table.commit(epoch)
         if commit is None:
             return ["in the table already"]

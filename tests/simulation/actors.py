@@ -16,7 +16,8 @@ from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention
 from spark_upsert.table import Table
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.wire import Wire, batch_of
 from tests.support.reference import Command
 from tests.support.stores import BrokenError, KilledError
@@ -125,10 +126,10 @@ class StagingWriter(Writer):
                 yield
             for _ in range(self.world.random.choice([0, 0, 1, 4])):
                 yield  # The commit is slow, and much may happen meanwhile.
-            epoch = Epoch(
+            epoch = WriteSet(
                 base=base,
                 staged=tuple(staged),
-                transaction=replace(transaction, is_consecutive=True),
+                transactions=(replace(transaction, is_consecutive=True),),
                 overwrite=overwrite,
                 late_rows=self.late_rows(),
             )

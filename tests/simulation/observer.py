@@ -126,8 +126,7 @@ class Observer:
         self._remember_what_is_known(table, manifest)
 
     def _check_epoch(self, commit: Commit) -> None:
-        transaction = commit.transaction
-        assert transaction is not None
+        (transaction,) = commit.transactions
         assert transaction not in self._committed, "P1: a transaction came twice"
         for other, script in self._world.scripts.items():
             if other.writer == transaction.writer and other.number < transaction.number:

@@ -12,7 +12,7 @@ from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import ErrorPolicy, Scope
 from spark_upsert.state.counters import EMPTY
 from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.upsert import epoch
+from spark_upsert.upsert import write_set
 from tests.simulation.world import RETENTIONS, World, simulate
 from tests.test_tests_can_fail import BUGS
 
@@ -83,7 +83,7 @@ def test_a_table_that_forgets_its_transactions_is_caught() -> None:
 
 def test_a_seal_that_does_not_look_at_other_writers_is_caught() -> None:
     with (
-        patch.object(epoch.Epoch, "_contested", lambda *_: iter(())),
+        patch.object(write_set.WriteSet, "_contested", lambda *_: iter(())),
         pytest.raises(AssertionError, match="P5"),
     ):
         simulate_all(range(200))

@@ -27,12 +27,12 @@ from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.state.compaction import Merged, choose
 from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.manifest import Commit, Kind, Transaction
+from spark_upsert.state.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.state.tombstones import PROPERTY
 from spark_upsert.store import Store
 from spark_upsert.table import Table
 from spark_upsert.upsert.contributions import as_collected
-from spark_upsert.upsert.epoch import Epoch
+from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.observer import Observer
 from tests.support.clocked import ClockedStore, Now
 from tests.support.histories import Conditions, under
@@ -83,10 +83,11 @@ class WatchedTable(Table):
         self.merges_left: int | None = None
         """How many more merges there may be; None: any number."""
 
-    def commit(self, epoch: Epoch) -> Commit | None:
-        if epoch.transaction is not None:
-            transaction = replace(epoch.transaction, is_consecutive=False)
-            self._world.bases[transaction] = epoch.base.manifest.version
+    def commit(self, epoch: WriteSet) -> Commit | None:
+        for transaction in epoch.transactions:
+            self._world.bases[replace(transaction, is_consecutive=False)] = (
+                epoch.base.manifest.version
+            )
         return super().commit(epoch)
 
     def commit_merges(self, merges: Iterable[Merged]) -> int:
@@ -263,15 +264,8 @@ class World:
         return {PROPERTY: self.retention}
 
     def create(self) -> None:
-        commit = Commit(
-            version=0,
-            kind=Kind.CREATE,
-            timestamp_ms=0,
-            token="",
-            schema=self.schema,
-            properties=self.properties,
-        )
-        Table(self.store, clock=self.now).log.create(commit)
+        draft = Draft(kind=Kind.CREATE, schema=self.schema, properties=self.properties)
+        Table(self.store, clock=self.now).log.create(draft)
 
 
 def simulate(seed: int, *, change: Callable[[World], None] | None = None) -> World:

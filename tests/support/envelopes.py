@@ -15,7 +15,8 @@ from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.plan import WritePlan, plan_write
 
 KAFKA = pa.schema(
@@ -79,7 +80,7 @@ def write(path: Path, rows: pa.Table, **options: Any) -> Commit:
     commands = (planned.envelope.commands(batch) for batch in rows.to_batches())
     late = planned.late_rows
     staged = stage(base, commands, late_rows=late)
-    commit = table.commit(Epoch(base=base, staged=(staged,), transaction=None, late_rows=late))
+    commit = table.commit(WriteSet(base=base, staged=(staged,), late_rows=late))
     assert commit is not None
     return commit
 

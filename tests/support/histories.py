@@ -20,7 +20,7 @@ from spark_upsert.state import snapshot
 from spark_upsert.state.compaction import worker
 from spark_upsert.state.log.manifest import Commit
 from spark_upsert.table import Table
-from spark_upsert.upsert import epoch
+from spark_upsert.upsert import write_set
 from spark_upsert.upsert.stash import Stash
 from tests.support.model import Change, Command, Model, Tally
 from tests.support.stores import MemoryStore
@@ -54,7 +54,7 @@ CONDITIONS = st.builds(Conditions, hash_values=HASH_COUNTS, are_pieces_tiny=st.b
 _TINY: tuple[tuple[Any, str, int], ...] = (
     (hashing, "_BLOCK_ROWS", 2),
     (snapshot, "CHUNK_ROWS", 2),
-    (epoch, "SEAL_ROWS", 1),
+    (write_set, "SEAL_ROWS", 1),
     (worker, "FILE_BYTES", 2_000),
 )
 

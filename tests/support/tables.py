@@ -17,13 +17,14 @@ from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.model.words import Words
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.epoch import Epoch, Staged, stage
+from spark_upsert.upsert.stage import Staged, stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.model import Change, Command, Tally
 
 
@@ -58,15 +59,8 @@ def make_table(
     """Make a table whose hash seed is that of the schema, or open the one that is there."""
     clock = Ticks()
     if Log(store, clock=clock).try_head() is None:
-        commit = Commit(
-            version=0,
-            kind=Kind.CREATE,
-            timestamp_ms=0,
-            token="",
-            schema=schema,
-            properties=properties,
-        )
-        Log(store, clock=clock).create(commit)
+        draft = Draft(kind=Kind.CREATE, schema=schema, properties=properties)
+        Log(store, clock=clock).create(draft)
     return Table(store, clock=clock)
 
 
@@ -117,13 +111,13 @@ def plan_epoch(
     transaction: Transaction | None = None,
     overwrite: bool = False,
     allow_unordered: bool = True,
-) -> Epoch:
+) -> WriteSet:
     """Stage an epoch upon the newest version; nothing is visible yet."""
     base = table.at()
-    return Epoch(
+    return WriteSet(
         base=base,
         staged=stage_tasks(base, tasks, overwrite=overwrite),
-        transaction=transaction,
+        transactions=() if transaction is None else (transaction,),
         overwrite=overwrite,
         allow_unordered=allow_unordered,
     )

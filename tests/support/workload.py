@@ -35,18 +35,18 @@ class Operation:
 
 
 def epoch(
-    number: int, *tasks: Sequence[Command], overwrite: bool = False
+    number: int,
+    *tasks: Sequence[Command],
+    overwrite: bool = False,
+    writers: Sequence[str] = ("query",),
 ) -> Callable[[Store], Any]:
-    """Return what writes one epoch of a query, of which a task may write nothing."""
+    """Return what writes one epoch, of which a task may write nothing."""
 
     def act(store: Store) -> Any:
         table = make_table(store, SCHEMA)
-        transaction = Transaction(writer="query", number=number)
-        return table.commit(
-            plan_epoch(
-                table, [[task] for task in tasks], transaction=transaction, overwrite=overwrite
-            )
-        )
+        planned = plan_epoch(table, [[task] for task in tasks], overwrite=overwrite)
+        transactions = tuple(Transaction(writer=writer, number=number) for writer in writers)
+        return table.commit(replace(planned, transactions=transactions))
 
     return act
 
@@ -78,6 +78,11 @@ OPERATIONS = (
     Operation("overwrite", epoch(3, [put(3, 31, 1), put(5, 50, 1)], overwrite=True)),
     Operation("replay", epoch(1, [put(1, 11, 2), put(2, None, 2)], [put(1, 12, 3)])),
     Operation("append behind the overwrite", epoch(4, [put(5, None, 2), put(6, 60, 1)])),
+    Operation(
+        "append of two writers",
+        epoch(5, [put(6, 61, 2)], [put(7, 70, 1)], writers=("query", "other")),
+    ),
+    Operation("replay of one of the two", epoch(5, [put(7, 70, 1)], writers=("other",))),
 )
 
 
@@ -88,7 +93,7 @@ class Seen:
     rows: dict[Any, Any] | None
     """The snapshot; None if there is no table."""
     history: tuple[tuple[Any, ...], ...]
-    """Kind, transaction and counters of each version."""
+    """Kind, transactions and counters of each version."""
 
 
 ABSENT = Seen(None, ())
@@ -112,7 +117,7 @@ def observe(store: Store, *, lower: int = 0) -> Seen:
         commit = log.commit(version)
         counters = Counters.from_json(commit.counters)
         assert counters.is_balanced
-        history.append((commit.kind, commit.transaction, counters, commit.live_rows))
+        history.append((commit.kind, commit.transactions, counters, commit.live_rows))
         if version > lower:
             rows = fold(changes_of(table, version, version + 1), rows)
             assert rows == rows_at(table, version), f"version {version}"

@@ -211,7 +211,7 @@ def test_only_counters_have_thousands(tmp_path: Path) -> None:
     )
     shown = run("epochs", str(tmp_path / "t")).stdout
     assert "1,436" in shown
-    assert " 12345 " in shown
+    assert "app:a: 12345" in shown
 
 
 HOSTILE = "a\x1b]0;owned\x07b\x9b2Jc\u202ed\ne"

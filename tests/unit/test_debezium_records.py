@@ -18,7 +18,8 @@ from spark_upsert.errors import DataError, OptionError, OtherTableError, SchemaE
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.envelopes import (
     KAFKA,
     assert_sound,
@@ -562,7 +563,7 @@ def test_a_batch_that_is_refused_truncates_nothing(tmp_path: Path) -> None:
     staged = stage(base, [planned.envelope.commands(batch) for batch in rows.to_batches()])
     transaction = Transaction(writer="query:other", number=7, is_consecutive=True)
     with pytest.raises(OtherTableError, match="must hold all batches before it"):
-        planned.table().commit(Epoch(base=base, staged=(staged,), transaction=transaction))
+        planned.table().commit(WriteSet(base=base, staged=(staged,), transactions=(transaction,)))
     assert sound_rows(path) == [image(1, "a")]
 
 

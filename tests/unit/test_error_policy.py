@@ -25,7 +25,8 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.envelopes import (
     JSON,
     KAFKA,
@@ -390,7 +391,7 @@ def test_a_batch_that_was_under_way_when_the_policy_changed_is_written_again(
     rows = records([(key(1), value("b"))]).to_batches()
     staged = stage(base, (planned.envelope.commands(batch) for batch in rows))
     with pytest.raises(ContentionError, match="became 'quarantine'"):
-        table.commit(Epoch(base=base, staged=(staged,), transaction=None))
+        table.commit(WriteSet(base=base, staged=(staged,)))
     assert rows_of(path) == [{"k": 1, "v": "a"}]
 
 
@@ -565,7 +566,8 @@ def test_32_a_null_is_a_part_of_a_composite_key(tmp_path: Path) -> None:
 def test_bad_rows_of_several_tasks_are_no_ambiguity_without_an_order() -> None:
     """Either reason will do; a choice between a row and an error would matter."""
     from spark_upsert.state.snapshot import Snapshot
-    from spark_upsert.upsert.epoch import Epoch, stage
+    from spark_upsert.upsert.stage import stage
+    from spark_upsert.upsert.write_set import WriteSet
     from tests.support.stores import MemoryStore
     from tests.support.tables import make_table
 
@@ -578,7 +580,7 @@ def test_bad_rows_of_several_tasks_are_no_ambiguity_without_an_order() -> None:
         pa.RecordBatch.from_pylist([{"k": None, "v": text}], schema=columns) for text in "ab"
     ]
     staged = tuple(stage(base, [envelope.commands(batch)]) for batch in batches)
-    commit = table.commit(Epoch(base=base, staged=staged, transaction=None))
+    commit = table.commit(WriteSet(base=base, staged=staged))
     assert commit is not None
     assert counters_of(commit).quarantined == 1
     [batch] = table.quarantine()

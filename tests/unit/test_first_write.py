@@ -15,7 +15,8 @@ from spark_upsert.state.log.manifest import Kind, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
-from spark_upsert.upsert.epoch import Epoch, stage
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.plan import WritePlan, plan_write
 
 ROWS = pa.table({"k": [1, 2, 2], "v": ["a", "b", "c"]})
@@ -29,12 +30,12 @@ def plan(path: Path, **options: str) -> WritePlan:
 
 def staged(
     planned: WritePlan, rows: pa.Table = ROWS, *, query: str | None = None, batch: int = 0
-) -> Epoch:
+) -> WriteSet:
     """Stage rows upon a plan, as the batch of a query."""
     base = Snapshot(planned.table().store, planned.base)
     part = stage(base, (planned.envelope.commands(each) for each in rows.to_batches()))
-    transaction = query and Transaction(writer=query, number=batch, is_consecutive=True)
-    return Epoch(base=base, staged=(part,), transaction=transaction or None)
+    transactions = [Transaction(writer=query, number=batch, is_consecutive=True)] if query else []
+    return WriteSet(base=base, staged=(part,), transactions=tuple(transactions))
 
 
 def written(path: Path) -> Table:
@@ -113,7 +114,7 @@ def test_without_bounds_all_changes_are_read(path: Path) -> None:
 
 def test_a_first_write_of_no_rows_makes_the_table(path: Path) -> None:
     planned = plan(path)
-    planned.table().commit(Epoch(base=staged(planned).base, staged=(), transaction=None))
+    planned.table().commit(WriteSet(base=staged(planned).base, staged=()))
     assert rows_at(Table.open(str(path))) == {}
     assert read_schema({"path": str(path)}).names == ["k", "v"]
 
@@ -192,8 +193,8 @@ def test_a_query_does_not_go_on_in_another_or_an_older_table(path: Path) -> None
 def test_a_query_goes_on_where_that_is_allowed(path: Path) -> None:
     planned = plan(path)
     epoch = staged(planned, query="q", batch=7)
-    assert epoch.transaction is not None
-    allowed = replace(epoch, transaction=replace(epoch.transaction, is_consecutive=False))
+    (transaction,) = epoch.transactions
+    allowed = replace(epoch, transactions=(replace(transaction, is_consecutive=False),))
     assert planned.table().commit(allowed) is not None
 
 

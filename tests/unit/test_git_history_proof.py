@@ -100,7 +100,7 @@ def epoch(version: int, batch: int, counters: Counters) -> Commit:
         kind=Kind.APPEND,
         timestamp_ms=0,
         token="",
-        transaction=Transaction(writer="query", number=batch),
+        transactions=(Transaction(writer="query", number=batch),),
         counters=counters.to_json(),
     )
 
@@ -120,7 +120,7 @@ class TestEpochs:
             pytest.param((FIRST, SECOND, SECOND), id="one is there twice"),
             pytest.param((SECOND, FIRST), id="their order is another"),
             pytest.param((FIRST, epoch(3, 2, Counters(rows=1, updates=1))), id="another batch"),
-            pytest.param((FIRST, replace(SECOND, transaction=None)), id="by another writer"),
+            pytest.param((FIRST, replace(SECOND, transactions=())), id="by another writer"),
             pytest.param((FIRST, epoch(3, 1, Counters(rows=2, updates=1))), id="a row too many"),
             pytest.param((FIRST, epoch(3, 1, Counters(rows=1, stale=1))), id="a key is left out"),
         ],

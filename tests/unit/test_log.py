@@ -12,36 +12,32 @@ from spark_upsert.errors import ContentionError, CorruptionError, DataLossError,
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log import log as log_module
 from spark_upsert.state.log.log import CHECKPOINT_EVERY, Log, commit_path
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction
+from spark_upsert.state.log.manifest import Draft, Kind, Manifest, Transaction
 from spark_upsert.store import Store
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import Ticks, schema_of
 
 SCHEMA = schema_of(Scope.TABLE)
+FIRST = Draft(kind=Kind.CREATE, schema=SCHEMA)
 
 
 def created(store: Store) -> Log:
     log = Log(store, clock=Ticks())
-    commit = Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=SCHEMA)
-    assert log.create(commit)
+    assert log.create(FIRST)
     return log
 
 
-def epoch(writer: str = "w", number: int | None = None) -> Callable[[Manifest], Commit | None]:
-    """Return what proposes an empty epoch, once per transaction."""
-    transaction = None if number is None else Transaction(writer=writer, number=number)
+def of(writer: str, number: int) -> Transaction:
+    return Transaction(writer=writer, number=number)
 
-    def propose(head: Manifest) -> Commit | None:
-        if transaction is not None and head.has(transaction):
+
+def epoch(*transactions: Transaction) -> Callable[[Manifest], Draft | None]:
+    """Return what proposes an empty epoch, once per transaction."""
+
+    def propose(head: Manifest) -> Draft | None:
+        if any(head.has(each) for each in transactions):
             return None
-        return Commit(
-            version=0,
-            kind=Kind.APPEND,
-            timestamp_ms=0,
-            token="",
-            transaction=transaction,
-            live_rows=head.live_rows + 1,
-        )
+        return Draft(kind=Kind.APPEND, transactions=transactions, live_rows=head.live_rows + 1)
 
     return propose
 
@@ -72,8 +68,7 @@ def test_the_first_version_is_0() -> None:
 def test_a_table_is_created_once() -> None:
     store = MemoryStore()
     created(store)
-    commit = Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=SCHEMA)
-    assert not Log(store, clock=Ticks()).create(commit)
+    assert Log(store, clock=Ticks()).create(FIRST) is None
 
 
 def test_each_append_takes_the_next_version() -> None:
@@ -128,7 +123,7 @@ def test_timestamps_grow_even_if_the_clock_goes_back() -> None:
     store = MemoryStore()
     times = iter([5.0, 9.0, 3.0, 3.0, 20.0])
     log = Log(store, clock=lambda: next(times))
-    log.create(Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=SCHEMA))
+    log.create(FIRST)
     for _ in range(4):
         log.append(epoch())
     stamps = [commit.timestamp_ms for commit in log.commits(0, 5)]
@@ -149,7 +144,7 @@ def test_a_timestamp_means_the_version_that_was_current(seconds: float, version:
     store = MemoryStore()
     times = iter([1.0, 2.0, 3.0, 4.0])
     log = Log(store, clock=lambda: next(times))
-    log.create(Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=SCHEMA))
+    log.create(FIRST)
     for _ in range(3):
         log.append(epoch())
     assert log.at_timestamp(int(seconds * 1000)).version == version
@@ -174,7 +169,7 @@ def test_threads_that_race_each_get_a_version_of_their_own() -> None:
         log = Log(store, clock=Ticks())
         barrier.wait()
         for number in range(10):
-            commit = log.append(epoch(f"w{writer}", number))
+            commit = log.append(epoch(of(f"w{writer}", number)))
             assert commit is not None
             taken.append(commit.version)
 
@@ -201,16 +196,31 @@ def test_threads_that_share_a_log_each_get_a_version_of_their_own() -> None:
     assert log.head().version == log.head().live_rows == 40
 
 
+def test_a_version_of_two_transactions_makes_both_idempotent() -> None:
+    log = created(MemoryStore())
+    assert log.append(epoch(of("a", 3), of("b", 7))) is not None
+    for again in (of("a", 3), of("b", 7), of("b", 6)):
+        assert log.append(epoch(again)) is None
+    assert log.head().transactions == {"a": 3, "b": 7}
+    assert Log(log._store).at(1).transactions == {"a": 3, "b": 7}
+    assert log.append(epoch(of("b", 8))) is not None
+
+
+def test_a_writer_has_one_transaction_in_a_version() -> None:
+    with pytest.raises(ValueError, match="one transaction"):
+        Draft(kind=Kind.APPEND, transactions=(of("a", 3), of("a", 4)))
+
+
 def test_a_loser_of_the_race_proposes_again_upon_the_winner() -> None:
     store = MemoryStore()
     log, other = created(store), Log(store, clock=Ticks())
     seen: list[int] = []
 
-    def propose(head: Manifest) -> Commit | None:
+    def propose(head: Manifest) -> Draft | None:
         seen.append(head.version)
         if len(seen) == 1:
-            other.append(epoch("other", 1))
-        return epoch("own", 1)(head)
+            other.append(epoch(of("other", 1)))
+        return epoch(of("own", 1))(head)
 
     commit = log.append(propose)
     assert commit is not None
@@ -221,9 +231,9 @@ def test_a_loser_of_the_race_proposes_again_upon_the_winner() -> None:
 def test_a_proposal_that_is_no_longer_wanted_writes_nothing() -> None:
     store = MemoryStore()
     log = created(store)
-    log.append(epoch("w", 1))
+    log.append(epoch(of("w", 1)))
     before = dict(store.objects)
-    assert log.append(epoch("w", 1)) is None
+    assert log.append(epoch(of("w", 1))) is None
     assert store.objects == before
 
 
@@ -294,11 +304,11 @@ def test_an_error_while_another_writer_wins_is_a_lost_race() -> None:
     log, other = created(store), Log(store, clock=Ticks())
 
     def put(path: str, data: bytes) -> bool:
-        other.append(epoch("other", 7))
+        other.append(epoch(of("other", 7)))
         raise TimeoutError("no answer")
 
     store.next_put = put
-    commit = log.append(epoch("own", 1))
+    commit = log.append(epoch(of("own", 1)))
     assert commit is not None
     assert commit.version == 2
     assert log.head().transactions == {"other": 7, "own": 1}
@@ -431,6 +441,16 @@ def test_a_newer_format_is_refused_by_name() -> None:
     record.pop("crc", None)
     store.objects[commit_path(1)] = log_module.encode({**record, "format": 99})
     with pytest.raises(CorruptionError, match="format 99; a newer release"):
+        Log(store).head()
+
+
+def test_an_older_format_is_refused_by_name() -> None:
+    store = MemoryStore()
+    grown(store, 1)
+    record = json.loads(store.objects[commit_path(1)])
+    record.pop("crc", None)
+    store.objects[commit_path(1)] = log_module.encode({**record, "format": 1})
+    with pytest.raises(CorruptionError, match="format 1; an earlier development version"):
         Log(store).head()
 
 

@@ -123,9 +123,9 @@ def taken(path: str, lower: int = 0, upper: int = HASH_END) -> Taken:
 
 def test_the_last_number_of_each_writer_is_kept_for_ever() -> None:
     manifest = folded(
-        commit(1, Kind.APPEND, transaction=Transaction(writer="p", number=4)),
-        commit(2, Kind.OVERWRITE, transaction=Transaction(writer="q", number=0)),
-        commit(3, Kind.APPEND, transaction=Transaction(writer="p", number=5)),
+        commit(1, Kind.APPEND, transactions=(Transaction(writer="p", number=4),)),
+        commit(2, Kind.OVERWRITE, transactions=(Transaction(writer="q", number=0),)),
+        commit(3, Kind.APPEND, transactions=(Transaction(writer="p", number=5),)),
         commit(4, Kind.OVERWRITE),
     )
     assert manifest.transactions == {"p": 5, "q": 0}
@@ -141,7 +141,7 @@ def test_the_last_number_of_each_writer_is_kept_for_ever() -> None:
     ],
 )
 def test_a_manifest_knows_its_transactions(writer: str, number: int, answer: bool) -> None:
-    manifest = folded(commit(1, Kind.APPEND, transaction=Transaction(writer="p", number=4)))
+    manifest = folded(commit(1, Kind.APPEND, transactions=(Transaction(writer="p", number=4),)))
     assert manifest.has(Transaction(writer=writer, number=number)) is answer
 
 
@@ -164,7 +164,7 @@ def test_a_log_is_refused(manifest: Manifest | None, next_commit: Commit) -> Non
 def test_apply_leaves_its_argument_as_it_is() -> None:
     before = folded(commit(1, Kind.APPEND, added=(run("a"),)))
     copy = Manifest.from_json(before.to_json())
-    apply(before, commit(2, Kind.OVERWRITE, transaction=Transaction(writer="p", number=1)))
+    apply(before, commit(2, Kind.OVERWRITE, transactions=(Transaction(writer="p", number=1),)))
     assert before == copy
 
 
@@ -258,7 +258,7 @@ FULL = commit(
     3,
     Kind.COMPACT,
     schema=OTHER_SCHEMA,
-    transaction=Transaction(writer="p", number=2**40),
+    transactions=(Transaction(writer="p", number=2**40),),
     added=(run("a"), run("b")),
     compacted=(
         Slice(
@@ -285,7 +285,9 @@ def test_a_commit_survives_json(each: Commit) -> None:
 
 def test_a_manifest_survives_json() -> None:
     manifest = folded(
-        commit(1, Kind.APPEND, added=(run("a"),), transaction=Transaction(writer="p", number=1)),
+        commit(
+            1, Kind.APPEND, added=(run("a"),), transactions=(Transaction(writer="p", number=1),)
+        ),
         commit(2, Kind.COMPACT, taken=(taken("a", 40, 60),), live_rows=8),
     )
     assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest

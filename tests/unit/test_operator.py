@@ -20,7 +20,7 @@ from spark_upsert.errors import ContentionError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Commit, Kind
+from spark_upsert.state.log.manifest import Commit, Draft, Kind
 from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
 from spark_upsert.upsert.commands import UpsertEnvelope
@@ -287,11 +287,8 @@ def test_a_commit_that_is_refused_as_too_old_is_staged_again(table: Table) -> No
         other.advance(1)
         other.step()
         table.log.append(
-            lambda head: Commit(
-                version=0,
+            lambda head: Draft(
                 kind=Kind.EXPIRE,
-                timestamp_ms=0,
-                token="",
                 live_rows=head.live_rows,
                 fence=head.version,
             )

@@ -17,7 +17,7 @@ from spark_upsert.metadata import summary
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.state.compaction import merge
-from spark_upsert.state.log.manifest import Commit, Kind, Transaction
+from spark_upsert.state.log.manifest import Draft, Kind, Transaction
 from spark_upsert.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.model import Command, Model, fold
@@ -315,9 +315,7 @@ def test_what_was_restored_survives_the_expiry_of_its_version() -> None:
     now = Now()
     store = ClockedStore(now)
     table = Table(store, clock=now)
-    table.log.create(
-        Commit(version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=schema_of(Scope.EPOCH))
-    )
+    table.log.create(Draft(kind=Kind.CREATE, schema=schema_of(Scope.EPOCH)))
 
     def day(act: Callable[[], Any]) -> None:
         now.advance(86_400)

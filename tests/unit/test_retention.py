@@ -17,7 +17,7 @@ from spark_upsert.errors import (
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log import log as log_module
 from spark_upsert.state.log.log import LOG_SECONDS_MIN, Log, commit_path, encode
-from spark_upsert.state.log.manifest import Commit, Kind, Transaction
+from spark_upsert.state.log.manifest import Draft, Kind, Transaction
 from spark_upsert.state.retention import Lease
 from spark_upsert.state.retention.policy import Bound, bounds, choose_since
 from spark_upsert.store import Store
@@ -47,10 +47,7 @@ class Lived:
         self.store = ClockedStore(self.now)
         self.scope = scope
         self.table = Table(self.store, clock=self.now)
-        commit = Commit(
-            version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=schema_of(scope)
-        )
-        self.table.log.create(commit)
+        self.table.log.create(Draft(kind=Kind.CREATE, schema=schema_of(scope)))
         self.live(epochs)
 
     def live(self, epochs: int = 1) -> None:
@@ -239,7 +236,7 @@ def _flip(data: bytes) -> bytes:
         pytest.param(_flip, id="has another version than its checksum says"),
         pytest.param(lambda data: b"[]", id="is another JSON"),
         pytest.param(
-            lambda data: encode({**json.loads(data), "format": 2}), id="comes from a newer release"
+            lambda data: encode({**json.loads(data), "format": 99}), id="comes from a newer release"
         ),
         pytest.param(
             lambda data: encode({**_body(data), "consumer": "other"}), id="is another consumer's"
@@ -304,11 +301,8 @@ def test_an_expiry_that_overtakes_a_lease_is_noticed_by_the_consumer() -> None:
         def put(self, path: str, data: bytes) -> None:
             super().put(path, data)
             Table(lived.store, clock=lived.now).log.append(
-                lambda head: Commit(
-                    version=0,
+                lambda head: Draft(
                     kind=Kind.EXPIRE,
-                    timestamp_ms=0,
-                    token="",
                     live_rows=head.live_rows,
                     since=6,
                 )
@@ -706,10 +700,8 @@ def test_a_cut_log_without_its_checkpoints_is_an_error_not_an_empty_table() -> N
 
 def test_a_table_is_not_made_a_second_time_where_the_log_was_cut() -> None:
     lived = shortened()
-    commit = Commit(
-        version=0, kind=Kind.CREATE, timestamp_ms=0, token="", schema=schema_of(Scope.EPOCH)
-    )
-    assert not Log(lived.store, clock=lived.now).create(commit)
+    draft = Draft(kind=Kind.CREATE, schema=schema_of(Scope.EPOCH))
+    assert Log(lived.store, clock=lived.now).create(draft) is None
 
 
 # -- sleepers ------------------------------------------------------------------------

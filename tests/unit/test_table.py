@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import (
+    ContentionError,
     DataLossError,
     SchemaError,
     TableExistsError,
@@ -21,7 +22,7 @@ from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.epoch import Epoch
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
 from tests.support.tables import (
@@ -326,7 +327,7 @@ def test_two_deletes_of_one_key_are_no_ambiguity_whatever_their_values() -> None
     staged = stage_tasks(base, [[[Command(1, None)]], [[Command(1, None)]]])
     rows = pa.table({"k": [1], "v": [77], "gone": [True]})
     [other] = stage_rows(base, rows)
-    epoch = Epoch(base=base, staged=(staged[0], other), transaction=None)
+    epoch = WriteSet(base=base, staged=(staged[0], other))
     commit = table.commit(epoch)
     assert commit is not None
     assert commit.counters["deletes"] == 1
@@ -335,7 +336,7 @@ def test_two_deletes_of_one_key_are_no_ambiguity_whatever_their_values() -> None
 
 def stage_rows(base: Any, rows: pa.Table) -> list[Any]:
     from spark_upsert.upsert.commands import UpsertEnvelope
-    from spark_upsert.upsert.epoch import stage
+    from spark_upsert.upsert.stage import stage
 
     envelope = UpsertEnvelope(
         schema=base.manifest.schema, sources={"k": "k", "v": "v"}, order=(), deletes="gone"
@@ -380,6 +381,33 @@ def test_files_staged_for_nothing_are_removed_and_those_in_use_are_not() -> None
     assert {f.path for s in first.staged for f in s.files} <= set(store.objects)
     assert not {f.path for s in second.staged for f in s.files} & set(store.objects)
     assert rows_at(table) == {1: 1}
+
+
+def of_writers(*names: str) -> tuple[Transaction, ...]:
+    return tuple(Transaction(writer=name, number=1) for name in names)
+
+
+@pytest.mark.parametrize("again", [("a",), ("b",), ("a", "b"), ("b", "a")], ids="+".join)
+def test_an_epoch_of_two_writers_is_there_once_whoever_repeats_it(again: tuple[str, ...]) -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+    first = plan_epoch(table, [[[Command(1, 1, 1)]], [[Command(2, 2, 1)]]])
+    commit = table.commit(replace(first, transactions=of_writers("a", "b")))
+    assert commit is not None
+    assert commit.transactions == of_writers("a", "b")
+    second = plan_epoch(table, [[[Command(3, 3, 3)]]])
+    assert table.commit(replace(second, transactions=of_writers(*again))) is None
+    assert rows_at(table) == {1: 1, 2: 2}
+
+
+def test_an_epoch_is_refused_if_the_table_has_some_of_its_transactions() -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+    planned = plan_epoch(table, [[[Command(1, 1, 1)]]])
+    table.commit(replace(planned, transactions=of_writers("a")))
+    both = replace(plan_epoch(table, [[[Command(2, 2, 1)]]]), transactions=of_writers("a", "b"))
+    with pytest.raises(ContentionError, match=r"of 2 transactions .* 1 are in the table already"):
+        table.commit(both)
+    assert rows_at(table) == {1: 1}
+    assert table.commit(replace(both, transactions=of_writers("b"))) is not None
 
 
 def test_a_snapshot_of_many_small_runs_comes_in_few_batches() -> None:

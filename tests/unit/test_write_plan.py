@@ -13,7 +13,7 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.epoch import Epoch
+from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.plan import WritePlan, plan_write
 
 TYPES: dict[str, pa.DataType] = {
@@ -45,7 +45,7 @@ def made(path: Path, given: Given, columns: str) -> WritePlan:
     """Make a table by a first write without rows."""
     planned = plan(path, given, columns)
     base = Snapshot(planned.table().store, planned.base)
-    assert planned.table().commit(Epoch(base=base, staged=(), transaction=None)) is not None
+    assert planned.table().commit(WriteSet(base=base, staged=())) is not None
     return planned
 
 

@@ -48,8 +48,8 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from spark_upsert.errors import (
     ContentionError,
@@ -60,7 +60,7 @@ from spark_upsert.errors import (
     UpsertFlowError,
 )
 from spark_upsert.state.log.clock import AHEAD_MS, require_clock, shown, storage_ms
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Place, Slice, apply
+from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Place, Slice, apply
 from spark_upsert.state.log.tell import tell
 from spark_upsert.store import Store
 from spark_upsert.store.records import encode, read_record, text, whole
@@ -120,6 +120,13 @@ class _Mark:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> _Mark:
         return cls(token=text(record["token"]), is_cut=record.get("cut", False) is True)
+
+
+class _Timed(NamedTuple):
+    """A draft, and when it is said to be committed. Only a repair of the clock says it itself."""
+
+    draft: Draft
+    timestamp_ms: int
 
 
 class Log:
@@ -458,16 +465,15 @@ class Log:
 
     # -- writing ---------------------------------------------------------------------
 
-    def append(self, propose: Callable[[Manifest], Commit | None]) -> Commit | None:
+    def append(self, propose: Callable[[Manifest], Draft | None]) -> Commit | None:
         """Commit the next version, whatever its number turns out to be.
 
         Parameters
         ----------
         propose : callable
-            Takes the newest manifest and returns the commit to be made behind it; its
-            version, timestamp and token are filled in here. It may return None, for
-            example because the epoch turns out to be committed; then nothing is written.
-            It is called again after each lost race.
+            Takes the newest manifest and returns what is to be committed behind it, or None,
+            for example because the epoch turns out to be committed; then nothing is written.
+            It is called again after each lost race, so it must only look, and write nothing.
 
         Returns
         -------
@@ -481,22 +487,29 @@ class Log:
         OtherTableError
             The table that this log has seen is not there any more; nothing was committed.
         """
+
+        def propose_now(head: Manifest) -> _Timed | None:
+            draft = propose(head)
+            return None if draft is None else _Timed(draft, self._next_ms(head))
+
+        return self._append(propose_now)
+
+    def _append(self, propose: Callable[[Manifest], _Timed | None]) -> Commit | None:
         for _ in range(COMMIT_TRIES_MAX):
-            manifest = self.head()
-            proposal = propose(manifest)
+            head = self.head()
+            proposal = propose(head)
             if proposal is None:
                 return None
-            commit = replace(
-                proposal,
-                version=manifest.version + 1,
-                timestamp_ms=self._next_ms(manifest, proposal),
+            commit = proposal.draft.committed(
+                version=head.version + 1,
+                timestamp_ms=proposal.timestamp_ms,
                 token=new_token(),
-                previous=manifest.token,
+                previous=head.token,
             )
             if self._try_put(commit):
-                if self._is_in_log(manifest):
-                    self._remember(apply(manifest, commit))
-                elif not self._settle(commit, manifest):
+                if self._is_in_log(head):
+                    self._remember(apply(head, commit))
+                elif not self._settle(commit, head):
                     continue
                 self._checkpoint(commit.version)
                 tell(commit, self._store.url)
@@ -506,8 +519,14 @@ class Log:
             hint="retry later, or write with fewer writers at once.",
         )
 
-    def create(self, commit: Commit) -> bool:
-        """Create the table; False if another writer was faster.
+    def create(self, draft: Draft, *, table_id: str | None = None) -> Commit | None:
+        """Commit version 0, which makes the table; None if another writer was faster.
+
+        Parameters
+        ----------
+        draft : Draft
+        table_id : str, optional
+            The identity of the table, where something was staged upon it before it was made.
 
         Raises
         ------
@@ -523,22 +542,23 @@ class Log:
                 path=f"{self._store.url}/{rest[0].path}",
             )
         self._store.prepare(_FOLDER)
-        now_ms, token = self.now_ms(), commit.token or new_token()
-        require_clock(self._store, now_ms)
-        made = replace(commit, timestamp_ms=now_ms, token=token)
-        is_ours = self._try_put(made)
-        if is_ours:
-            tell(made, self._store.url)
-        return is_ours
-
-    def _next_ms(self, manifest: Manifest, proposal: Commit) -> int:
-        """Return the time of the next version: times only grow, but for a repair of the clock."""
-        if proposal.kind is Kind.CLOCK:
-            return proposal.timestamp_ms
         now_ms = self.now_ms()
-        if now_ms > manifest.timestamp_ms + AHEAD_MS:
+        require_clock(self._store, now_ms)
+        commit = draft.committed(
+            version=0, timestamp_ms=now_ms, token=table_id or new_token(), previous=""
+        )
+        if not self._try_put(commit):
+            return None
+        made = self.commit(0)  # Of attempts with the same identity, the first one stands.
+        tell(made, self._store.url)
+        return made
+
+    def _next_ms(self, head: Manifest) -> int:
+        """Return the time of the next version: times only grow."""
+        now_ms = self.now_ms()
+        if now_ms > head.timestamp_ms + AHEAD_MS:
             require_clock(self._store, now_ms)
-        return max(now_ms, manifest.timestamp_ms + 1)
+        return max(now_ms, head.timestamp_ms + 1)
 
     def repair_clock(self) -> Commit | None:
         """Let the times of versions that lie far in the future count as the storage's own now.
@@ -549,22 +569,16 @@ class Log:
             None if there are none.
         """
 
-        def propose(head: Manifest) -> Commit | None:
+        def propose(head: Manifest) -> _Timed | None:
             now_ms = storage_ms(self._store)
             if now_ms is None or head.timestamp_ms <= now_ms + AHEAD_MS:
                 return None
             last_right = self.version_at(now_ms + AHEAD_MS)
             before = self.commit(last_right).timestamp_ms + 1 if last_right >= head.since else 0
-            return Commit(
-                version=0,
-                kind=Kind.CLOCK,
-                timestamp_ms=max(now_ms, before),
-                token="",
-                live_rows=head.live_rows,
-                wrong_from=last_right + 1,
-            )
+            draft = Draft(kind=Kind.CLOCK, live_rows=head.live_rows, wrong_from=last_right + 1)
+            return _Timed(draft, max(now_ms, before))
 
-        return self.append(propose)
+        return self._append(propose)
 
     def now_ms(self) -> int:
         """Return the time, in milliseconds since 1970, by the log's clock."""
@@ -618,14 +632,14 @@ class Log:
         except OtherTableError:
             self._take_back(commit)
             raise
-        if commit.transaction is None:
+        if not commit.transactions:
             raise ContentionError(
                 f"the commit of version {commit.version} to '{self._store.url}' slept for longer "
                 "than the retention; whether it is part of the table cannot be told.",
                 hint="look at the table before you write these rows again; give writes a "
                 "transaction ('txnAppId' and 'txnVersion'), which settles this by itself.",
             )
-        return head.has(commit.transaction)
+        return all(head.has(each) for each in commit.transactions)
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
         """Return whether a version that is missing was not cut off: the log is another one."""

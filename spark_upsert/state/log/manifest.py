@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -108,7 +108,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """Who wrote an epoch, and its how-manieth: the key of idempotence."""
+    """A writer and its sequence number: the idempotence key of what it writes."""
 
     writer: str
     number: int
@@ -120,26 +120,19 @@ class Transaction:
         if self.number < 0:
             raise OptionError.invalid("number of a transaction", self.number, "0 or more")
 
-    @classmethod
-    def from_json(cls, record: list[Any]) -> Transaction:
-        """Rebuild a transaction from its form in the log."""
-        writer, number = record
-        return cls(writer=text(writer), number=whole(number))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """One version of the log."""
+class Draft:
+    """What a writer proposes: a version, but for what only the log can give.
 
-    version: int
+    It has no number, no time and no token, so that the same draft may be proposed behind any
+    version that it fits.
+    """
+
     kind: Kind
-    timestamp_ms: int
-    token: str
-    """Unique: settles whether a put that raised was ours. That of version 0 names the table."""
-    previous: str = ""
-    """Token of the version before: says upon which of all logs this version was made."""
     schema: TableSchema | None = None
-    transaction: Transaction | None = None
+    transactions: tuple[Transaction, ...] = ()
+    """What the version makes idempotent: several where several writers share it."""
     added: tuple[RunFile, ...] = ()
     """Runs of an append or overwrite, in the order of their tasks."""
     compacted: tuple[Slice, ...] = ()
@@ -170,6 +163,8 @@ class Commit:
             raise ValueError(f"a version of kind '{self.kind.value}' moves no frontier")
         if (self.wrong_from is None) is (self.kind is Kind.CLOCK):
             raise ValueError("exactly a repair of the clock says which times are wrong")
+        if len({each.writer for each in self.transactions}) < len(self.transactions):
+            raise ValueError("a writer has one transaction in a version, its last")
 
     @property
     def is_epoch(self) -> bool:
@@ -177,6 +172,25 @@ class Commit:
         if self.kind is Kind.CREATE:
             return bool(self.counters)
         return self.kind in (Kind.APPEND, Kind.OVERWRITE)
+
+    def committed(self, *, version: int, timestamp_ms: int, token: str, previous: str) -> Commit:
+        """Return the version that the draft becomes by what the log gives it."""
+        proposed = {each.name: getattr(self, each.name) for each in fields(Draft)}
+        return Commit(
+            **proposed, version=version, timestamp_ms=timestamp_ms, token=token, previous=previous
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit(Draft):
+    """One version of the log: a draft, and what the log gave it."""
+
+    version: int
+    timestamp_ms: int
+    token: str
+    """Unique: settles whether a put that raised was ours. That of version 0 names the table."""
+    previous: str = ""
+    """Token of the version before: says upon which of all logs this version was made."""
 
     def slices(self) -> tuple[Slice, ...]:
         """Return the slices that this version adds."""
@@ -197,8 +211,8 @@ class Commit:
         }
         if self.schema is not None:
             record["schema"] = self.schema.to_json()
-        if self.transaction is not None:
-            record["transaction"] = [self.transaction.writer, self.transaction.number]
+        if self.transactions:
+            record["transactions"] = {each.writer: each.number for each in self.transactions}
         if self.added:
             record["added"] = [file.to_json() for file in self.added]
         if self.compacted:
@@ -225,15 +239,17 @@ class Commit:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Commit:
         """Rebuild a commit from its form in the log."""
-        schema, transaction = record.get("schema"), record.get("transaction")
         return cls(
             version=whole(record["version"]),
             kind=Kind(record["kind"]),
             timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
             token=text(record["token"]),
             previous=text(record["previous"]),
-            schema=optional(TableSchema.from_json, schema),
-            transaction=optional(Transaction.from_json, transaction),
+            schema=optional(TableSchema.from_json, record.get("schema")),
+            transactions=tuple(
+                Transaction(writer=text(writer), number=whole(number))
+                for writer, number in record.get("transactions", {}).items()
+            ),
             added=tuple(RunFile.from_json(file) for file in record.get("added", ())),
             compacted=tuple(Slice.from_json(part) for part in record.get("compacted", ())),
             restored=record.get("restored"),
@@ -496,13 +512,13 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
 
 
 def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
-    """Note the writer of an epoch, and forget those that an expiry is done with."""
-    if commit.transaction is not None:
-        writer, number = commit.transaction.writer, commit.transaction.number
+    """Note the writers of a version, and forget those that an expiry is done with."""
+    if commit.transactions:
+        own = {each.writer: each.number for each in commit.transactions}
         return replace(
             manifest,
-            transactions={**manifest.transactions, writer: number},
-            written_ms={**manifest.written_ms, writer: commit.timestamp_ms},
+            transactions={**manifest.transactions, **own},
+            written_ms={**manifest.written_ms, **dict.fromkeys(own, commit.timestamp_ms)},
         )
     if commit.wrong_from is not None:  # Times that were ahead count as the repair's.
         repaired = {w: min(t, commit.timestamp_ms) for w, t in manifest.written_ms.items()}

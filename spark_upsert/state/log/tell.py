@@ -27,19 +27,21 @@ def _merged(commit: Commit) -> dict[str, int | None]:
 def _fields(commit: Commit, path: str) -> Fields:
     # A restore takes over what older versions have written.
     files = [] if commit.restored is not None else [slice_.file for slice_ in commit.slices()]
-    transaction = commit.transaction
+    count = len(commit.transactions)
+    one = commit.transactions[0] if count == 1 else None
     return Fields(
         path=path,
         version=commit.version,
         kind=commit.kind.value,
-        writer=transaction and transaction.writer,
-        number=transaction and transaction.number,
+        writer=one and one.writer,
+        number=one and one.number,
+        writers=count if count > 1 else None,
         files=len(files) or None,
         bytes=sum(file.bytes for file in files) or None,
         ranges_taken=len(commit.taken) or None,
         **_merged(commit),
         from_version=commit.restored,
-        **{name: count for name, count in commit.counters.items() if count},
+        **{name: rows for name, rows in commit.counters.items() if rows},
         live_rows=commit.live_rows,
         since=commit.since or None,
         fence=commit.fence or None,

@@ -31,7 +31,7 @@ from spark_upsert.errors import ClockError, ContentionError, DataLossError, Opti
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log.clock import AHEAD_MS, require_clock, shown
 from spark_upsert.state.log.log import COMMIT_TRIES_MAX, Log, LogEntry, new_token
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest
+from spark_upsert.state.log.manifest import Draft, Kind, Manifest
 from spark_upsert.state.retention.leases import FOLDER as _LEASES
 from spark_upsert.state.retention.leases import leases
 from spark_upsert.state.retention.policy import (
@@ -115,7 +115,7 @@ def expire(
     # By a clock that is far ahead all leases would have lapsed.
     require_clock(store, log.now_ms())
 
-    def propose(head: Manifest) -> Commit | None:
+    def propose(head: Manifest) -> Draft | None:
         now_ms = log.now_ms()
         if head.timestamp_ms > now_ms + AHEAD_MS:
             raise ClockError.in_log(store.url, head.version, shown(head.timestamp_ms))
@@ -152,13 +152,10 @@ def expire(
 
 def _frontiers(
     head: Manifest, *, since: int = 0, fence: int = 0, writers_before_ms: int = 0
-) -> Commit:
-    """Return the version that moves frontiers and nothing else."""
-    return Commit(
-        version=0,
+) -> Draft:
+    """Return what moves frontiers and nothing else."""
+    return Draft(
         kind=Kind.EXPIRE,
-        timestamp_ms=0,
-        token="",
         live_rows=head.live_rows,
         since=max(head.since, since),
         fence=max(head.fence, fence),
@@ -304,7 +301,7 @@ def _raise_fence(
     newest = max(entries, key=lambda entry: entry.modified_s)
     is_marked = len(unnamed.before(newest)) == len(unnamed.orphans)
 
-    def propose(head: Manifest) -> Commit | None:
+    def propose(head: Manifest) -> Draft | None:
         if version <= head.fence and is_marked:
             return None
         return _frontiers(head, fence=version)

@@ -1,0 +1,158 @@
+"""What a task does with its commands: stash, judge, write and count them. Nothing is visible yet.
+
+A task stashes its commands, writes them as one run (in files of disjoint hash ranges) and counts
+what they do to the table as of the version that the epoch was planned on. What all tasks staged
+is committed as one `WriteSet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.schema import Scope
+from spark_upsert.parallel import in_order, useful_threads
+from spark_upsert.state.counters import EMPTY, Counters
+from spark_upsert.state.log.log import new_token
+from spark_upsert.state.log.manifest import Place
+from spark_upsert.state.run.file import RunFile, write_run
+from spark_upsert.state.run.rows import BatchPart, Rows
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert.upsert.ambiguity import Examples, examples_of
+from spark_upsert.upsert.outcomes import Outcome, Outcomes, classify, count
+from spark_upsert.upsert.stash import Stash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What one task has made durable, not yet visible."""
+
+    base: Place
+    """The version against which the commands were counted."""
+    files: tuple[RunFile, ...] = ()
+    counters: Counters = EMPTY
+    examples: Examples = field(default_factory=dict)
+    """Keys of rows that a person should know about (`ambiguity`)."""
+    truncated: str | None = None
+    """The mark of the youngest truncate that came among the commands (`truncate`)."""
+
+    @property
+    def base_version(self) -> int:
+        return self.base.version
+
+
+def stage(
+    snapshot: Snapshot,
+    commands: Iterable[pa.RecordBatch],
+    *,
+    overwrite: bool = False,
+    late_rows: LateRows = LateRows.REJECT,
+    threads: int = 1,
+) -> Staged:
+    """Write the commands of one task durably and count their effects.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The table when the epoch was planned.
+    commands : iterable of pyarrow.RecordBatch
+        Columns as `TableSchema.run`, any order.
+    overwrite : bool
+        Whether the epoch replaces the contents: then order keys of the past do not count.
+    late_rows : LateRows
+        What becomes of rows so old that their deletes may be forgotten.
+    threads : int
+        How many pieces of the keys are looked up at once.
+
+    Raises
+    ------
+    DataError
+        Rows are tied, or late, and the policy for them is that the write fails.
+    """
+    with Stash(snapshot.manifest.schema) as stash:
+        for batch in commands:
+            stash.add(batch)
+        return stage_sealed(
+            snapshot, stash, overwrite=overwrite, late_rows=late_rows, threads=threads
+        )
+
+
+def stage_sealed(
+    snapshot: Snapshot,
+    stash: Stash,
+    *,
+    overwrite: bool = False,
+    late_rows: LateRows = LateRows.REJECT,
+    threads: int = 1,
+) -> Staged:
+    """Seal a stash, write what wins durably and count its effects (`stage`).
+
+    After an error it may be repeated, on any snapshot.
+    """
+    files: list[RunFile] = []
+    counters = EMPTY
+    examples: dict[str, str] = {}
+    try:
+        for batch in stash.seal():
+            rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
+            judge = partial(outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows)
+            useful = useful_threads(len(rows), threads)
+            everything = np.arange(len(rows))
+            pieces = np.array_split(everything, useful)
+            outcomes = Outcomes.joined(in_order(judge, pieces, useful))
+            counters += count(outcomes)
+            examples |= examples_of(rows, everything, outcomes, late_rows)
+            batch = accepted(batch, outcomes)
+            if batch.num_rows:
+                files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
+    except Exception:
+        for file in files:  # Nobody knows of them yet. What cannot be removed, a vacuum will.
+            with suppress(Exception):
+                snapshot.store.delete(file.path)
+        raise
+    return Staged(
+        base=snapshot.manifest.place,
+        files=tuple(files),
+        counters=counters + stash.counters,
+        examples={**examples, **stash.examples},
+        truncated=stash.truncated,
+    )
+
+
+def outcomes_of(
+    snapshot: Snapshot,
+    rows: Rows,
+    chosen: Positions,
+    *,
+    overwrite: bool,
+    late_rows: LateRows,
+) -> Outcomes:
+    """Return what commands, one per key and sorted by hash, do to a snapshot."""
+    # The table may have gained columns since.
+    manifest = replace(snapshot.manifest, schema=rows.schema)
+    found = Snapshot(snapshot.store, manifest).find(
+        rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
+    )
+    scope = Scope.ARRIVAL if overwrite else rows.schema.scope
+    return classify(
+        rows,
+        chosen,
+        found,
+        scope,
+        low_water=snapshot.manifest.low_water,
+        late_rows=late_rows,
+        is_overwrite=overwrite,
+    )
+
+
+def accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
+    """Return the commands that are not rejected: those are counted, and never stored."""
+    accepted = outcomes.kinds != Outcome.REJECTED
+    return batch if bool(accepted.all()) else batch.filter(pa.array(accepted))
