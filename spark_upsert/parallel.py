@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 In = TypeVar("In")
@@ -30,7 +31,8 @@ def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -
     Parameters
     ----------
     threads : int
-        How many items are worked upon at once, and how many outcomes wait at most.
+        How many items are worked upon at once, and how many outcomes wait at most. Each works
+        in the context of the caller.
     """
     if threads <= 1:
         yield from map(function, items)
@@ -40,6 +42,6 @@ def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -
         for item in items:
             if len(waiting) == threads:
                 yield waiting.popleft().result()
-            waiting.append(pool.submit(function, item))
+            waiting.append(pool.submit(copy_context().run, function, item))
         while waiting:
             yield waiting.popleft().result()

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from spark_upsert.state.compaction import Job, Merged, merge
 from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.run.frugal import frugal
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 
@@ -75,7 +76,8 @@ def _worker(
         store = open_store(path, storage)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                merged = pickle.dumps(merge(store, base, jobs[number]))
+                with frugal():
+                    merged = pickle.dumps(merge(store, base, jobs[number]))
                 yield pa.RecordBatch.from_arrays([pa.array([merged], pa.binary())], schema=_MERGED)
 
     return work

@@ -23,6 +23,7 @@ from spark_upsert.source.columns import read_columns
 from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.table_input import open_table
 from spark_upsert.state.run.file import RUNS
+from spark_upsert.state.run.frugal import frugally
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -55,15 +56,20 @@ def _require_spark_has(field: pa.Field) -> None:
 def to_spark(
     batches: Iterator[pa.RecordBatch], schema: StructType, *, is_scan: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches in exactly the Arrow types that Spark expects.
+    """Yield batches in exactly the Arrow types that Spark expects, each made frugally.
 
     Parameters
     ----------
     is_scan : bool
         Whether the files are read through, so that what was read is not wanted again soon.
     """
-    RUNS.is_frugal = True
     target = to_arrow_schema(schema, timezone="UTC")
+    return frugally(_in_types(batches, target, is_scan=is_scan))
+
+
+def _in_types(
+    batches: Iterator[pa.RecordBatch], target: pa.Schema, *, is_scan: bool
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         # By name: a batch that was to have no column of the table has one of ours.
         found = [(batch.column(field.name), field.type) for field in target]

@@ -24,7 +24,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Merged, merge
 from spark_upsert.state.log.manifest import Manifest, Transaction
-from spark_upsert.state.run.file import RUNS
+from spark_upsert.state.run.frugal import frugal
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
@@ -51,7 +51,6 @@ def _plan(
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     """Stage the rows of this task and do its share of the compaction."""
-    RUNS.is_frugal = True
     context = TaskContext.get()
     task_index = context.partitionId() if context else 0
     store = open_store(plan.path, plan.storage)
@@ -132,7 +131,8 @@ class UpsertBatchWriter(DataSourceArrowWriter):
         return Transaction(writer=f"app:{app_id}", number=version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _stage(self._plan, iterator)
+        with frugal():
+            return _stage(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _commit(self._plan, messages, self._transaction())
@@ -156,7 +156,8 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
         self._plan = _plan(parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _stage(self._plan, iterator)
+        with frugal():
+            return _stage(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _commit(self._plan, messages, self._transaction(messages, batchId))

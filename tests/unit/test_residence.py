@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import IntegerType, StructType
 
+from pyspark_upsertflow.readers import to_spark
+from spark_upsert.parallel import in_order
 from spark_upsert.state.run import file as run
 from spark_upsert.state.run.file import RUNS
+from spark_upsert.state.run.frugal import frugal, frugally, is_frugal
 from spark_upsert.store import open_store, resident_bytes
 from spark_upsert.table import Table
+from spark_upsert_sink import writers
 
 BYTES = 64 << 20
 
@@ -46,9 +53,63 @@ def test_a_task_leaves_no_more_mapped_than_its_rows_call_for(
     RUNS.settle(rows=0)
     assert resident_bytes() > touched // 2, "plain Python keeps what it has"
     monkeypatch.setattr(run, "_RESIDENT_BYTES", 0)
-    monkeypatch.setattr(RUNS, "is_frugal", True)
-    RUNS.settle(rows=touched // run._RESIDENT_BYTES_PER_ROW + 1000)
-    assert resident_bytes() > touched // 2, "many rows may leave much"
-    RUNS.settle(rows=1)
+    with frugal():
+        RUNS.settle(rows=touched // run._RESIDENT_BYTES_PER_ROW + 1000)
+        assert resident_bytes() > touched // 2, "many rows may leave much"
+        RUNS.settle(rows=1)
     assert resident_bytes() < touched - (30 << 20)
     assert table.snapshot() == expected
+
+
+def test_only_the_work_within_is_frugal() -> None:
+    def fail() -> None:
+        raise KeyError(is_frugal())
+
+    with pytest.raises(KeyError, match="True"), frugal():
+        fail()
+    assert not is_frugal()
+
+
+def test_a_frugal_iterator_leaves_its_reader_as_it_is() -> None:
+    made: list[bool] = []
+
+    def items() -> Iterator[int]:
+        for number in range(3):
+            made.append(is_frugal())
+            yield number
+
+    one, other = frugally(items()), frugally(items())
+    for pair in zip(one, other, strict=True):
+        assert pair[0] == pair[1]
+        assert not is_frugal()
+    assert made == [True] * 6
+
+
+def test_the_threads_of_frugal_work_are_frugal() -> None:
+    with frugal():
+        assert all(in_order(lambda _: is_frugal(), range(5), 3))
+    assert not any(in_order(lambda _: is_frugal(), range(5), 3))
+
+
+def test_what_spark_reads_is_made_frugally() -> None:
+    made: list[bool] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        made.append(is_frugal())
+        yield pa.record_batch({"k": [1]})
+
+    [batch] = to_spark(batches(), StructType().add("k", IntegerType()))
+    assert (batch.schema.field("k").type, made) == (pa.int32(), [True])
+    assert not is_frugal()
+
+
+def test_what_spark_writes_is_staged_frugally(monkeypatch: pytest.MonkeyPatch) -> None:
+    staged: list[bool] = []
+    monkeypatch.setattr(writers, "_stage", lambda plan, batches: staged.append(is_frugal()))
+    kinds: list[Any] = [writers.UpsertBatchWriter, writers.UpsertStreamWriter]
+    for kind in kinds:
+        writer = kind.__new__(kind)
+        writer._plan = None
+        writer.write(iter(()))
+    assert staged == [True, True]
+    assert not is_frugal()

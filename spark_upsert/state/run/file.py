@@ -42,6 +42,7 @@ from spark_upsert.state.run.blocks import (
     block_count,
 )
 from spark_upsert.state.run.frame import MAGIC_BYTES, PREFIX_BYTES, parse
+from spark_upsert.state.run.frugal import is_frugal
 from spark_upsert.state.run.layout import NO_BLOCKS, Layout
 from spark_upsert.state.run.soundness import require_sound
 from spark_upsert.store import Store, resident_bytes
@@ -398,8 +399,6 @@ class RunCache:
     """
 
     count_max: int = 4096
-    is_frugal: bool = False
-    """Whether mapped memory is given back. Workers of Spark do, who share a machine for hours."""
     _runs: OrderedDict[tuple[str, str], Run] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -448,7 +447,8 @@ class RunCache:
     def settle(self, rows: int) -> None:
         """Give mapped memory back if it is more than some rows call for; between steps of work.
 
-        So the memory of a worker follows its batches and not its table. What is given back
+        Only who works frugally (`state.run.frugal`) does. So the memory of a worker follows its
+        batches and not its table. What is given back
         costs some microseconds per 64 KiB when it is touched again.
 
         Parameters
@@ -456,7 +456,7 @@ class RunCache:
         rows : int
             How many rows are worked upon.
         """
-        if not self.is_frugal:
+        if not is_frugal():
             return
         if resident_bytes() > _RESIDENT_BYTES + rows * _RESIDENT_BYTES_PER_ROW:
             with self._lock:
