@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint package bench chaos clean machine
+.PHONY: help demo check test lint changelog package bench chaos clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -30,7 +30,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout
 	@$(BIN)/python examples/git_history/demo.py --repo "$(REPO)"
@@ -46,6 +46,9 @@ lint: $(STAMP) ## format, style and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/pyright
+
+changelog: $(STAMP) ## what the next release will say; ARGS=--yes writes it and deletes the fragments
+	@$(BIN)/towncrier build $(or $(ARGS),--draft)
 
 package: $(STAMP) ## wheel, sdist, jar and a local Maven repository, into dist/
 	@$(BIN)/python tools/package.py
