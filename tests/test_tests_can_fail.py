@@ -23,9 +23,10 @@ from spark_upsert import feedback as operator
 from spark_upsert import table
 from spark_upsert.changelog import changes, render, stretches
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.model import hashing
+from spark_upsert.model import hashing, precedence
 from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.schema import DIFF, Scope
+from spark_upsert.model.precedence import Precedence
+from spark_upsert.model.schema import DIFF
 from spark_upsert.state import lookup, resolve, snapshot
 from spark_upsert.state.compaction import worker
 from spark_upsert.state.counters import EMPTY, Counters
@@ -315,13 +316,19 @@ def _() -> Patch:
     "the smaller order key wins", promises.test_p4_batches_arrival_retries_and_writers_do_not_matter
 )
 def _() -> Patch:
-    def inverted(original: Any, *args: Any, **how: Any) -> Any:
-        words = original(*args, **how)
-        return lambda chosen: [~word for word in words(chosen)]
+    def inverted(self: Precedence) -> Any:
+        return tuple((by, not greater_wins) for by, greater_wins in criteria(self))
 
-    return together(
-        wrapped(resolve, "precedence_of", inverted), wrapped(changes, "precedence_of", inverted)
-    )
+    criteria = vars(Precedence)["criteria"].fget
+    return patch.object(Precedence, "criteria", property(inverted))
+
+
+@bug(
+    "of equal order keys the earlier entry wins, whoever asks",
+    promises.test_p5_of_equal_order_keys_the_later_command_wins_and_ties_are_counted,
+)
+def _() -> Patch:
+    return patch.object(Precedence, "later_wins_ties", property(lambda self: False))
 
 
 @bug(
@@ -336,10 +343,8 @@ def _() -> Patch:
 
 @bug("order keys of the past do not count", promises.test_p5_every_row_is_counted_under_its_reason)
 def _() -> Patch:
-    def classify(
-        original: Any, commands: Any, chosen: Any, found: Any, scope: Any, **how: Any
-    ) -> Any:
-        return original(commands, chosen, found, Scope.ARRIVAL, **how)
+    def classify(original: Any, *args: Any, **how: Any) -> Any:
+        return original(*args, **{**how, "is_overwrite": True})
 
     return wrapped(stage, "classify", classify)
 
@@ -370,7 +375,7 @@ def _() -> Patch:
     promises.test_p4_a_retry_decides_a_tie_the_same,
 )
 def _() -> Patch:
-    return patch.object(resolve, "_keep_greatest_contents", lambda *_: None)
+    return patch.object(precedence, "_keep_greatest_contents", lambda *_: None)
 
 
 @bug(

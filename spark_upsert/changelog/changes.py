@@ -21,18 +21,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import DIFF, HASH, Scope, TableSchema, Ties, is_live
-from spark_upsert.model.words import lexically_greater, ordered_words
+from spark_upsert.model.precedence import EpochOf, Precedence
+from spark_upsert.model.schema import DIFF, HASH, TableSchema, is_live
+from spark_upsert.model.words import Words, compare_words, ordered_words
 from spark_upsert.state.content import equal_contents
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.lookup import ABSENT, Found
 from spark_upsert.state.resolve import (
-    Epochs,
     arrange,
     best_of_groups,
     epochs_by_part,
-    precedence_of,
     resolve,
 )
 from spark_upsert.state.run.rows import BatchPart, Part, Rows
@@ -42,8 +40,6 @@ Entries = Sequence[tuple[Part, int]]
 
 LookUp = Callable[[npt.NDArray[np.uint64], Sequence[pa.Array]], Found]
 """Finds the entries of keys in the state before the commands (`Snapshot.find`)."""
-
-_EpochOf = Callable[[Positions], Epochs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ def changes_of_commands(
     row_epochs = np.repeat([epoch for _, epoch in commands], np.diff(parts.starts))
     rows = parts.gathered(schema.run.names)
 
-    def epoch_of(chosen: Positions) -> Epochs:
+    def epoch_of(chosen: Positions) -> Words:
         return row_epochs[chosen].astype(np.uint64)
 
     compute = _folded_changes if schema.engine.folds else _chosen_changes
@@ -99,7 +95,7 @@ def changes_of_overwrite(
         for low, high in ((0, border), (border, len(rows)))
     ]
 
-    def side_of(members: Positions) -> list[Epochs]:
+    def side_of(members: Positions) -> list[Words]:
         return [(members >= border).astype(np.uint64)]
 
     order, begins = arrange(rows, np.sort(np.concatenate(winners)), side_of)
@@ -123,7 +119,7 @@ def _folded_parts(entries: Entries, schema: TableSchema) -> Entries:
 # -- engines that choose an entry -----------------------------------------------------
 
 
-def _chosen_changes(commands: Rows, epoch_of: _EpochOf, look_up: LookUp) -> tuple[Changes, Mask]:
+def _chosen_changes(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> tuple[Changes, Mask]:
     """Return the changes by commands that win, key by key, and where each key begins."""
     chosen, key_index = _winners_by_epoch(commands, epoch_of)
     firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
@@ -150,7 +146,7 @@ def _with_state(commands: Rows, probes: Positions, look_up: LookUp) -> tuple[Row
     return Rows(schema, [*commands.parts, BatchPart(known)]), base
 
 
-def _winners_by_epoch(commands: Rows, epoch_of: _EpochOf) -> tuple[Positions, Positions]:
+def _winners_by_epoch(commands: Rows, epoch_of: EpochOf) -> tuple[Positions, Positions]:
     """Return the winning command of each (key, epoch), in that order, and the key's number."""
     order, begins = arrange(commands, None, lambda members: [epoch_of(members)])
     key_index = np.cumsum(begins) - 1
@@ -161,58 +157,49 @@ def _winners_by_epoch(commands: Rows, epoch_of: _EpochOf) -> tuple[Positions, Po
     keep[1:] |= epochs[1:] != epochs[:-1]
     if bool(keep.all()):
         return order, key_index
-    best = best_of_groups(commands, order, np.flatnonzero(keep), precedence_of(commands))
-    return best, key_index[keep]
+    return best_of_groups(commands, order, np.flatnonzero(keep)), key_index[keep]
 
 
 def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positions) -> Mask:
-    """Return which commands beat all that came before them for their key.
+    """Return which commands take effect against all that came before them for their key.
 
-    Of equal order keys the later one does, unless the contents are equal, too, or the table's
-    `Ties` say otherwise. Keys advance together, one epoch of each at a time: as many steps as
-    the busiest key has epochs.
+    Keys advance together, one epoch of each at a time: as many steps as the busiest key has
+    epochs.
     """
-    first_wins = rows.schema.engine.kind is Engine.FIRST_ROW
-    if rows.schema.scope is not Scope.TABLE:
-        if not first_wins:
-            return np.ones(len(chosen), dtype=np.bool_)
-        return (np.diff(key_index, prepend=-1) != 0) & (base[key_index] == ABSENT)
+    precedence = Precedence.of(rows.schema)
     effective = np.ones(len(chosen), dtype=np.bool_)
+    if precedence.newest_wins:
+        return effective
     hit = np.flatnonzero(base != ABSENT)
-    names = rows.schema.order_columns
-    both = rows.take(names, np.concatenate([chosen, base[hit]]))
-    words = [word for column in both for word in ordered_words(column)]
-    words = [~word for word in words] if first_wins else words
-    mine = [word[: len(chosen)] for word in words]
-    best = [np.zeros(len(base), dtype=np.uint64) for _ in words]
-    best_row = base.copy()
-    for target, word in zip(best, words, strict=True):
-        target[hit] = word[len(chosen) :]
+    # The commands, and behind them what the table held before them.
+    entries = np.concatenate([chosen, base[hit]])
+    names = rows.schema.order_columns if precedence.order_reaches_back else ()
+    words = [word for column in rows.take(names, entries) for word in ordered_words(column)]
+    best = np.full(len(base), ABSENT, dtype=np.int64)
+    best[hit] = len(chosen) + np.arange(len(hit))
     firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
     turn = np.arange(len(chosen)) - firsts[key_index]
     by_turn = np.argsort(turn, kind="stable")
     ends = np.searchsorted(turn[by_turn], np.arange(int(turn.max(initial=-1)) + 2))
     for low, high in pairwise(ends):
         now = by_turn[low:high]
-        keys = key_index[now]
-        ours, theirs = [w[now] for w in mine], [b[keys] for b in best]
-        wins = (best_row[keys] == ABSENT) | lexically_greater(ours, theirs)
-        if rows.schema.ties is not Ties.FIRST:
-            lost = np.flatnonzero(~wins)
-            equal = [a[lost] == b[lost] for a, b in zip(ours, theirs, strict=True)]
-            tied = lost[np.logical_and.reduce(equal)]
-            wins[tied] = ~equal_contents(rows, chosen[now[tied]], rows, best_row[keys[tied]])
-        effective[now] = wins
-        for target, word in zip(best, mine, strict=True):
-            target[keys[wins]] = word[now[wins]]
-        best_row[keys[wins]] = chosen[now[wins]]
+        met = now[best[key_index[now]] != ABSENT]
+        older = best[key_index[met]]
+
+        def same(equal: Positions, met: Positions = met, older: Positions = older) -> Mask:
+            return equal_contents(rows, chosen[met[equal]], rows, entries[older[equal]])
+
+        order = compare_words([(word[met], word[older]) for word in words], len(met))
+        effective[met] = precedence.against_older(order, same).win
+        wins = now[effective[now]]
+        best[key_index[wins]] = wins
     return effective
 
 
 # -- engines that fold entries ----------------------------------------------------------
 
 
-def _folded_changes(commands: Rows, epoch_of: _EpochOf, look_up: LookUp) -> tuple[Changes, Mask]:
+def _folded_changes(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> tuple[Changes, Mask]:
     """Fold the commands into the state, one epoch of each key at a time.
 
     As many steps as the busiest key has epochs; each makes the entries of its keys anew.

@@ -10,3 +10,6 @@ Positions = npt.NDArray[np.int64]
 
 Mask = npt.NDArray[np.bool_]
 """Which of several rows something holds for: one value each."""
+
+Signs = npt.NDArray[np.int8]
+"""How pairs compare: -1 where the first is the smaller, 0 where they are equal, +1 otherwise."""

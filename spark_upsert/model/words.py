@@ -16,7 +16,8 @@ Rejected: Python objects (slow) and ``numpy`` fixed-width bytes (trailing zeros 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.model.arrays import Mask
+from spark_upsert.model.arrays import Mask, Positions, Signs
 
 Words = npt.NDArray[np.uint64]
 
@@ -157,35 +158,56 @@ def _ordered_text(array: pa.Array) -> list[Words]:
     return [*words, text.lengths.astype(np.uint64)]
 
 
-def compare(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArray[np.int8]:
-    """Compare two tables row by row, column after column.
+def compare(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Signs:
+    """Compare two tables row by row, column after column; columns of equal types, without nulls."""
+    pairs = chain.from_iterable(_paired(one, other) for one, other in zip(left, right, strict=True))
+    return compare_words(pairs, len(left[0]) if left else 0)
+
+
+def compare_words(pairs: Iterable[tuple[Words, Words]], count: int) -> Signs:
+    """Compare sequences of ``count`` words each, the first word that differs deciding.
 
     Parameters
     ----------
-    left, right : sequences of pyarrow.Array
-        Columns of equal types and length, without nulls.
-
-    Returns
-    -------
-    numpy.ndarray of int8
-        -1 where the left row is smaller, 0 where equal, +1 where greater.
+    pairs : iterable of (Words, Words)
+        A word of the left sequences and that of the right ones, most significant first. Those
+        behind the word that decides everything are not asked for.
     """
-    result = np.zeros(len(left[0]) if left else 0, dtype=np.int8)
-    for one, other in zip(left, right, strict=True):
-        for a, b in _paired(one, other):
-            step = (a > b).astype(np.int8) - (a < b).astype(np.int8)
-            result = np.where(result == 0, step, result)
-    return result
+    result: Signs | None = None
+    for a, b in pairs:
+        step = (a > b).view(np.int8) - (a < b).view(np.int8)
+        result = step if result is None else np.where(result == 0, step, result)
+        if np.count_nonzero(result) == count:
+            break
+    return np.zeros(count, dtype=np.int8) if result is None else result
 
 
-def lexically_greater(left: Sequence[Words], right: Sequence[Words]) -> Mask:
-    """Return where the words of the left are greater, the first that differ deciding."""
-    greater = np.zeros(len(left[0]), dtype=np.bool_)
-    equal = np.ones(len(left[0]), dtype=np.bool_)
-    for a, b in zip(left, right, strict=True):
-        greater |= equal & (a > b)
-        equal &= a == b
-    return greater
+def keep_greatest(words: Iterable[Words], firsts: Positions, candidate: Mask | None = None) -> Mask:
+    """Return which members of each group have its greatest sequence of words.
+
+    Parameters
+    ----------
+    words : iterable of Words
+        A word of each member, most significant first. Those behind the word that decides
+        everything are not asked for.
+    firsts : numpy.ndarray of int64
+        Where each group begins among the members.
+    candidate : numpy.ndarray of bool, optional
+        Which members may be chosen; all by default. A group may be without.
+    """
+    winners = len(firsts)
+    if candidate is not None:
+        winners = int(np.count_nonzero(np.logical_or.reduceat(candidate, firsts)))
+    best = candidate
+    for word in words:
+        masked = word if best is None else np.where(best, word, np.uint64(0))
+        counts = np.diff(firsts, append=len(word))
+        greatest = word == np.repeat(np.maximum.reduceat(masked, firsts), counts)
+        best = greatest if best is None else best & greatest
+        if np.count_nonzero(best) == winners:
+            break
+    assert best is not None, "there is a word, or candidates are given"
+    return best
 
 
 def _paired(one: pa.Array, other: pa.Array) -> list[tuple[Words, Words]]:

@@ -24,19 +24,19 @@ import pyarrow.compute as pc
 from spark_upsert.errors import DataError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine, Rule
-from spark_upsert.model.schema import DEAD, DIFF, HASH, Scope, TableSchema, Ties, at_column
-from spark_upsert.model.words import Words, compare, ordered_words, validity
-from spark_upsert.state.resolve import Epochs, arrange, by_content_in_epochs
+from spark_upsert.model.precedence import NONE, EpochOf, Precedence
+from spark_upsert.model.schema import DEAD, DIFF, HASH, TableSchema, at_column
+from spark_upsert.model.words import Words, compare, keep_greatest, ordered_words, validity
+from spark_upsert.state.content import content_words
+from spark_upsert.state.resolve import arrange
 from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.sums import exact_sums
-
-NONE = -1
 
 
 def fold(
     rows: Rows,
     chosen: Positions | None = None,
-    epochs: Callable[[Positions], Epochs] | None = None,
+    epochs: EpochOf | None = None,
 ) -> pa.RecordBatch:
     """Return one entry per key, sorted by (hash, key).
 
@@ -50,7 +50,7 @@ def fold(
         Gives the epoch of each row; needed where rows of one epoch may be of several tasks.
     """
     schema = rows.schema
-    in_time = by_content_in_epochs(rows, epochs) if epochs and schema.order else lambda _: []
+    in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
     order, begins = arrange(rows, chosen, in_time)
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
     if bool(begins.all()):
@@ -68,7 +68,8 @@ class _Groups:
         self._counts = np.diff(self._firsts, append=len(begins))
         self._group = np.cumsum(begins) - 1
         self._puts = np.asarray(columns[DIFF]) > 0
-        self._has_order = schema.scope is not Scope.ARRIVAL
+        self._precedence = Precedence.of(schema)
+        self._has_order = self._precedence.has_order
 
     def folded(self) -> pa.RecordBatch:
         """Return one entry per group."""
@@ -145,20 +146,10 @@ class _Groups:
         """Return per group the candidate with the greatest order key, of equals as `Ties` say."""
         valid = validity(keys)
         candidate = candidate if valid is None else candidate & valid
-        for index in range(self._width):
-            for word in _words(keys.field(index)):
-                masked = np.where(candidate, word, np.uint64(0))
-                highest = np.repeat(np.maximum.reduceat(masked, self._firsts), self._counts)
-                candidate = candidate & (word == highest)
-        if self._schema.ties is not Ties.FIRST:
-            latest: Positions = np.maximum.reduceat(
-                np.where(candidate, np.arange(len(candidate)), NONE), self._firsts
-            )
-            return latest
-        beyond = len(candidate)
-        places = np.where(candidate, np.arange(beyond), beyond)
-        earliest = np.minimum.reduceat(places, self._firsts)
-        return np.where(earliest == beyond, NONE, earliest)
+        words = (word for index in range(self._width) for word in _words(keys.field(index)))
+        greatest = keep_greatest(words, self._firsts, candidate)
+        places = np.arange(len(candidate))
+        return self._precedence.one_of_tied(places, greatest, self._firsts)
 
     def _fold_existence(
         self, alive: Callable[[list[pa.Array] | None], Mask], result: dict[str, pa.Array]
@@ -245,10 +236,35 @@ def _greater_where(left: Sequence[pa.Array], right: Sequence[pa.Array], where: M
     return result
 
 
+def _in_time(rows: Rows, epochs: EpochOf) -> Callable[[Positions], list[Words]]:
+    """Return words that put the rows of a key in the order of time: the oldest epoch first.
+
+    Rows of one epoch come from several tasks, between which nothing is later: they are put
+    in the order of their contents.
+    """
+
+    def words(members: Positions) -> list[Words]:
+        ages = epochs(members)
+        hashes = rows.hashes[members]
+        order = np.lexsort((ages, hashes))
+        again = np.zeros(len(members), dtype=np.bool_)
+        again[1:] = (np.diff(hashes[order]) == 0) & (np.diff(ages[order]) == 0)
+        again[:-1] |= again[1:].copy()
+        ranks = np.zeros(len(members), dtype=np.uint64)
+        unordered = order[again]
+        if len(unordered):
+            contents = content_words(rows, members[unordered])
+            ranked = np.lexsort(contents[::-1])
+            ranks[unordered[ranked]] = np.arange(len(unordered), dtype=np.uint64)
+        return [ages, ranks]
+
+    return words
+
+
 def folded_rows(
     rows: Rows,
     chosen: Positions | None = None,
-    epochs: Callable[[Positions], Epochs] | None = None,
+    epochs: EpochOf | None = None,
 ) -> Rows:
     """Return the folded entries as rows of one part."""
     return Rows(rows.schema, [BatchPart(fold(rows, chosen, epochs))])

@@ -1,7 +1,7 @@
 """Find the entry that the table holds for each of many keys.
 
 The keys come sorted by hash. Each run is searched once for all of them; among the runs that
-hold a key, the rule of `resolve` decides. The cost is O(keys * runs * log rows), with values
+hold a key, `model.precedence` decides. The cost is O(keys * runs * log rows), with values
 untouched: whoever needs a column gathers it by position afterwards.
 """
 
@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import Scope, TableSchema, Ties
-from spark_upsert.model.words import compare, equal_rows, lexically_greater
+from spark_upsert.model.arrays import Mask, Positions, Signs
+from spark_upsert.model.precedence import Precedence
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.words import compare, compare_words, equal_rows
 from spark_upsert.state.content import content_words
 from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.resolve import epochs_by_part
@@ -111,27 +111,29 @@ def _find_folded(
 
 
 def _beats(rows: Rows, newer: Positions, older: Positions, later: Mask) -> Mask:
-    """Return where the entry of a later part wins over that of an earlier one (`resolve`)."""
-    schema = rows.schema
-    first_wins = schema.engine.kind is Engine.FIRST_ROW
-    if schema.scope is Scope.ARRIVAL:
-        return np.full(len(newer), not first_wins)
-    names = schema.order_columns
-    order = compare(rows.take(names, newer), rows.take(names, older))
-    better = order < 0 if first_wins else order > 0
-    tied = np.flatnonzero((order == 0) & ~later)
-    better[tied] = _is_greater_content(rows, newer[tied], older[tied])
-    if schema.scope is Scope.EPOCH:
-        return better & ~later if first_wins else better | later
-    return better if schema.ties is Ties.FIRST else better | ((order == 0) & later)
+    """Return which entries of a later part win over those of earlier parts (`model.precedence`).
+
+    Parameters
+    ----------
+    later : numpy.ndarray of bool
+        Whether the epoch is a later one; otherwise both are of one epoch, and of two tasks.
+    """
+    precedence = Precedence.of(rows.schema)
+    order = np.zeros(len(newer), dtype=np.int8)
+    if precedence.has_order:
+        names = rows.schema.order_columns
+        order = compare(rows.take(names, newer), rows.take(names, older))
+    signs = precedence.compare(order=order, epoch=later.view(np.int8), place=1)
+    tied = np.flatnonzero(signs == 0)
+    signs[tied] = _compare_contents(rows, newer[tied], older[tied])
+    return signs > 0
 
 
-def _is_greater_content(rows: Rows, one: Positions, other: Positions) -> Mask:
-    """Return where the first of two rows has the greater content."""
+def _compare_contents(rows: Rows, one: Positions, other: Positions) -> Signs:
     if not len(one):
-        return np.empty(0, dtype=np.bool_)
+        return np.empty(0, dtype=np.int8)
     words = content_words(rows, np.concatenate([one, other]))
-    return lexically_greater([w[: len(one)] for w in words], [w[len(one) :] for w in words])
+    return compare_words(((w[: len(one)], w[len(one) :]) for w in words), len(one))
 
 
 def _search(

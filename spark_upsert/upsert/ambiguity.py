@@ -18,7 +18,8 @@ import numpy as np
 
 from spark_upsert.errors import DataError
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.schema import DIFF, PUT, Scope, TableSchema, Ties
+from spark_upsert.model.precedence import Precedence
+from spark_upsert.model.schema import DIFF, PUT, TableSchema, Ties
 from spark_upsert.model.words import compare
 from spark_upsert.state.content import equal_contents
 from spark_upsert.state.counters import EMPTY, Counters
@@ -52,14 +53,13 @@ def count_losers(rows: Rows, resolution: Resolution) -> tuple[Counters, Examples
     losers, winners = resolution.losers, resolution.beaten_by
     if not len(losers):
         return EMPTY, {}
-    schema = rows.schema
-    if schema.scope is Scope.ARRIVAL:
-        return Counters(superseded=len(losers)), {}
-    names = schema.order_columns
-    equal = np.flatnonzero(compare(rows.take(names, losers), rows.take(names, winners)) == 0)
-    same = equal_contents(rows, losers[equal], rows, winners[equal])
-    duplicates = int(same.sum())
-    tied = losers[equal[~same]]
+    names = rows.schema.order_columns
+    equals = Precedence.of(rows.schema).equals(
+        compare(rows.take(names, losers), rows.take(names, winners)),
+        lambda equal: equal_contents(rows, losers[equal], rows, winners[equal]),
+    )
+    duplicates = int(equals.are_duplicates.sum())
+    tied = losers[equals.are_tied]
     counters = Counters(superseded=len(losers) - duplicates, duplicates=duplicates, tied=len(tied))
     return counters, _tied_examples(rows, tied)
 
@@ -169,7 +169,7 @@ def require_order(rows: Rows, resolution: Resolution) -> None:
     DataError
         There is such a key.
     """
-    if rows.schema.scope is not Scope.ARRIVAL or not len(resolution.losers):
+    if Precedence.of(rows.schema).has_order or not len(resolution.losers):
         return
     equal = equal_contents(rows, resolution.losers, rows, resolution.beaten_by)
     lost, won = (

@@ -16,11 +16,11 @@ greater, or no entry  error  no row       QUARANTINED
 below the low-water   any    no entry     REJECTED, not even stored
 ====================  =====  ===========  =================================
 
-The first two lines and the last hold only where order keys reach across epochs
-(`Scope.TABLE`); the last is the price of forgetting deletes, and a matter of `LateRows`
-(`state.tombstones`). A *tie*, of an equal order key and another content, is as a greater order
-key, or with `Ties.FIRST` as a smaller one. "No row" is no entry, a tombstone or an error entry.
-One decision per batch, never a loop over rows.
+How a command stands against the entry is the rule of `model.precedence`. The first two lines
+and the last hold only where order keys reach across epochs (`Scope.TABLE`); the last is the
+price of forgetting deletes, and a matter of `LateRows` (`state.tombstones`). A *tie*, of an equal
+order key and another content, is as a greater order key, or with `Ties.FIRST` as a smaller one.
+"No row" is no entry, a tombstone or an error entry. One decision per batch, never a loop over rows.
 
 Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six). Lines one
 and two are the rule of its predecessor ``upsert.rs`` and of Spark's AUTO CDC.
@@ -36,8 +36,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, Scope, Ties, is_live
+from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.precedence import NEW_CONTENTS, Precedence
+from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, is_live
 from spark_upsert.model.words import compare
 from spark_upsert.state.content import equal_contents
 from spark_upsert.state.counters import Counters
@@ -81,7 +82,6 @@ def classify(
     commands: Rows,
     chosen: Positions,
     found: Found,
-    scope: Scope,
     *,
     low_water: str | None = None,
     late_rows: LateRows = LateRows.REJECT,
@@ -96,19 +96,18 @@ def classify(
         Row numbers of the commands, one per key.
     found : Found, shape (n,)
         The table's entries of the same keys.
-    scope : Scope
-        `Scope.TABLE` compares order keys with the table's entry; the others do not.
     low_water : str, optional
         The table's low-water mark.
     late_rows : LateRows
         What becomes of rows below it.
     is_overwrite : bool
-        Whether the commands replace the contents: then they merge with nothing.
+        Whether the commands replace the contents: then they meet nothing that they lose to.
     """
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
     engine = MergeEngine() if is_overwrite else commands.schema.engine
-    compares = scope is Scope.TABLE and not engine.folds
+    precedence = NEW_CONTENTS if is_overwrite else Precedence.of(commands.schema)
+    compares = precedence.order_reaches_back and not engine.folds
     names = commands.schema.order_columns if compares else ()
     # One look at what was found: it lies scattered over many files.
     diffs_found, *order_found = found.rows.take([DIFF, *names], found.at[hit])
@@ -124,20 +123,20 @@ def classify(
         kinds[diffs == diff] = np.where(live[diffs == diff], with_row, without)
     # A late put below a delete: folded in, it leaves no row.
     kinds[(sent == PUT) & (diffs == TOMBSTONE) & ~live] = Outcome.STALE
-    if engine.kind is Engine.FIRST_ROW and scope is not Scope.TABLE:
-        kinds[hit] = Outcome.STALE
-    elif compares and len(hit):
-        order = compare(commands.take(names, chosen[hit]), order_found)
-        if engine.kind is Engine.FIRST_ROW:
-            order = -order
-        kinds[hit[order < 0]] = Outcome.STALE
-        equal = hit[order == 0]
-        same = equal_contents(commands, chosen[equal], found.rows, found.at[equal])
-        kinds[equal[same]] = Outcome.DUPLICATE
-        are_tied[equal[~same]] = True
-        if commands.schema.ties is Ties.FIRST:
-            kinds[equal[~same]] = Outcome.STALE
-    if scope is Scope.TABLE and low_water is not None:
+    if not engine.folds:
+        order = np.zeros(len(hit), dtype=np.int8)
+        if compares:
+            order = compare(commands.take(names, chosen[hit]), order_found)
+
+        def same(equal: Positions) -> Mask:
+            at = hit[equal]
+            return equal_contents(commands, chosen[at], found.rows, found.at[at])
+
+        standing = precedence.against_older(order, same)
+        kinds[hit[~standing.win]] = Outcome.STALE
+        kinds[hit[standing.are_duplicates]] = Outcome.DUPLICATE
+        are_tied[hit] = standing.are_tied
+    if precedence.order_reaches_back and low_water is not None:
         unknown = np.flatnonzero(~found.present & ~_are_lost(commands, chosen))
         order_keys = commands.take(commands.schema.order_columns, chosen[unknown])
         are_late[unknown[is_at_or_below(order_keys, low_water, commands.schema)]] = True

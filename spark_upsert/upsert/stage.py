@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.schema import Scope
 from spark_upsert.parallel import in_order, useful_threads
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log.log import new_token
@@ -140,12 +139,10 @@ def outcomes_of(
     found = Snapshot(snapshot.store, manifest).find(
         rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
     )
-    scope = Scope.ARRIVAL if overwrite else rows.schema.scope
     return classify(
         rows,
         chosen,
         found,
-        scope,
         low_water=snapshot.manifest.low_water,
         late_rows=late_rows,
         is_overwrite=overwrite,

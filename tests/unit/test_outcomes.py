@@ -1,4 +1,4 @@
-"""The drain: what one command does, for each state of its key."""
+"""What one command does, for each state of its key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def classified(
     state = [] if entry is None else [(BatchPart(batch_of(schema, [entry])), 1)]
     keys = commands.take(["k"], np.array([0]))
     found = find(schema, state, hash_keys(keys, seed=schema.hash_seed), keys)
-    return classify(commands, np.array([0]), found, scope)
+    return classify(commands, np.array([0]), found)
 
 
 def outcomes_of(kinds: list[int]) -> Outcomes:
@@ -118,4 +118,4 @@ def test_outcomes_stand_in_the_order_of_the_commands(scope: Scope) -> None:
     expected = [
         Outcome.INSERT if key % 3 == 0 else Outcome.ABSENT for key in batch["k"].to_pylist()
     ]
-    assert classify(rows, np.arange(50), found, scope).kinds.tolist() == expected
+    assert classify(rows, np.arange(50), found).kinds.tolist() == expected

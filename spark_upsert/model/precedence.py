@@ -1,0 +1,265 @@
+"""The one rule by which the entries of a key are compared: which of them wins.
+
+Entries are compared by their order key, their epoch and their place, which is the order of
+(epoch, task, position). The first that differs decides; what the table's scope says:
+
+========  ===============  ==================================================================
+scope     compared by      the winner of a key
+========  ===============  ==================================================================
+table     order, epoch     the greatest order key; of equal ones that of the latest epoch
+epoch     epoch, order     that of the latest epoch; in it the greatest order key
+arrival   place            the latest entry
+========  ===============  ==================================================================
+
+What is equal then is of one epoch. Of one task, the later row wins. Between tasks nothing is
+later, and the greater content does, by an order that means nothing but is always the same, so
+that a retry whose tasks are numbered otherwise decides the same. With `Ties.FIRST` an earlier
+epoch, and an earlier row of a task, wins between equal order keys; with the engine
+``first-row`` the smallest order key does, and the earliest epoch or place that is compared.
+
+So precedence is a total order of the entries of a key (equal contents apart, which nobody can
+tell apart), and who wins among many does not depend on who is compared first: a stash, a
+compaction, a look-up and a reader of changes may each ask about any entries, in any grouping.
+
+Contents are looked at in ties only: a total order pays nothing for them. The rule knows
+nothing of runs; `state.resolve`, `state.lookup`, the changelog and the outcomes of commands
+bring the arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Mask, Positions, Signs
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import Scope, TableSchema, Ties
+from spark_upsert.model.words import Words, keep_greatest, ordered_words
+
+NONE = -1
+"""In place of a position: there is none."""
+
+OrderOf = Callable[[Positions], Sequence[pa.Array]]
+"""Gives the columns of the order keys of some entries."""
+
+EpochOf = Callable[[Positions], Words]
+"""Gives the epochs of some entries."""
+
+ContentOf = Callable[[Positions], Sequence[Words]]
+"""Gives words by which the contents of some entries are put in order."""
+
+Same = Callable[[Positions], Mask]
+"""Tells which of some pairs have equal contents."""
+
+
+class By(Enum):
+    """What entries are compared by."""
+
+    ORDER = "order"
+    EPOCH = "epoch"
+    PLACE = "place"
+
+
+class Equals(NamedTuple):
+    """What pairs of entries with equal order keys are; neither, where these differ."""
+
+    are_duplicates: Mask
+    """Of equal contents, too."""
+    are_tied: Mask
+    """Of other contents."""
+
+
+class Standing(NamedTuple):
+    """How entries stand against older ones of their keys."""
+
+    win: Mask
+    """They take effect. Those that neither do nor are duplicates are *stale*."""
+    are_duplicates: Mask
+    """They say again what is there: no effect."""
+    are_tied: Mask
+    """They have the order key of what is there and another content, whichever wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precedence:
+    """The rule of one table."""
+
+    scope: Scope
+    ties: Ties
+    first_row: bool
+    """Whether the engine is ``first-row``."""
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Precedence:
+        """Return the rule of a table."""
+        return cls(schema.scope, schema.ties, schema.engine.kind is Engine.FIRST_ROW)
+
+    @property
+    def criteria(self) -> tuple[tuple[By, bool], ...]:
+        """What entries are compared by, the first that differs deciding; if the greater wins."""
+        last = not self.first_row
+        match self.scope:
+            case Scope.TABLE:
+                return (By.ORDER, last), (By.EPOCH, self.later_wins_ties)
+            case Scope.EPOCH:
+                return (By.EPOCH, last), (By.ORDER, last)
+            case Scope.ARRIVAL:
+                return ((By.PLACE, last),)
+
+    @property
+    def later_wins_ties(self) -> bool:
+        """Whether of equal order keys the later one wins."""
+        return self.ties is not Ties.FIRST
+
+    @property
+    def has_order(self) -> bool:
+        """Whether there are order keys: otherwise nothing is tied or a duplicate."""
+        return self.scope is not Scope.ARRIVAL
+
+    @property
+    def order_reaches_back(self) -> bool:
+        """Whether order keys are compared with those of earlier epochs."""
+        return self.scope is Scope.TABLE
+
+    @property
+    def newest_wins(self) -> bool:
+        """Whether an entry wins over all of earlier epochs, whatever the two say."""
+        return not (self.order_reaches_back or self.first_row)
+
+    # -- many entries ------------------------------------------------------------------
+
+    def best_of_groups(
+        self,
+        members: Positions,
+        firsts: Positions,
+        *,
+        order: OrderOf,
+        epochs: EpochOf | None = None,
+        contents: ContentOf | None = None,
+    ) -> Positions:
+        """Return the winner of each group of entries.
+
+        Parameters
+        ----------
+        members : numpy.ndarray of int64
+            The entries' places, group by group, in any order within a group.
+        firsts : numpy.ndarray of int64
+            Where each group begins among the members.
+        order : callable
+            Gives their order keys.
+        epochs : callable, optional
+            Gives their epochs; needed where a group is of several.
+        contents : callable, optional
+            Gives what breaks the ties of one epoch. None if the entries are of one task: then
+            their places do.
+        """
+        best = keep_greatest(self._ranks(members, order, epochs), firsts)
+        if contents is None:
+            return self.one_of_tied(members, best, firsts)
+        _keep_greatest_contents(members, firsts, best, contents)
+        return _earliest(members, best, firsts)
+
+    def _ranks(self, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:
+        """Yield words, most significant first; of two entries that with the greater ones wins."""
+        for by, greater_wins in self.criteria:
+            for word in _words(by, members, order, epochs):
+                yield word if greater_wins else ~word
+
+    def one_of_tied(self, places: Positions, candidate: Mask, firsts: Positions) -> Positions:
+        """Return the latest candidate of each group, or the earliest, as ties say; or `NONE`."""
+        if self.later_wins_ties:
+            latest: Positions = np.maximum.reduceat(np.where(candidate, places, NONE), firsts)
+            return latest
+        return _earliest(places, candidate, firsts)
+
+    # -- two entries -------------------------------------------------------------------
+
+    def compare(self, *, order: Signs, epoch: Signs | int, place: Signs | int) -> Signs:
+        """Return +1 where the first of two entries wins, -1 where the other does, 0 in a tie.
+
+        Parameters
+        ----------
+        order, epoch, place : array of int8, or one number
+            How the first compares with the other in each of them: -1, 0 or +1. What is not
+            among the `criteria` is not looked at.
+        """
+        signs = {By.ORDER: order, By.EPOCH: epoch, By.PLACE: place}
+        result = np.zeros(len(order), dtype=np.int8)
+        for by, greater_wins in self.criteria:
+            sign = signs[by] if greater_wins else -signs[by]
+            result = np.where(result == 0, sign, result)
+        return result
+
+    def against_older(self, order: Signs, same: Same) -> Standing:
+        """Return how entries stand against ones of earlier epochs.
+
+        Parameters
+        ----------
+        order : numpy.ndarray of int8
+            How their order keys compare; looked at only if these reach back.
+        same : callable
+            Tells which pairs have equal contents; it is asked about those of equal order keys.
+        """
+        win = self.compare(order=order, epoch=1, place=1) > 0
+        if not self.order_reaches_back:
+            nothing = np.zeros(len(order), dtype=np.bool_)
+            return Standing(win, nothing, nothing)
+        duplicates, tied = self.equals(order, same)
+        return Standing(win & ~duplicates, duplicates, tied)
+
+    def equals(self, order: Signs, same: Same) -> Equals:
+        """Tell duplicates from ties, where order keys are equal.
+
+        Parameters
+        ----------
+        order : numpy.ndarray of int8
+            How the order keys of each pair compare.
+        same : callable
+            Tells which pairs have equal contents; it is asked about those of equal order keys.
+        """
+        duplicates, tied = (np.zeros(len(order), dtype=np.bool_) for _ in range(2))
+        equal = np.flatnonzero(order == 0)
+        if self.has_order and len(equal):
+            duplicates[equal] = same(equal)
+            tied[equal] = ~duplicates[equal]
+        return Equals(duplicates, tied)
+
+
+NEW_CONTENTS = Precedence(Scope.ARRIVAL, Ties.LAST, first_row=False)
+"""The rule by which an overwrite meets what it replaces: all of it wins."""
+
+
+def _words(by: By, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:
+    match by:
+        case By.ORDER:
+            for column in order(members):
+                yield from ordered_words(column)
+        case By.EPOCH:
+            if epochs is not None:
+                yield epochs(members)
+        case By.PLACE:
+            yield members.astype(np.uint64)
+
+
+def _keep_greatest_contents(
+    members: Positions, firsts: Positions, candidate: Mask, contents: ContentOf
+) -> None:
+    """Leave those candidates of each group whose content is the greatest."""
+    counts = np.diff(firsts, append=len(members))
+    rivals = np.add.reduceat(candidate.astype(np.int64), firsts) > 1
+    tied = np.flatnonzero(np.repeat(rivals, counts) & candidate)
+    if len(tied):
+        group = np.repeat(np.arange(len(firsts)), counts)[tied]
+        begins = np.flatnonzero(np.diff(group, prepend=-1))
+        candidate[tied] = keep_greatest(contents(members[tied]), begins)
+
+
+def _earliest(places: Positions, candidate: Mask, firsts: Positions) -> Positions:
+    beyond = np.iinfo(np.int64).max
+    earliest: Positions = np.minimum.reduceat(np.where(candidate, places, beyond), firsts)
+    return np.where(earliest == beyond, NONE, earliest)
