@@ -25,6 +25,9 @@ find_python = for python in $(CANDIDATES); do \
 # What `make check` tests, in about a minute. The rest sweeps over every crash and every drawn history, or starts Spark.
 QUICK := tests/unit tests/scenarios tests/promises tests/test_tests_can_fail.py
 
+# Tests run side by side, one report at the end. ARGS=-n0 runs them one after the other, as a debugger needs it.
+LANES := -n 2
+
 # Spark's workers must run the interpreter that has pyarrow and this package; their default is `python3`.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
@@ -36,10 +39,10 @@ demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/
 	@$(BIN)/python examples/git_history/demo.py --repo "$(REPO)"
 
 check: lint ## what to run after every change, without Java: format, style, types, quick tests
-	@$(BIN)/python -m pytest -q -n 2 -m 'not slow and not spark' $(QUICK) $(ARGS)
+	@$(BIN)/python -m pytest -q $(LANES) -m 'not slow and not spark' $(QUICK) $(ARGS)
 
 test: machine $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(LANES) --dist loadfile $(ARGS)
 
 lint: $(STAMP) ## format, style and types
 	@$(BIN)/ruff check .

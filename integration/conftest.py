@@ -42,6 +42,9 @@ def spark_environ() -> dict[str, str]:
         # Spark's choice would be `python3`: another interpreter, without pyarrow and without us.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Short-lived: what the second compiler and a collector in parallel would gain is never earned
+        # back, and on two cores they take the time of other tests.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         # Name lookups and loopback warnings of the machine are not our subject.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -38,6 +38,12 @@ class Machine:
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> "{self.calls}"\nexit {status}\n')
         program.chmod(0o755)
 
+    def add_java(self) -> None:
+        """Add a Java that says it is new enough."""
+        java = self.path / "java"
+        java.write_text("#!/bin/sh\necho 'openjdk version \"17\"' >&2\n")
+        java.chmod(0o755)
+
     def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `make` with this environment."""
         return subprocess.run(
@@ -72,6 +78,17 @@ def test_what_starts_spark_asks_for_java_first(machine: Machine, target: str) ->
     assert done.returncode != 0
     assert "Spark needs Java" in done.stderr
     assert machine.called() == []
+
+
+def test_all_tests_run_side_by_side_unless_somebody_wants_one_after_the_other(
+    machine: Machine,
+) -> None:
+    machine.add_java()
+    assert machine.make("test").returncode == 0
+    assert machine.make("test", "ARGS=-n0 -k name").returncode == 0
+    whole, chosen = machine.called()
+    assert whole == "python -m pytest -n 2 --dist loadfile"
+    assert chosen == f"{whole} -n0 -k name"
 
 
 @pytest.mark.parametrize("tool", ["ruff", "mypy", "pyright", "python"])

@@ -1,0 +1,69 @@
+"""How the tests are shared out when they run side by side: `make test`, `pytest -n 2 --dist loadfile`.
+
+A file runs whole and on one lane, with its fixtures. Files that use the one Spark of `integration`
+stay together, so that it starts once; they and the others that start Java come first, for they take
+longest, and what is left of the quick files fills the gaps at the end.
+
+A test that fails is reported by the name that runs it alone: `pytest <name>`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+ROOT = Path(__file__).resolve().parent
+
+SHARED = "the shared Spark"
+"""The lane of all files with a test or fixture that takes the argument ``spark``."""
+
+
+@cache
+def lane_of(file: str) -> str:
+    """Return what must run on one lane together with a file: the file, unless it shares."""
+    is_sharing = file.startswith("integration/") and re.search(
+        r"^\s*(def .*\()?spark: ", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return SHARED if is_sharing else file
+
+
+def file_of(test: str) -> str:
+    """Return the file of a test's name."""
+    return test.partition("::")[0]
+
+
+def rank(file: str) -> int:
+    """Return when a file should begin: what takes long goes first."""
+    return 0 if lane_of(file) == SHARED else 1 if file.startswith("integration/") else 2
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort the tests, on a lane only: a run without lanes keeps the order of the folders."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank(file_of(item.nodeid)))
+
+
+# Without pytest-xdist there is no such hook, and no lane.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """Return what hands out the files; None leaves it to another ``--dist``."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        """Hands out what belongs together, in the order of the collection."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return lane_of(file_of(nodeid))
+
+    config.option.loadscopereorder = False
+    return Lanes(config, log)
