@@ -59,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class Lanes(LoadScopeScheduling):
+    class Lanes(LoadScopeScheduling):  # type: ignore[misc]
         """Hands out what belongs together, in the order of the collection."""
 
         def _split_scope(self, nodeid: str) -> str:
