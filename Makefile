@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint changelog package bench chaos clean machine
+.PHONY: help demo check test lint pages changelog package bench chaos clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -49,6 +49,10 @@ lint: $(STAMP) ## format, style and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/pyright
+
+pages: $(STAMP) ## write the pages that are made from the code: docs/options.md, docs/house.md
+	@$(BIN)/python tools/option_reference.py
+	@$(BIN)/python tools/house.py
 
 changelog: $(STAMP) ## what the next release will say; ARGS=--yes writes it and deletes the fragments
 	@$(BIN)/towncrier build $(or $(ARGS),--draft)

@@ -1,6 +1,6 @@
 """Write `docs/options.md` from the options' one home, `spark_upsert.options.reference`.
 
-Run ``python tools/option_reference.py`` after changing an option; a test compares.
+Run ``make pages`` after changing an option; a test compares.
 """
 
 from __future__ import annotations

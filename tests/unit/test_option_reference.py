@@ -6,4 +6,4 @@ from tools.option_reference import TARGET, reference
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
-    assert TARGET.read_text() == reference(), "run: python tools/option_reference.py"
+    assert TARGET.read_text() == reference(), "run: make pages"
