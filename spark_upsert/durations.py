@@ -1,25 +1,26 @@
-"""Durations as people write them: ``7 days``, ``7d``, ``90 min``, ``1 hour``."""
+"""Durations and times as people write and read them: one grammar, wherever one is given.
+
+A duration is a number with a unit: ``7 days``, ``7d``, ``90 min``, ``1.5 hours``, ``250ms``. A
+time is ISO 8601 in UTC.
+"""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 _UNITS_MS = {
-    "ms": 1,
-    "millisecond": 1,
-    "s": 1000,
-    "sec": 1000,
-    "second": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "minute": 60_000,
-    "h": 3_600_000,
-    "hour": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
-    "w": 604_800_000,
-    "week": 604_800_000,
+    ("ms", "millisecond", "milliseconds"): 1,
+    ("s", "sec", "secs", "second", "seconds"): 1000,
+    ("m", "min", "mins", "minute", "minutes"): 60_000,
+    ("h", "hour", "hours"): 3_600_000,
+    ("d", "day", "days"): 86_400_000,
+    ("w", "week", "weeks"): 604_800_000,
 }
+_MS_BY_UNIT = {unit: factor for units, factor in _UNITS_MS.items() for unit in units}
+
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)", re.ASCII)
 
 EXPECTED = "a number with a unit from milliseconds to weeks, such as '7 days' or '12h'"
 """What an error says that it expected."""
@@ -30,14 +31,15 @@ def try_parse_ms(text: str) -> int | None:
 
     >>> try_parse_ms("7 days") == try_parse_ms("7d") == 7 * 86_400_000
     True
-    >>> try_parse_ms("seven days") is None
+    >>> try_parse_ms("1.5 h")
+    5400000
+    >>> try_parse_ms("seven days") is try_parse_ms("7") is None
     True
     """
-    match = re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip().lower())
-    if match is None:
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _MS_BY_UNIT:
         return None
-    unit = _UNITS_MS.get(match[2]) or _UNITS_MS.get(match[2].removesuffix("s"))
-    return None if unit is None else int(match[1]) * unit
+    return int(Fraction(match[1]) * _MS_BY_UNIT[match[2]])
 
 
 def render_ms(milliseconds: int) -> str:
@@ -47,7 +49,24 @@ def render_ms(milliseconds: int) -> str:
     ('7 days', '90 minutes')
     """
     for unit in ("day", "hour", "minute", "second"):
-        count, rest = divmod(milliseconds, _UNITS_MS[unit])
+        count, rest = divmod(milliseconds, _MS_BY_UNIT[unit])
         if count and not rest:
             return f"{count} {unit}{'s' if count > 1 else ''}"
     return f"{milliseconds} ms"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def render_time(time_ms: int) -> str:
+    """Return a time in ms since 1970 as text, also where no calendar reaches.
+
+    >>> render_time(0), render_time(1_769_860_800_120)
+    ('1970-01-01T00:00:00Z', '2026-01-31T12:00:00.120Z')
+    """
+    try:
+        time = _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"{time_ms} ms since 1970"
+    digits = "milliseconds" if time_ms % 1000 else "seconds"
+    return time.replace(tzinfo=None).isoformat(timespec=digits) + "Z"

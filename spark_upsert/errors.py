@@ -7,6 +7,8 @@
     ├── TableNotFoundError   fix the path, or write first
     ├── TableExistsError     open the table, or fix the path
     ├── CorruptionError      restore the file that is named
+    ├── NewerFormatError     upgrade this package; nothing is damaged
+    ├── EarlierFormatError   read it with the version that wrote it, or make it anew
     ├── DataLossError        what was asked for has been expired; choose another start
     ├── OtherTableError      another table, or another copy, lies at the path; open it anew
     ├── ClockError           set the clock, or repair the table's times
@@ -177,6 +179,40 @@ class CorruptionError(UpsertFlowError):
             hint="restore this file from a copy, or read an older version that does not use it; "
             "nothing was changed.",
             path=path,
+        )
+
+
+class NewerFormatError(UpsertFlowError):
+    """A newer version of this package wrote it, in a form that this one does not know."""
+
+    code = "NEWER_FORMAT"
+
+    @classmethod
+    def of(cls, what: str, found: int, known: int) -> Self:
+        return cls(
+            f"{what} has format {found}, which a newer version of upsertflow writes; this one "
+            f"knows formats up to {known}.",
+            hint="upgrade upsertflow on the driver, on every executor and wherever else the table "
+            "is read or written. Nothing is damaged, and nothing was changed.",
+            found=found,
+            known=known,
+        )
+
+
+class EarlierFormatError(UpsertFlowError):
+    """A development version of this package wrote it, in a form that is not read any more."""
+
+    code = "EARLIER_FORMAT"
+
+    @classmethod
+    def of(cls, what: str, found: int, known: int) -> Self:
+        return cls(
+            f"{what} has format {found}, of an earlier development version of upsertflow; this one "
+            f"knows format {known}.",
+            hint="make the table anew from its source at another path, or from what the version "
+            "that wrote it reads. Nothing is damaged, and nothing was changed.",
+            found=found,
+            known=known,
         )
 
 

@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.errors import NewerFormatError, OptionError, SchemaError
 from spark_upsert.model.engines import DEDUPLICATE, Engine, MergeEngine, Rule
 from spark_upsert.model.hashing import HASH_VERSION, is_injective
 from spark_upsert.model.names import find_column
@@ -472,10 +472,9 @@ class TableSchema:
         """Rebuild a schema from its form in the log."""
         version = record["hash"]["version"]
         if version != HASH_VERSION:
-            raise SchemaError(
-                f"the table uses key hash version {version}, this release knows {HASH_VERSION}.",
-                hint="use a newer release of upsertflow.",
-            )
+            if type(version) is not int or version < HASH_VERSION:
+                raise ValueError(f"{version!r:.80} is no version of the key hash")
+            raise NewerFormatError.of("the table's key hash", version, HASH_VERSION)
         errors = record.get("errors", {})
         return cls(
             columns=_decode(record["arrow"]),

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import NewerFormatError, OptionError
 from spark_upsert.source.position import Json, Position, canonical
 
 VERSION = 2
@@ -60,17 +60,15 @@ class Offset:
         Raises
         ------
         OptionError
-            It is none, or one of a newer release.
+            It is none of this source.
+        NewerFormatError
+            A newer version wrote it.
         """
         if record.keys() == _FIELDS_OF_VERSION_1 and record["format"] == _FORMAT_OF_VERSION_1:
             return cls._from_version_1(record)
         version = record.get("version")
         if type(version) is int and version > VERSION:
-            raise OptionError(
-                f"the checkpoint holds an offset of version {version}, and this release reads "
-                f"versions up to {VERSION}.",
-                hint="run the query with the release that wrote the checkpoint, or a newer one.",
-            )
+            raise NewerFormatError.of("the offset in the checkpoint", version, VERSION)
         if version != VERSION or record.keys() != _FIELDS:
             raise _no_offset(record)
         try:

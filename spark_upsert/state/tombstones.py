@@ -23,6 +23,7 @@ from enum import Enum
 
 import pyarrow as pa
 
+from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.model.schema import ORDER_KNOWN, TableSchema
 from spark_upsert.model.words import compare
@@ -32,20 +33,9 @@ PROPERTY = "tombstoneRetention"
 
 DEFAULT = "7 days"
 
-EXPECTED = (
-    "'forever', a number of epochs, a number of seconds, minutes, hours, days or weeks, or both "
-    "such as '7 days and 100 epochs'"
-)
-"""What an error says that it expected."""
+_EPOCHS = re.compile(r"\s*(\d{1,18})\s*epochs?\s*", re.ASCII)
 
-_UNITS_MS = {
-    "millisecond": 1,
-    "second": 1000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
-    "week": 604_800_000,
-}
+_EXPECTED = f"'forever', a number of epochs, {EXPECTED}, or both as in '7 days and 100 epochs'"
 
 
 class LateRows(Enum):
@@ -86,13 +76,13 @@ class TombstoneRetention:
             return cls(None, None)
         epochs = milliseconds = None
         for part in re.split(r",|\band\b", text.lower()):
-            match = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", part)
-            if match is not None and match[2] == "epoch" and epochs is None:
-                epochs = int(match[1])
-            elif match is not None and match[2] in _UNITS_MS and milliseconds is None:
-                milliseconds = int(match[1]) * _UNITS_MS[match[2]]
+            count, duration = _EPOCHS.fullmatch(part), try_parse_ms(part)
+            if count is not None and epochs is None:
+                epochs = int(count[1])
+            elif duration is not None and milliseconds is None:
+                milliseconds = duration
             else:
-                raise OptionError.invalid(PROPERTY, text, EXPECTED)
+                raise OptionError.invalid(PROPERTY, text, _EXPECTED)
         return cls(epochs, milliseconds)
 
 

@@ -3,7 +3,8 @@
 The log, its checkpoints, its hint and the leases are records. A checksum tells what was
 damaged from what was written, not what was written wrongly or with intent. So a record is
 read within bounds, and each of its fields is held against what it can be; whatever does not
-fit is `CorruptionError` with the name of the file, and nothing else.
+fit is `CorruptionError` with the name of the file, and nothing else; a record that says to be
+of another format is none of these.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_upsert.errors import CorruptionError, UpsertFlowError
+from spark_upsert.errors import (
+    CorruptionError,
+    EarlierFormatError,
+    NewerFormatError,
+    UpsertFlowError,
+)
 from spark_upsert.store import Store
 
 T = TypeVar("T")
@@ -62,7 +68,9 @@ def read_record(store: Store, path: str, build: Callable[[dict[str, Any]], T]) -
     Raises
     ------
     CorruptionError
-        It is no record, of a newer format, too large, or ``build`` cannot make sense of it.
+        It is no record, too large, or ``build`` cannot make sense of it.
+    NewerFormatError, EarlierFormatError
+        It, or something in it, is of a format that this version does not read.
     """
     try:
         data = store.read(path, bytes_max=RECORD_BYTES_MAX)
@@ -81,15 +89,15 @@ def read_record(store: Store, path: str, build: Callable[[dict[str, Any]], T]) -
         found = whole(record.get("format", FORMAT_VERSION))
         if found == FORMAT_VERSION:
             return build(record)
+    except NewerFormatError:
+        raise
     except _WRONG as error:
         said = error.message if isinstance(error, UpsertFlowError) else str(error)
         raise CorruptionError.in_file(
             where, "fields as docs/format.md tells", f"{type(error).__name__}: {said[:200]}"
         ) from error
-    by = "a newer release" if found > FORMAT_VERSION else "an earlier development version"
-    raise CorruptionError.in_file(
-        where, f"format {FORMAT_VERSION}", f"format {found}; {by} wrote it"
-    )
+    kind = NewerFormatError if found > FORMAT_VERSION else EarlierFormatError
+    raise kind.of(f"'{where}'", found, FORMAT_VERSION)
 
 
 # -- values: each returns what it is given, or raises ValueError -------------------------

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
+from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import OptionError
 
 RETRIES_MAX = 10
@@ -121,7 +122,6 @@ _ALIASES = {
     Cloud.AZURE: {"access_key": "account_key", "sas_token": "sas_key"},
 }
 
-_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -275,10 +275,10 @@ def _bytes(name: str, value: str) -> int:
 
 
 def _seconds(name: str, value: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", value.strip().lower())
-    if found is None or found[2] not in _SECONDS:
-        raise OptionError.invalid(f"storage.{name}", value, "a duration, such as 30s or 2m")
-    return float(found[1]) * _SECONDS[found[2]]
+    duration = try_parse_ms(value)
+    if duration is None:
+        raise OptionError.invalid(f"storage.{name}", value, EXPECTED)
+    return duration / 1000
 
 
 def _duration(name: str, value: str) -> timedelta:

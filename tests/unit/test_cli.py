@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.durations import render_ms, try_parse_ms
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 
@@ -377,38 +376,3 @@ def test_without_click_a_sentence_says_what_to_install() -> None:
     assert done.returncode == 1
     assert "pip install 'upsertflow[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-# -- durations -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [
-        ("7d", 604_800_000),
-        ("7 days", 604_800_000),
-        ("1 day", 86_400_000),
-        ("12H", 43_200_000),
-        ("90 min", 5_400_000),
-        ("2 weeks", 1_209_600_000),
-        ("30s", 30_000),
-        ("250ms", 250),
-        ("250 milliseconds", 250),
-        ("0s", 0),
-        ("7", None),
-        ("-7d", None),
-        ("7 parsecs", None),
-        ("", None),
-        ("1.5h", None),
-    ],
-)
-def test_a_duration_is_a_number_and_a_unit(text: str, milliseconds: int | None) -> None:
-    assert try_parse_ms(text) == milliseconds
-
-
-@pytest.mark.parametrize(
-    ("milliseconds", "text"),
-    [(604_800_000, "7 days"), (3_600_000, "1 hour"), (61_000, "61 seconds"), (1500, "1500 ms")],
-)
-def test_a_duration_is_rendered_in_its_largest_whole_unit(milliseconds: int, text: str) -> None:
-    assert render_ms(milliseconds) == text

@@ -8,7 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_upsert.errors import ContentionError, CorruptionError, DataLossError, TableNotFoundError
+from spark_upsert.errors import (
+    ContentionError,
+    CorruptionError,
+    DataLossError,
+    EarlierFormatError,
+    NewerFormatError,
+    TableNotFoundError,
+)
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log import log as log_module
 from spark_upsert.state.log.log import CHECKPOINT_EVERY, Log, commit_path
@@ -440,8 +447,10 @@ def test_a_newer_format_is_refused_by_name() -> None:
     record = json.loads(store.objects[commit_path(1)])
     record.pop("crc", None)
     store.objects[commit_path(1)] = log_module.encode({**record, "format": 99})
-    with pytest.raises(CorruptionError, match="format 99; a newer release"):
+    with pytest.raises(NewerFormatError, match=rf"{commit_path(1)}' has format 99") as error:
         Log(store).head()
+    assert "upgrade upsertflow" in error.value.hint
+    assert "restore" not in str(error.value)
 
 
 def test_an_older_format_is_refused_by_name() -> None:
@@ -450,7 +459,18 @@ def test_an_older_format_is_refused_by_name() -> None:
     record = json.loads(store.objects[commit_path(1)])
     record.pop("crc", None)
     store.objects[commit_path(1)] = log_module.encode({**record, "format": 1})
-    with pytest.raises(CorruptionError, match="format 1; an earlier development version"):
+    with pytest.raises(EarlierFormatError, match=rf"{commit_path(1)}' has format 1, of an earlier"):
+        Log(store).head()
+
+
+def test_a_newer_key_hash_is_refused_by_name() -> None:
+    store = MemoryStore()
+    grown(store, 1)
+    record = json.loads(store.objects[commit_path(0)])
+    record.pop("crc")
+    record["schema"]["hash"]["version"] = 2
+    store.objects[commit_path(0)] = log_module.encode(record)
+    with pytest.raises(NewerFormatError, match="key hash has format 2"):
         Log(store).head()
 
 

@@ -93,7 +93,6 @@ def test_an_option_under_two_names_is_refused() -> None:
         ("cache_bytes", 7, 7),
         ("cache_dir", "/disk", "/disk"),
         ("max_retries", "0", 0),
-        ("retry_timeout", "90", 90.0),
         ("retry_timeout", "2m", 120.0),
         ("retry_timeout", "0.5 h", 1800.0),
         ("retry_timeout", "250ms", 0.25),
@@ -111,7 +110,7 @@ def test_numbers_have_units(name: str, value: object, setting: object) -> None:
         ("cache_bytes", "many"),
         ("max_retries", "1.5"),
         ("retry_timeout", "soon"),
-        ("retry_timeout", "3 weeks"),
+        ("retry_timeout", "90"),
         ("timeout", "-3s"),
         ("allow_http", "yes"),
     ],
@@ -122,7 +121,7 @@ def test_a_malformed_value_is_refused_with_its_form(name: str, value: str) -> No
 
 
 def test_client_options_are_typed() -> None:
-    settings = ObjectSettings.of(S3, {"timeout": "30", "allow_http": "true", "user_agent": "me"})
+    settings = ObjectSettings.of(S3, {"timeout": "30s", "allow_http": "true", "user_agent": "me"})
     assert settings.client == {
         "timeout": timedelta(seconds=30),
         "allow_http": True,

@@ -11,9 +11,9 @@ Source: Spanner's rule in small: an uncertain clock is bounded by one that all s
 
 from __future__ import annotations
 
-import time
 import uuid
 
+from spark_upsert.durations import render_time
 from spark_upsert.errors import ClockError
 from spark_upsert.store import Store
 
@@ -49,12 +49,4 @@ def require_clock(store: Store, now_ms: int) -> None:
     """
     theirs = storage_ms(store)
     if theirs is not None and now_ms > theirs + AHEAD_MS:
-        raise ClockError.ahead(store.url, shown(now_ms), shown(theirs))
-
-
-def shown(time_ms: int) -> str:
-    """Return a time as text, also where no calendar reaches."""
-    try:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_ms / 1000))
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms since 1970"
+        raise ClockError.ahead(store.url, render_time(now_ms), render_time(theirs))

@@ -51,6 +51,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from spark_upsert.durations import render_time
 from spark_upsert.errors import (
     ContentionError,
     CorruptionError,
@@ -59,7 +60,7 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
-from spark_upsert.state.log.clock import AHEAD_MS, require_clock, shown, storage_ms
+from spark_upsert.state.log.clock import AHEAD_MS, require_clock, storage_ms
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Place, Slice, apply
 from spark_upsert.state.log.tell import tell
 from spark_upsert.store import Store
@@ -308,13 +309,13 @@ class Log:
         head = self.head()
         if version < head.since and head.since > 0:
             raise DataLossError.state_expired(
-                f"the time {shown(timestamp_ms)}", since=head.since, newest=head.version
+                f"the time {render_time(timestamp_ms)}", since=head.since, newest=head.version
             )
         if version < 0:
-            first = self.commit(0).timestamp_ms
+            first, asked = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
             raise DataLossError(
-                f"the table begins at {first} ms, after the timestamp {timestamp_ms} ms asked for.",
-                hint=f"ask for a timestamp at or after {shown(first)}, or for 'versionAsOf' 0.",
+                f"the table begins at {first}, after the time {asked} asked for.",
+                hint=f"ask for a time at or after {first}, or for version 0.",
             )
         return self.at(version)
 

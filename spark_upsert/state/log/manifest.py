@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from spark_upsert.durations import render_time
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.model.epochs import Epoch, Interval
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
@@ -487,7 +488,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         raise CorruptionError.in_file(
             f"_log/{expected:020d}.json",
             "frontiers behind the version itself",
-            f"{frontiers}, and writers before {commit.writers_before_ms} ms",
+            f"{frontiers}, and writers before {render_time(commit.writers_before_ms)}",
         )
     kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
     slices = sorted((*kept, *commit.slices()), key=_slice_order)

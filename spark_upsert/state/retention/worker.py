@@ -27,9 +27,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from spark_upsert.durations import render_time
 from spark_upsert.errors import ClockError, ContentionError, DataLossError, OptionError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log.clock import AHEAD_MS, require_clock, shown
+from spark_upsert.state.log.clock import AHEAD_MS, require_clock
 from spark_upsert.state.log.log import COMMIT_TRIES_MAX, Log, LogEntry, new_token
 from spark_upsert.state.log.manifest import Draft, Kind, Manifest
 from spark_upsert.state.retention.leases import FOLDER as _LEASES
@@ -118,7 +119,7 @@ def expire(
     def propose(head: Manifest) -> Draft | None:
         now_ms = log.now_ms()
         if head.timestamp_ms > now_ms + AHEAD_MS:
-            raise ClockError.in_log(store.url, head.version, shown(head.timestamp_ms))
+            raise ClockError.in_log(store.url, head.version, render_time(head.timestamp_ms))
         choice = choose_since(
             bounds(
                 newest=head.version,
