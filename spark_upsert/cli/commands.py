@@ -17,10 +17,12 @@ from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
-from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.errors import OptionError, UpsertFlowError, masked
 from spark_upsert.metadata import VIEWS, summary
-from spark_upsert.options.read import Metadata
+from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.options.reference import STORAGE_PREFIX
+from spark_upsert.source.batch import BatchRead
+from spark_upsert.source.columns import read_columns
 from spark_upsert.source.versions import EARLIEST, first_wanted, upper_wanted
 from spark_upsert.state.retention import GRACE_MS
 from spark_upsert.table import Table
@@ -214,6 +216,62 @@ def changes(
     upper = upper_wanted(table.log, version=last, name="--to")
     batches = table.iter_changes(first or 0, upper, options)
     print_data(list(islice(_rows(batches), limit)), schema.changelog.names, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--change-feed", is_flag=True, help="Explain a read of changes, not of rows.")
+@click.option("--version", help="The rows as of this version. Default: the newest.")
+@click.option("--starting-version", help="Changes from this version on; also earliest, latest.")
+@click.option("--ending-version", help="Changes up to this version. Default: the newest.")
+@click.option("--consumer", metavar="NAME", help="Changes that this consumer has yet to read.")
+@click.option("--columns", help="Columns, separated by commas. Default: all.")
+@click.option("--mode", help="none, dropCarryovers (the default) or netChanges.")
+@click.option("--splits", help="How many splits. Default: by size, and by this machine's cores.")
+def explain(
+    path: str,
+    storage: Mapping[str, str],
+    change_feed: bool,
+    version: str | None,
+    starting_version: str | None,
+    ending_version: str | None,
+    consumer: str | None,
+    columns: str | None,
+    mode: str | None,
+    splits: str | None,
+) -> None:
+    """Show what a read will do: versions, files, look-ups and splits. Reads the log alone."""
+    table = Table.open(path, storage=storage)
+    if consumer is not None and starting_version is None:
+        starting_version = str(_version_behind(table, consumer))
+    of_changes = (starting_version, ending_version, mode)
+    given = {
+        "path": path,
+        "readChangeFeed": "true" if change_feed or any(of_changes) else None,
+        "versionAsOf": version,
+        "startingVersion": starting_version,
+        "endingVersion": ending_version,
+        "columns": columns,
+        "deduplicationMode": mode,
+        "splits": splits,
+        **{f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()},
+    }
+    options = ReadOptions.parse({name: text for name, text in given.items() if text is not None})
+    options.require_batch()
+    click.echo(escaped_lines(BatchRead(options, read_columns(table, options)).explain()))
+
+
+def _version_behind(table: Table, consumer: str) -> int:
+    """Return the first version whose changes a consumer has yet to read."""
+    held = {lease.consumer: lease.version for lease in table.consumers()}
+    if consumer not in held:
+        raise OptionError.invalid(
+            "--consumer",
+            consumer,
+            "the name of a lease",
+            hint="'upsertflow consumers' shows who holds one.",
+        )
+    return held[consumer] + 1
 
 
 @upsertflow.command()

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.source.columns import require_columns, table_columns
+from spark_upsert.source.explain import explain, tell
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, quarantine_splits, rows_splits
 from spark_upsert.source.table_input import open_table
@@ -33,6 +34,15 @@ class BatchRead:
 
     def splits(self) -> Sequence[Split]:
         """Return the work for the tasks."""
+        splits = self._planned()
+        tell(splits, self._options, table_columns(self._columns))
+        return splits
+
+    def explain(self) -> str:
+        """Return what the read will do, as text."""
+        return explain(self._planned(), self._options, table_columns(self._columns))
+
+    def _planned(self) -> Sequence[Split]:
         table, options = open_table(self._options), self._options
         if options.change_feed:
             lower, upper = self._versions(table)

@@ -24,6 +24,7 @@ from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.columns import require_columns, table_columns
+from spark_upsert.source.explain import tell
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
 from spark_upsert.source.serve import serve
@@ -117,6 +118,7 @@ class TableInput:
             found += rows_splits(table.log.at(first.origin), self._options, due)
         if not last.is_in_snapshot:
             found += changes_splits(table.log, self._options, first.upper, last.upper)
+        tell(found, self._options, table_columns(self._columns))
         return found
 
     def commit(self, position: Position) -> None:

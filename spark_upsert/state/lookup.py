@@ -28,7 +28,7 @@ from spark_upsert.state.run.rows import Part, Rows
 
 ABSENT = -1
 
-_HASHES_PER_BLOCK = BLOCK_BYTES // 8
+HASHES_PER_BLOCK = BLOCK_BYTES // 8
 
 _LIKE = 4
 """A part that is at most so many times as long as the probes is of about their number."""
@@ -167,6 +167,11 @@ def _search(
     return np.concatenate([empty, *found_keys]), np.concatenate([empty, *found_positions])
 
 
+def is_sparse(probes: int, entries: int) -> bool:
+    """Return whether so few hashes are sought among entries that most blocks stay unread."""
+    return probes * HASHES_PER_BLOCK < entries
+
+
 def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
     """Return which hashes a part holds, and where the first entry with each of them is."""
     own = part.unverified_hashes
@@ -176,7 +181,7 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
     low = int(np.searchsorted(hashes, np.uint64(first), side="left"))
     high = int(np.searchsorted(hashes, np.uint64(last), side="right"))
     probes = hashes[low:high]
-    if len(probes) * _HASHES_PER_BLOCK < len(own):
+    if is_sparse(len(probes), len(own)):
         hit, places = _search_few(part, probes)
         return hit + low, places
     # Nearly every block would be touched: all are verified, once, and nothing is left to prove.

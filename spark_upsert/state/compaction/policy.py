@@ -72,7 +72,7 @@ class Job:
     @property
     def bytes(self) -> int:
         """About how many bytes are read."""
-        return sum(_bytes_within(s, self.hash_range) for s in self.slices)
+        return sum(s.bytes_within(self.hash_range) for s in self.slices)
 
     def __repr__(self) -> str:
         return (
@@ -128,7 +128,7 @@ def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list
 def _visit(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[Job]) -> None:
     """Add the jobs of a range, or those of its halves if one job would be too large."""
     runs = _runs(slices)
-    sizes = [sum(_bytes_within(s, hash_range) for s in run) for run in runs]
+    sizes = [sum(s.bytes_within(hash_range) for s in run) for run in runs]
     scale = ALL_HASHES.width / hash_range.width
     found = _neighbours([_tier(size * scale, fanout) for size in sizes], fanout)
     occupied = _occupied(slices, hash_range)
@@ -158,7 +158,7 @@ def _is_uniform(slices: list[Slice], hash_range: HashRange) -> bool:
 
 def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
     """Return the jobs that leave one run everywhere, whatever the sizes."""
-    live = sum(_bytes_within(part, ALL_HASHES) for part in manifest.slices)
+    live = sum(part.bytes_within(ALL_HASHES) for part in manifest.slices)
     jobs = []
     for hash_range in ALL_HASHES.cut(max(1, -(-live // JOB_BYTES))):
         runs = _runs(s for s in manifest.slices if s.overlaps(hash_range))
@@ -184,12 +184,6 @@ def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
     for part in slices:
         runs.setdefault(part.epochs, []).append(part)
     return list(runs.values())
-
-
-def _bytes_within(part: Slice, hash_range: HashRange) -> int:
-    """Estimate the bytes of a slice in a range of hashes; hashes are uniform."""
-    read = part.occupied.intersect(hash_range)
-    return part.file.bytes * read.width // part.file.hash_range.width
 
 
 def _tier(size: float, fanout: int) -> int:

@@ -76,6 +76,16 @@ class Slice:
         first = max(live.first, stored.first, hash_range.first)
         return first < min(live.end, stored.end, hash_range.end)
 
+    def rows_within(self, hash_range: HashRange) -> int:
+        """Estimate the live entries in a range of hashes, which are uniform."""
+        read = self.occupied.intersect(hash_range)
+        return self.file.rows * read.width // self.file.hash_range.width
+
+    def bytes_within(self, hash_range: HashRange) -> int:
+        """Estimate their bytes."""
+        read = self.occupied.intersect(hash_range)
+        return self.file.bytes * read.width // self.file.hash_range.width
+
     def to_json(self) -> dict[str, Any]:
         """Return the form that stands in a checkpoint."""
         record = {
