@@ -2,8 +2,9 @@
 
 A batch takes whole steps, in order, as long as no limit is exceeded. The first step that has
 anything in it is taken whatever its size, because a batch that takes nothing would be asked for
-again for ever. Limits count for all inputs together; inputs are served in the order of their
-names, so that the state decides nothing yet and is handed on as it is.
+again for ever: of epochs, a batch is the longest prefix that fits or holds one only. Limits count
+for all inputs together; inputs are served in the order of their names, so that the state decides
+nothing yet and is handed on as it is.
 """
 
 from __future__ import annotations
@@ -80,21 +81,28 @@ class _Spent:
 
     def take(self, piece: Piece) -> int:
         """Take as many steps of a piece as the limits allow; return how many."""
-        room = (
+        if not (piece.rows or piece.bytes or piece.epochs):
+            return piece.steps
+        amounts = (
             (self._limits.rows, self._rows, piece.rows),
             (self._limits.bytes, self._bytes, piece.bytes),
             (self._limits.epochs, self._epochs, piece.epochs),
         )
         fitting = [
-            max(0, most - spent) * piece.steps // amount
-            for most, spent, amount in room
-            if most is not None and amount
+            _fitting(piece.steps, most - spent, amount)
+            for most, spent, amount in amounts
+            if most is not None
         ]
-        steps = min([piece.steps, *fitting])
-        if self._is_empty:
-            steps = max(1, steps)
+        steps = max(min([piece.steps, *fitting]), int(self._is_empty))
         self._rows += piece.rows * steps // piece.steps
         self._bytes += piece.bytes * steps // piece.steps
         self._epochs += piece.epochs * steps // piece.steps
-        self._is_empty &= not (steps and (piece.rows or piece.bytes or piece.epochs))
+        self._is_empty = False
         return steps
+
+
+def _fitting(steps: int, room: int, amount: int) -> int:
+    """Return how many of some steps fit, which hold an amount together."""
+    if amount:
+        return max(0, room) * steps // amount
+    return steps if room >= 0 else 0

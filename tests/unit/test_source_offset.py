@@ -1,11 +1,72 @@
-"""The offset that a checkpoint keeps: who wrote it, if it cannot be read."""
+"""Offsets: one text each, version 1 still read, what is newer or foreign refused."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 
 from spark_upsert.errors import NewerFormatError, OptionError
+from spark_upsert.model.hashing import HASH_END
 from spark_upsert.source.offset import VERSION, Offset
+from spark_upsert.source.position import Position, canonical
+from spark_upsert.source.table_position import TablePosition
+from spark_upsert.state.log.manifest import Place
+
+PLACE = ["6ad1", 7, "91ef"]
+
+
+def version_1(**changed: Any) -> dict[str, Any]:
+    """Return an offset as it was written before there were several inputs."""
+    return {
+        "format": 2,
+        "hash": "10000000000000000",
+        "origin": 3,
+        "place": PLACE,
+        "snapshot": False,
+        "upper": 8,
+        **changed,
+    }
+
+
+def test_an_offset_has_this_very_text() -> None:
+    """Checkpoints hold it: whoever changes this needs a new version."""
+    place = Place(table_id="6ad1", version=7, token="91ef")
+    position = TablePosition(origin=3, hash=HASH_END, upper=8, place=place)
+    offset = Offset(positions={"west": position.packed(), "east": Position.of({"b": 1, "a": []})})
+    assert json.dumps(offset.to_json(), separators=(",", ":")) == (
+        '{"positions":{"east":{"a":[],"b":1},'
+        '"west":{"hash":"10000000000000000","origin":3,"place":["6ad1",7,"91ef"],"upper":8}},'
+        '"state":{},"version":2}'
+    )
+
+
+def test_an_offset_of_version_1_is_one_of_one_unnamed_input() -> None:
+    offset = Offset.from_json(version_1())
+    assert list(offset.positions) == [""]
+    assert TablePosition.unpacked(offset.positions[""]) == TablePosition.at_changes(3, 8)
+    assert TablePosition.unpacked(offset.positions[""]).place == Place(
+        table_id="6ad1", version=7, token="91ef"
+    )
+
+
+def test_an_offset_of_version_1_within_a_snapshot_stays_there() -> None:
+    record = version_1(hash="4000000000000000", snapshot=True, upper=4)
+    position = TablePosition.unpacked(Offset.from_json(record).positions[""])
+    assert position == TablePosition.in_snapshot(3, 1 << 62)
+    assert position.is_in_snapshot
+
+
+def test_a_stream_of_version_1_that_has_not_begun_has_not_begun() -> None:
+    record = version_1(hash=f"{0:016x}", origin=None, place=None, upper=0)
+    assert Offset.from_json(record) == Offset()
+
+
+def test_an_offset_of_version_1_is_written_as_version_2() -> None:
+    again = Offset.from_json(version_1()).to_json()
+    assert again["version"] == 2
+    assert Offset.from_json(again) == Offset.from_json(version_1())
 
 
 def test_an_offset_of_a_newer_version_asks_for_an_upgrade() -> None:
@@ -16,6 +77,47 @@ def test_an_offset_of_a_newer_version_asks_for_an_upgrade() -> None:
     assert "new checkpointLocation" not in str(error.value)
 
 
-def test_an_offset_of_another_source_is_none_of_ours() -> None:
-    with pytest.raises(OptionError, match="no offset of this source"):
-        Offset.from_json({"topic": {"0": 12}})
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({"topic": {"0": 12}}, id="another source's"),
+        pytest.param({"version": 2}, id="fields are missing"),
+        pytest.param({"version": True, "positions": {}, "state": {}}, id="a version that is none"),
+        pytest.param({"version": 2, "positions": [], "state": {}}, id="no positions by name"),
+        pytest.param({"version": 2, "positions": {"": 3}, "state": {}}, id="a number"),
+        pytest.param({"version": 2, "positions": {"": {"a": 0.5}}, "state": {}}, id="a fraction"),
+        pytest.param({**version_1(), "format": 1}, id="a version that is read no more"),
+        pytest.param({**version_1(), "more": 1}, id="version 1 and more"),
+    ],
+)
+def test_what_is_no_offset_is_refused(record: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="no offset of this source") as caught:
+        Offset.from_json(record)
+    assert "new checkpointLocation" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hash": "10000000000000001"},
+        {"hash": "xyz"},
+        {"hash": 5},
+        {"origin": -1},
+        {"origin": None},
+        {"upper": "8"},
+        {"place": ["6ad1", 7]},
+        {"place": "abc"},
+    ],
+    ids=str,
+)
+def test_what_is_no_position_in_a_table_is_refused(changed: dict[str, Any]) -> None:
+    record = TablePosition.at_changes(3, 8).packed().record
+    with pytest.raises(OptionError, match="no position in a table"):
+        TablePosition.unpacked(Position.of({**record, **changed}))
+
+
+@pytest.mark.parametrize("value", [0.5, float("nan"), {1: 2}, (1,), b"", {"a": [{"b": 1.0}]}])
+def test_a_value_with_many_texts_is_no_position(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"no canonical JSON text|no text"):
+        canonical(value)

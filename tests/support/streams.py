@@ -1,0 +1,189 @@
+"""Streams without Spark: a stream over a table, and a query that does with it what Spark does."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_upsert.model.schema import Scope
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.source.columns import read_columns
+from spark_upsert.source.offset import UNNAMED
+from spark_upsert.source.pace import Limits
+from spark_upsert.source.stream import Stream
+from spark_upsert.source.table_input import TableInput
+from spark_upsert.table import Table
+from tests.support.clocked import HOUR_S, ClockedStore, Now
+from tests.support.model import Command
+from tests.support.tables import append, make_table, rows_at, schema_of
+
+Row = dict[str, Any]
+
+
+def options_of(**given: Any) -> ReadOptions:
+    """Return the options of a stream of changes."""
+    texts = {name: str(value) for name, value in given.items()}
+    options = ReadOptions.parse({"path": "/unused", "readChangeFeed": "true", **texts})
+    options.require_stream()
+    return options
+
+
+def stream_of(table: Table, **given: Any) -> Stream:
+    """Return the stream that options mean, over a table that is open."""
+    options = options_of(**given)
+    limits = Limits(rows=options.rows_max, bytes=options.bytes_max, epochs=options.epochs_max)
+    columns = read_columns(table, options)
+    return Stream({UNNAMED: TableInput(options, columns, table=table)}, limits)
+
+
+def read(stream: Stream, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of the batch between two offsets; its splits travel as to tasks."""
+    splits = pickle.loads(pickle.dumps(stream.splits(start, end)))
+    return [row for split in splits for batch in stream.read(split) for row in batch.to_pylist()]
+
+
+class Query:
+    """A streaming query: its checkpoint, and what its sink has.
+
+    As Spark does, it notes a batch before it reads it, tells the stream of a batch only when it
+    plans the next one, compares offsets as texts, and after a restart repeats what it had noted.
+
+    Parameters
+    ----------
+    start : callable
+        Returns the stream as a process finds it that has seen nothing.
+    """
+
+    def __init__(self, start: Callable[[], Stream]) -> None:
+        self._start = start
+        self._stream: Stream | None = None
+        self.noted: list[str] = []
+        """The texts of the offsets: the first, then the end of each batch."""
+        self.batches: list[list[Row]] = []
+        """The rows of each batch that the sink has."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows that the sink has, in the order of their versions, retractions first."""
+        return ordered(row for batch in self.batches for row in batch)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a batch is noted that the sink does not have."""
+        return len(self.noted) > len(self.batches) + 1
+
+    @property
+    def stream(self) -> Stream:
+        """The stream of the process that runs."""
+        if self._stream is None:
+            self._stream = self._start()
+        return self._stream
+
+    def restart(self) -> None:
+        """Forget all but the checkpoint and the sink."""
+        self._stream = None
+
+    def plan(self, *, everything: bool = False) -> bool:
+        """Note the next batch; returns whether there is one."""
+        assert not self.is_pending
+        stream = self.stream
+        if not self.noted:
+            self.noted.append(json.dumps(stream.initial()))
+        if self.batches:
+            stream.commit(json.loads(self.noted[-1]))
+        end = stream.latest(json.loads(self.noted[-1]), everything=everything)
+        text = json.dumps(end)
+        if text == self.noted[-1]:
+            return False
+        self.noted.append(text)
+        return True
+
+    def deliver(self) -> list[Row]:
+        """Read the batch that is noted; the sink takes it."""
+        found = self.replayed(len(self.batches))
+        self.batches.append(found)
+        return found
+
+    def replayed(self, number: int) -> list[Row]:
+        """Return the rows of a batch, read by its offsets."""
+        start, end = self.noted[number : number + 2]
+        return read(self.stream, json.loads(start), json.loads(end))
+
+    def drain(self, *, batches_max: int = 1000) -> None:
+        """Read until there is nothing more."""
+        if self.is_pending:
+            self.deliver()
+        for _ in range(batches_max):
+            if not self.plan():
+                return
+            self.deliver()
+        raise AssertionError(f"{batches_max} batches, and no end")
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    """Return changes in an order: by version, then retractions first."""
+    return sorted(rows, key=lambda r: (r["_commit_version"], r["_diff"], str(r["k"])))
+
+
+def folded(rows: Iterable[Row]) -> dict[Any, Any]:
+    """Return what changes amount to, key to value; each must be right where it stands."""
+    found: dict[Any, Any] = {}
+    for row in ordered(rows):
+        if row["_diff"] < 0:
+            assert found.pop(row["k"], None) == row["v"], f"{row} retracts no row"
+        else:
+            assert row["k"] not in found, f"{row} inserts a second row"
+            found[row["k"]] = row["v"]
+    return found
+
+
+def versions(batches: Iterable[list[Row]]) -> list[list[int]]:
+    """Return which versions each batch shows."""
+    return [sorted({row["_commit_version"] for row in batch}) for batch in batches]
+
+
+def version_1(text: str) -> str:
+    """Return an offset as version 1 had it."""
+    positions = json.loads(text)["positions"]
+    if not positions:
+        none = {"hash": f"{0:016x}", "origin": None, "place": None, "upper": 0}
+        return json.dumps({"format": 2, "snapshot": False, **none})
+    record = positions[UNNAMED]
+    return json.dumps({"format": 2, "snapshot": len(record["hash"]) == 16, **record})
+
+
+@dataclass
+class Lived:
+    """A table with a clock, and streams over it."""
+
+    now: Now = field(default_factory=Now)
+
+    def __post_init__(self) -> None:
+        self.store = ClockedStore(self.now)
+        make_table(self.store, schema_of(Scope.ARRIVAL))
+        self.table = self.open()
+
+    def open(self) -> Table:
+        return Table(self.store, clock=self.now)
+
+    def write(self, *epochs: dict[int, int | None]) -> None:
+        for epoch in epochs:
+            append(self.table, [Command(key, value) for key, value in epoch.items()])
+
+    def query(self, **given: Any) -> Query:
+        """Return a query each of whose processes opens the table anew."""
+        return Query(lambda: stream_of(self.open(), **given))
+
+    def expire(self) -> int:
+        """Expire and remove all that no lease holds; returns the oldest version left."""
+        self.now.advance(2 * HOUR_S)
+        self.table.expire(retain_versions=0, safety_ms=0)
+        self.table.vacuum(grace_ms=0)
+        return self.table.log.head().since
+
+    @property
+    def rows(self) -> dict[int, int]:
+        return rows_at(self.table)
