@@ -26,11 +26,8 @@ from spark_upsert.changelog.read import read_changes
 from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import (
     ContentionError,
-    DataError,
     DataLossError,
-    OtherTableError,
     TableExistsError,
-    TableNotFoundError,
 )
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
@@ -38,7 +35,7 @@ from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
-from spark_upsert.state.log.log import Clock, Log, new_token
+from spark_upsert.state.log.log import Clock, Log
 from spark_upsert.state.log.manifest import (
     Commit,
     Draft,
@@ -72,12 +69,12 @@ from spark_upsert.state.tombstones import (
     higher_mark,
 )
 from spark_upsert.store import Store, open_store
-from spark_upsert.upsert.ambiguity import Examples, warn
+from spark_upsert.store.tokens import new_token
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
+from spark_upsert.upsert.commit import commit
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.restore import restoration
 from spark_upsert.upsert.stage import Staged, stage
-from spark_upsert.upsert.truncate import truncation
 from spark_upsert.upsert.write_set import WriteSet
 
 _HOLDS_MAX = 100
@@ -304,159 +301,10 @@ class Table:
         ContentionError
             Another writer has made the table, or the epoch is too old to be committed.
         """
-        notes: list[tuple[Manifest, Examples]] = []
-        truncated = epoch.truncated
-        if truncated is not None:
-            epoch = self._behind_truncate(epoch, truncated)
-        if epoch.base.manifest.is_unborn:
-            committed = self._commit_first(epoch, notes)
-        else:
-            committed = self._commit_next(epoch, notes)
+        committed = commit(self.log, epoch)
         if committed is None:
             self.discard(epoch.staged)
-        else:
-            warn(committed, *notes[-1])
         return committed
-
-    def _behind_truncate(self, epoch: WriteSet, mark: str) -> WriteSet:
-        """Truncate the table; return the epoch, which leaves out what is before the truncate."""
-        if epoch.overwrite or epoch.late_rows is LateRows.APPLY:
-            raise DataError(
-                "the rows hold a truncate, and the write replaces the contents or applies late "
-                "rows, so that what is before the truncate would stay. Nothing was committed.",
-                hint="use mode 'append' and no lateRows=apply, or another 'onTruncate'.",
-            )
-        if not epoch.base.manifest.is_unborn:
-
-            def propose(head: Manifest) -> Draft | None:
-                if not self._is_due(epoch, head):
-                    return None
-                return truncation(Snapshot(self.store, head), mark)
-
-            self.log.append(propose)
-        return replace(epoch, late_rows=LateRows.REJECT)
-
-    def _commit_first(
-        self, epoch: WriteSet, notes: list[tuple[Manifest, Examples]]
-    ) -> Commit | None:
-        unborn = epoch.base.manifest
-        for transaction in epoch.transactions:
-            self._require_no_gap(transaction, unborn)
-        truncated = epoch.truncated
-        if truncated is None:
-            sealed = epoch.seal(unborn, ())
-        else:
-            sealed = epoch.seal(replace(unborn, low_water=truncated, forgot=0), ())
-        notes.append((unborn, sealed.examples))
-        draft = replace(
-            sealed.draft,
-            kind=Kind.CREATE,
-            schema=unborn.schema,
-            properties=unborn.properties,
-            low_water=truncated,
-        )
-        commit = self.log.create(draft, table_id=unborn.table_id)
-        if commit is not None:
-            return commit
-        if not self._is_new(epoch, self.log.head()):
-            return None
-        raise ContentionError(
-            f"another writer made the table at '{self.store.url}' while this one was at work. "
-            "Nothing was committed.",
-            hint="write it again; a query that is restarted does.",
-        )
-
-    def _commit_next(
-        self, epoch: WriteSet, notes: list[tuple[Manifest, Examples]]
-    ) -> Commit | None:
-        bases = {part.base for part in epoch.staged}
-
-        def propose(head: Manifest) -> Draft | None:
-            if not self._is_due(epoch, head):
-                return None
-            between = self.log.commits(epoch.base.manifest.upper, head.upper)
-            sealed = epoch.seal(head, between)
-            notes.append((head, sealed.examples))
-            return sealed.draft
-
-        try:
-            return self.log.append(propose)
-        except TableNotFoundError:
-            for base in bases:
-                self.log.require(base, "the epoch")
-            raise
-
-    def _is_due(self, epoch: WriteSet, head: Manifest) -> bool:
-        """Return whether an epoch is not in the table yet; raise if it must not come there."""
-        if not self._is_new(epoch, head):
-            return False
-        for base in {part.base for part in epoch.staged}:
-            self.log.require_descent(head, base, "the epoch")
-        if epoch.base.manifest.schema.on_error is not head.schema.on_error:
-            raise ContentionError(
-                f"the error policy of '{self.store.url}' became '{head.schema.on_error.value}' "
-                "while the epoch was under way. Nothing was committed.",
-                hint="write it again; a query that is restarted does.",
-            )
-        for transaction in epoch.transactions:
-            self._require_remembered(transaction, head)
-            self._require_no_gap(transaction, head)
-        self._require_unfenced(epoch, head)
-        return True
-
-    def _is_new(self, epoch: WriteSet, head: Manifest) -> bool:
-        """Return whether no transaction of an epoch is in the table; raise if only some are."""
-        known = [each for each in epoch.transactions if head.has(each)]
-        if known and len(known) < len(epoch.transactions):
-            raise ContentionError(
-                f"of {len(epoch.transactions)} transactions that were to be one version of "
-                f"'{self.store.url}', {len(known)} are in the table already (for example number "
-                f"{known[0].number} of '{known[0].writer}'). Nothing was committed.",
-                hint="stage the others again without the rows of those.",
-            )
-        return not known
-
-    def _require_remembered(self, transaction: Transaction, head: Manifest) -> None:
-        """Refuse an epoch of a writer of which the table knows no more what it committed."""
-        if not head.has_forgotten(transaction.writer):
-            return
-        raise DataLossError(
-            f"'{transaction.writer}' has written to '{self.store.url}' and was silent for so long "
-            f"that it was forgotten: whether its epoch {transaction.number} is in the table cannot "
-            "be told. Nothing was committed.",
-            hint="look at the table; then write under another name (another 'txnAppId', or a query "
-            "with a new checkpointLocation that begins behind what the table has).",
-            writer=transaction.writer,
-        )
-
-    def _require_no_gap(self, transaction: Transaction, head: Manifest) -> None:
-        """Refuse a batch of a query whose earlier batches are not in the table."""
-        if not head.lacks(transaction):
-            return
-        last = head.transactions.get(transaction.writer)
-        found = "none of them" if last is None else f"those up to {last}"
-        raise OtherTableError(
-            f"'{transaction.writer}' writes its batch {transaction.number}, so that the table at "
-            f"'{self.store.url}' must hold all batches before it; found {found}. Nothing was "
-            "committed.",
-            hint="was the table removed, made anew or restored from an older copy, or is this the "
-            "checkpoint of a query that wrote elsewhere? Put the table back, or give the query a "
-            "new checkpointLocation, so that it begins anew. To go on without what is missing, "
-            "add .option('allowMissingBatches', 'true').",
-            path=self.store.url,
-        )
-
-    def _require_unfenced(self, epoch: WriteSet, head: Manifest) -> None:
-        """Refuse an epoch whose staged files a vacuum may have taken for left behind."""
-        versions = [part.base_version for part in epoch.staged if part.files]
-        if versions and not head.accepts(min(versions)):
-            raise ContentionError(
-                f"the epoch was planned on version {min(versions)} of '{self.store.url}', and what "
-                f"was planned before version {max(head.since, head.fence)} is given up by now. "
-                "Nothing was committed.",
-                hint="write it again; a query that is restarted does. If a single batch takes so "
-                "long, run 'upsertflow expire' and 'vacuum' with a longer --retain and --grace.",
-            )
 
     def restore(self, version: int) -> Commit | None:
         """Turn the table into what it was at a version, by an epoch with all retractions.
@@ -501,9 +349,8 @@ class Table:
         if lower < head.since:
             return  # What became of them is expired; a vacuum will tell.
         used: set[str] = set()
-        for commit in self.log.commits(lower, head.upper):
-            used |= {file.path for file in commit.added}
-            used |= {part.file.path for part in commit.compacted}
+        for version in self.log.commits(lower, head.upper):
+            used |= version.paths
         for file in files:
             if file.path not in used:
                 self.store.delete(file.path)

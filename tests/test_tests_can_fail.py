@@ -752,7 +752,7 @@ def _() -> Patch:
         )
         return found._replace(draft=draft)
 
-    return wrapped(write_set.WriteSet, "_seal", sealed)
+    return wrapped(write_set.WriteSet, "seal", sealed)
 
 
 @bug("a row without a key is taken", promises.test_p5_a_row_without_a_key_is_refused)

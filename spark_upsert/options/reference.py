@@ -43,9 +43,9 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "written, as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
     "`string` or `double`. Required if there are any.",
     "onTruncate": "With `envelope=debezium`: what becomes of a truncate (`op` = `t`). `error`: "
-    "`onError` decides. `overwrite`: rows that are not younger go, by an epoch of its own right "
-    "before that of the batch; needs a `sequenceBy` that reaches across epochs. `ignore`: a "
-    "warning in the log; the rows stay. Default `error`.",
+    "`onError` decides. `overwrite`: rows that are not younger go, in the version of the batch; "
+    "needs a `sequenceBy` that reaches across epochs. `ignore`: a warning in the log; the rows "
+    "stay. Default `error`.",
     "onError": "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a "
     "value that cannot be decoded is a row with an error. `quarantine`: the row is kept apart "
     "until a later row of its key clears it. Fixed by the first write, but that `fail` may "

@@ -8,7 +8,6 @@ is committed as one `WriteSet`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -18,14 +17,14 @@ import pyarrow as pa
 from spark_upsert.model.arrays import Positions
 from spark_upsert.parallel import in_order, useful_threads
 from spark_upsert.state.counters import EMPTY, Counters
-from spark_upsert.state.log.log import new_token
 from spark_upsert.state.log.manifest import Place
-from spark_upsert.state.run.file import RunFile, write_run
+from spark_upsert.state.run.file import RunFile
 from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.ambiguity import Examples, examples_of
 from spark_upsert.upsert.outcomes import Outcome, Outcomes, classify, count
+from spark_upsert.upsert.scratch import Scratch
 from spark_upsert.upsert.stash import Stash
 
 
@@ -95,10 +94,10 @@ def stage_sealed(
 
     After an error it may be repeated, on any snapshot.
     """
-    files: list[RunFile] = []
+    files = []
     counters = EMPTY
     examples: dict[str, str] = {}
-    try:
+    with Scratch(snapshot.store) as scratch:
         for batch in stash.seal():
             rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
             judge = partial(outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows)
@@ -110,12 +109,7 @@ def stage_sealed(
             examples |= examples_of(rows, everything, outcomes, late_rows)
             batch = accepted(batch, outcomes)
             if batch.num_rows:
-                files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
-    except Exception:
-        for file in files:  # Nobody knows of them yet. What cannot be removed, a vacuum will.
-            with suppress(Exception):
-                snapshot.store.delete(file.path)
-        raise
+                files.append(scratch.write(batch))
     return Staged(
         base=snapshot.manifest.place,
         files=tuple(files),

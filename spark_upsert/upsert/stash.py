@@ -22,13 +22,13 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.fold import fold
-from spark_upsert.state.log.log import new_token
 from spark_upsert.state.resolve import resolve
 from spark_upsert.state.run.file import Run, Span, write_run
 from spark_upsert.state.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.tombstones import higher_mark
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.system_errors import translated
+from spark_upsert.store.tokens import new_token
 from spark_upsert.upsert.ambiguity import count_losers
 from spark_upsert.upsert.truncate import truncated_at
 

@@ -1,35 +1,39 @@
 """A truncate at an order key: all that is not younger goes, and stays away if it comes late.
 
-It becomes a version of its own, right before the epoch in which it came: an overwrite by the
-entries that are younger (there are some only where changes arrived out of order). The version's
-**low-water mark** is the truncate's order key: so a row before the truncate is late, be it of the
-same epoch, of another task or of a later one, by the rule that guards forgotten deletes
-(`state.tombstones`).
+It is one version with the rows among which it came: an overwrite by what stays of the contents
+(entries that are younger; there are some only where changes arrived out of order) and by those
+rows. The version's **low-water mark** is the truncate's order key: so a row before the truncate is
+late, be it of the same epoch, of another task or of a later one, by the rule that guards forgotten
+deletes (`state.tombstones`).
 
-It may be repeated: where nothing is left below the mark, there is nothing to do. A process that
-dies between the two versions leaves the truncated table, and the replay of the batch goes on.
+It may be repeated: where nothing is left below the mark, there is nothing to do.
 
 Rejected: a delete per key. A row that comes late, of a key that the table did not know, would
-come back.
+come back. A version of its own, before that of the rows: a batch that is refused behind it, or
+whose process dies there, leaves an empty table, which readers see meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.model.epochs import Interval
+from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import DIFF, TableSchema, is_live
 from spark_upsert.model.words import ordered_words
+from spark_upsert.state.compaction.worker import with_epochs
 from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.log import new_token
-from spark_upsert.state.log.manifest import Draft, Kind
+from spark_upsert.state.log.manifest import Draft, Kind, Manifest, Slice
 from spark_upsert.state.resolve import epochs_by_part, resolve
-from spark_upsert.state.run.file import RunFile, write_run
 from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import encode_mark, higher_mark, is_at_or_below
+from spark_upsert.upsert.scratch import Scratch
 
 _FIELD = b"upsertflow.truncated"
 """Of a batch of commands: the mark of the youngest truncate that came among them."""
@@ -60,39 +64,93 @@ def truncated_at(commands: pa.RecordBatch) -> str | None:
     return None if found is None else found.decode()
 
 
-def truncation(snapshot: Snapshot, mark: str) -> Draft | None:
-    """Return the draft that leaves the entries above a mark; None if there are no others.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """A version, and what a truncate would leave of it."""
 
-    A pass over the whole table, a piece at a time. The entries that stay are written again; what
-    is written for a version that another writer takes is left to the vacuum.
+    before: Manifest
+    after: Manifest
+    """The table behind the truncate, upon which the rows of the epoch are judged."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it changes anything."""
+        return (self.before.slices, self.before.low_water) != (
+            self.after.slices,
+            self.after.low_water,
+        )
+
+    def with_rows(self, rows: Draft) -> Draft:
+        """Return the draft of an epoch, made upon ``after``, as one that truncates, too.
+
+        A row that stayed and that a command meets is counted once, by what the command did.
+        """
+        if not self.is_needed:
+            return rows
+        own = Counters.from_json(rows.counters)
+        met = own.result_count
+        contents = Counters(
+            retracted=self.before.live_rows - met, restored=self.after.live_rows - met
+        )
+        return replace(
+            rows,
+            kind=Kind.OVERWRITE,
+            compacted=self.after.slices,
+            low_water=self.after.low_water,
+            counters=(own + contents).to_json(),
+        )
+
+
+def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> Truncated:
+    """Return what a truncate leaves: the entries above its mark.
+
+    A pass over the whole table, a piece at a time. Pieces of which something goes are written
+    again; the others stay where they are.
     """
     head = snapshot.manifest
-    files: list[RunFile] = []
-    gone_count = live_rows = 0
-    for chunk in snapshot.chunks():
-        parts = snapshot.parts(chunk)
-        rows = Rows(head.schema, [part for part, _ in parts])
-        if not len(rows):
-            continue
-        epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
-        winners = resolve(rows, epochs=epochs).winners
-        order = rows.take(head.schema.order_columns, winners)
-        kept = winners[~is_at_or_below(order, mark, head.schema)]
-        gone_count += len(winners) - len(kept)
-        if len(kept):
-            columns = rows.take(head.schema.run.names, kept)
-            batch = pa.RecordBatch.from_arrays(columns, schema=head.schema.run)
-            live_rows += int(is_live(batch.column(DIFF)).sum())
-            files.append(write_run(snapshot.store, f"data/{new_token()}.arrow", batch))
-    low_water = higher_mark(mark, head.low_water, head.schema)
-    if not gone_count and low_water == head.low_water:
-        for file in files:
-            snapshot.store.delete(file.path)
-        return None
-    return Draft(
-        kind=Kind.OVERWRITE,
-        added=tuple(files),
-        low_water=low_water,
-        counters=Counters(retracted=head.live_rows, restored=live_rows).to_json(),
-        live_rows=live_rows,
+    pieces = [_above(snapshot, chunk, mark, scratch) for chunk in snapshot.chunks()]
+    slices = tuple(slice_ for piece in pieces for slice_ in piece.slices)
+    after = replace(
+        head,
+        slices=slices if any(piece.is_cut for piece in pieces) else head.slices,
+        live_rows=sum(piece.live_rows for piece in pieces),
+        low_water=higher_mark(mark, head.low_water, head.schema),
+        forgot=head.upper,
     )
+    return Truncated(before=head, after=after)
+
+
+class _Piece(NamedTuple):
+    """What a truncate leaves of a range of hashes."""
+
+    slices: tuple[Slice, ...]
+    live_rows: int
+    is_cut: bool
+    """Whether something goes."""
+
+
+def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -> _Piece:
+    schema = snapshot.manifest.schema
+    slices = [each for each in snapshot.manifest.slices if each.overlaps(hashes)]
+    parts = snapshot.parts(hashes)
+    rows = Rows(schema, [part for part, _ in parts])
+    if not len(rows):
+        return _Piece((), 0, is_cut=False)
+    epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
+    winners = resolve(rows, epochs=epochs).winners
+    kept = winners[~is_at_or_below(rows.take(schema.order_columns, winners), mark, schema)]
+    live_rows = int(is_live(rows.take([DIFF], kept)[0]).sum())
+    if len(kept) == len(winners):
+        untouched = (replace(each, live=each.live.intersect(hashes)) for each in slices)
+        return _Piece(tuple(untouched), live_rows, is_cut=False)
+    if not len(kept):
+        return _Piece((), 0, is_cut=True)
+    batch = pa.RecordBatch.from_arrays(rows.take(schema.run.names, kept), schema=schema.run)
+    if schema.has_quarantine:
+        came = np.array([epoch for _, epoch in parts], dtype=np.uint64)
+        batch = with_epochs(batch, came[rows.part_of(kept)])
+    covered = Interval(
+        lower=min(each.epochs.lower for each in slices),
+        upper=max(each.epochs.upper for each in slices),
+    )
+    return _Piece((Slice(file=scratch.write(batch), epochs=covered),), live_rows, is_cut=True)

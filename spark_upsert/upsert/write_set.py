@@ -22,15 +22,15 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.fold import folded_rows
-from spark_upsert.state.log.log import new_token
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.state.resolve import epochs_by_part, resolve
-from spark_upsert.state.run.file import RUNS, Span, write_run
+from spark_upsert.state.run.file import RUNS, RunFile, Span
 from spark_upsert.state.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows, higher_mark
 from spark_upsert.upsert.ambiguity import Examples, count_losers, examples_of, require_order
 from spark_upsert.upsert.outcomes import Outcome, Outcomes, count
+from spark_upsert.upsert.scratch import Scratch
 from spark_upsert.upsert.stage import Staged, accepted, outcomes_of
 
 SEAL_ROWS = 1 << 20
@@ -58,6 +58,27 @@ class WriteSet:
             youngest = higher_mark(youngest, part.truncated, schema)
         return youngest
 
+    @property
+    def files(self) -> tuple[RunFile, ...]:
+        """What the tasks wrote, in their order."""
+        return tuple(file for part in self.staged for file in part.files)
+
+    def is_judged_for(self, head: Manifest) -> bool:
+        """Return whether it was known of all commands, when they were judged, if they are late.
+
+        It was not, if deletes have been forgotten since.
+        """
+        return self.overwrite or head.forgot <= self.base.manifest.version
+
+    def without_late(self, head: Manifest, scratch: Scratch) -> WriteSet:
+        """Return what is left where deletes have been forgotten since the commands were judged.
+
+        Rare. Runs that hold late commands are written again without them; the others stay.
+        """
+        newest = Snapshot(self.base.store, head)
+        staged = tuple(self._without_late(newest, part, scratch) for part in self.staged)
+        return replace(self, staged=staged)
+
     def seal(self, head: Manifest, between: Iterable[Commit]) -> Sealed:
         """Return the draft that makes the epoch visible right behind ``head``.
 
@@ -74,17 +95,6 @@ class WriteSet:
             or late, and the policy for them is that the write fails.
         """
         newest = Snapshot(self.base.store, head)
-        if self._has_forgotten(head) and self.late_rows is not LateRows.APPLY:
-            staged = tuple(self._without_late(newest, part) for part in self.staged)
-            return replace(self, staged=staged)._seal(newest, between)
-        return self._seal(newest, between)
-
-    def _has_forgotten(self, head: Manifest) -> bool:
-        """Return whether deletes have been forgotten since the commands were judged."""
-        return head.forgot > self.base.manifest.version and not self.overwrite
-
-    def _seal(self, newest: Snapshot, between: Iterable[Commit]) -> Sealed:
-        head = newest.manifest
         counters = sum((part.counters for part in self.staged), EMPTY)
         examples = {k: v for part in self.staged for k, v in part.examples.items()}
         for rows, chosen in self._contested(head, between):
@@ -97,7 +107,7 @@ class WriteSet:
         draft = Draft(
             kind=Kind.OVERWRITE if self.overwrite else Kind.APPEND,
             transactions=self.transactions,
-            added=tuple(file for part in self.staged for file in part.files),
+            added=self.files,
             counters=counters.to_json(),
             live_rows=head.live_rows + counters.live_delta,
         )
@@ -113,8 +123,10 @@ class WriteSet:
         epochs = [commit for commit in between if commit.is_epoch]
         slices = tuple(part for commit in epochs for part in commit.slices())
         # Where the past was replaced, or late rows are applied, it may be any key.
-        is_all = any(commit.kind is Kind.OVERWRITE for commit in epochs) or (
-            self._has_forgotten(head) and self.late_rows is LateRows.APPLY
+        is_all = (
+            self.truncated is not None
+            or any(commit.kind is Kind.OVERWRITE for commit in epochs)
+            or (self.late_rows is LateRows.APPLY and not self.is_judged_for(head))
         )
         if len(writing) == 1 and not slices and not is_all:
             return
@@ -168,12 +180,7 @@ class WriteSet:
             snapshot, rows, chosen, overwrite=self.overwrite, late_rows=self.late_rows
         )
 
-    def _without_late(self, newest: Snapshot, staged: Staged) -> Staged:
-        """Take out commands that are late since a compaction forgot deletes.
-
-        Rare: it did so while the epoch was under way. The runs that hold such commands are
-        written again without them.
-        """
+    def _without_late(self, newest: Snapshot, staged: Staged, scratch: Scratch) -> Staged:
         schema = newest.manifest.schema
         files, counters, examples = [], staged.counters, dict(staged.examples)
         for file in staged.files:
@@ -193,7 +200,7 @@ class WriteSet:
             assert isinstance(batch, BatchPart)
             kept = accepted(batch.batch.cast(schema.run), outcomes)
             if kept.num_rows:
-                files.append(write_run(newest.store, f"data/{new_token()}.arrow", kept))
+                files.append(scratch.write(kept))
         return replace(staged, files=tuple(files), counters=counters, examples=examples)
 
 

@@ -17,10 +17,9 @@ from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.compaction.policy import Job
 from spark_upsert.state.fold import folded_rows
-from spark_upsert.state.log.log import new_token
 from spark_upsert.state.log.manifest import Manifest, Place, Slice, Taken
 from spark_upsert.state.resolve import epochs_by_part, resolve
-from spark_upsert.state.run.file import RUNS, RunFile, Span, write_run
+from spark_upsert.state.run.file import RUNS, RunFile, Span, new_run_path, write_run
 from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import encode_mark, higher_mark
@@ -132,8 +131,8 @@ def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRan
     batch = pa.RecordBatch.from_arrays(columns, schema=manifest.schema.run)
     if manifest.schema.has_quarantine:
         epochs = np.array([part.epochs.lower for part in parts], dtype=np.uint64)
-        batch = _with_epochs(batch, epochs[rows.part_of(winners)])
-    return _Piece(write_run(store, f"data/{new_token()}.arrow", batch), forgotten, mark)
+        batch = with_epochs(batch, epochs[rows.part_of(winners)])
+    return _Piece(write_run(store, new_run_path(), batch), forgotten, mark)
 
 
 def _file_bytes(manifest: Manifest) -> int:
@@ -141,7 +140,7 @@ def _file_bytes(manifest: Manifest) -> int:
     return min(max(FILE_BYTES, manifest.bytes // _FILES), FILE_BYTES_MAX)
 
 
-def _with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+def with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.RecordBatch:
     """Note the epoch of each error entry: a merged run is of many."""
     came = pc.coalesce(batch.column(EPOCH), pa.array(epochs))
     is_error = pc.equal(batch.column(DIFF), ERROR)

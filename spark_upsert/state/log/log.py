@@ -45,11 +45,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_upsert.durations import render_time
 from spark_upsert.errors import (
@@ -65,6 +64,7 @@ from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Place
 from spark_upsert.state.log.tell import tell
 from spark_upsert.store import Store
 from spark_upsert.store.records import encode, read_record, text, whole
+from spark_upsert.store.tokens import new_token
 
 CHECKPOINT_EVERY = 50
 """Versions between checkpoints: a fresh reader replays at most this many small objects."""
@@ -81,11 +81,6 @@ _ENTRY = re.compile(_FOLDER + r"/(\d{20})(\.checkpoint)?\.json")
 _COMMITS_KEPT = 4096
 
 Clock = Callable[[], float]
-
-
-def new_token() -> str:
-    """Return a name that nobody has used before."""
-    return uuid.uuid4().hex
 
 
 def commit_path(version: int) -> str:
@@ -121,13 +116,6 @@ class _Mark:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> _Mark:
         return cls(token=text(record["token"]), is_cut=record.get("cut", False) is True)
-
-
-class _Timed(NamedTuple):
-    """A draft, and when it is said to be committed. Only a repair of the clock says it itself."""
-
-    draft: Draft
-    timestamp_ms: int
 
 
 class Log:
@@ -473,7 +461,7 @@ class Log:
         ----------
         propose : callable
             Takes the newest manifest and returns what is to be committed behind it, or None,
-            for example because the epoch turns out to be committed; then nothing is written.
+            for example because there is nothing to be done; then nothing is written.
             It is called again after each lost race, so it must only look, and write nothing.
 
         Returns
@@ -488,37 +476,50 @@ class Log:
         OtherTableError
             The table that this log has seen is not there any more; nothing was committed.
         """
-
-        def propose_now(head: Manifest) -> _Timed | None:
+        for head in self.heads():
             draft = propose(head)
-            return None if draft is None else _Timed(draft, self._next_ms(head))
-
-        return self._append(propose_now)
-
-    def _append(self, propose: Callable[[Manifest], _Timed | None]) -> Commit | None:
-        for _ in range(COMMIT_TRIES_MAX):
-            head = self.head()
-            proposal = propose(head)
-            if proposal is None:
+            if draft is None:
                 return None
-            commit = proposal.draft.committed(
-                version=head.version + 1,
-                timestamp_ms=proposal.timestamp_ms,
-                token=new_token(),
-                previous=head.token,
-            )
-            if self._try_put(commit):
-                if self._is_in_log(head):
-                    self._remember(apply(head, commit))
-                elif not self._settle(commit, head):
-                    continue
-                self._checkpoint(commit.version)
-                tell(commit, self._store.url)
+            commit = self.try_append(head, draft)
+            if commit is not None:
                 return commit
+        raise AssertionError("the heads end with an error")
+
+    def heads(self) -> Iterator[Manifest]:
+        """Yield the newest manifest, each time anew, for attempts to commit behind it.
+
+        Raises
+        ------
+        ContentionError
+            Other writers won `COMMIT_TRIES_MAX` races.
+        """
+        for _ in range(COMMIT_TRIES_MAX):
+            yield self.head()
         raise ContentionError(
             f"{COMMIT_TRIES_MAX} attempts to commit to '{self._store.url}' lost against others.",
             hint="retry later, or write with fewer writers at once.",
         )
+
+    def try_append(self, head: Manifest, draft: Draft) -> Commit | None:
+        """Commit a draft right behind a version; None if another writer was faster."""
+        return self._try_append(head, draft, self._next_ms(head))
+
+    def _try_append(self, head: Manifest, draft: Draft, timestamp_ms: int) -> Commit | None:
+        commit = draft.committed(
+            version=head.version + 1,
+            timestamp_ms=timestamp_ms,
+            token=new_token(),
+            previous=head.token,
+        )
+        if not self._try_put(commit):
+            return None
+        if self._is_in_log(head):
+            self._remember(apply(head, commit))
+        elif not self._settle(commit, head):
+            return None
+        self._checkpoint(commit.version)
+        tell(commit, self._store.url)
+        return commit
 
     def create(self, draft: Draft, *, table_id: str | None = None) -> Commit | None:
         """Commit version 0, which makes the table; None if another writer was faster.
@@ -569,17 +570,17 @@ class Log:
         Commit or None
             None if there are none.
         """
-
-        def propose(head: Manifest) -> _Timed | None:
+        for head in self.heads():
             now_ms = storage_ms(self._store)
             if now_ms is None or head.timestamp_ms <= now_ms + AHEAD_MS:
                 return None
             last_right = self.version_at(now_ms + AHEAD_MS)
             before = self.commit(last_right).timestamp_ms + 1 if last_right >= head.since else 0
             draft = Draft(kind=Kind.CLOCK, live_rows=head.live_rows, wrong_from=last_right + 1)
-            return _Timed(draft, max(now_ms, before))
-
-        return self._append(propose)
+            commit = self._try_append(head, draft, max(now_ms, before))
+            if commit is not None:
+                return commit
+        raise AssertionError("the heads end with an error")
 
     def now_ms(self) -> int:
         """Return the time, in milliseconds since 1970, by the log's clock."""
@@ -745,4 +746,4 @@ def _no_version(version: int, head: Manifest) -> DataLossError:
     )
 
 
-__all__ = ["CHECKPOINT_EVERY", "Clock", "Kind", "Log", "commit_path", "encode", "new_token"]
+__all__ = ["CHECKPOINT_EVERY", "Clock", "Kind", "Log", "commit_path", "encode"]

@@ -203,6 +203,11 @@ class Commit(Draft):
     previous: str = ""
     """Token of the version before: says upon which of all logs this version was made."""
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The files that this version adds, or takes over."""
+        return frozenset(slice_.file.path for slice_ in self.slices())
+
     def slices(self) -> tuple[Slice, ...]:
         """Return the slices that this version adds."""
         epochs = Interval.at(self.version)

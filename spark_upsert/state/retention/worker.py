@@ -31,7 +31,7 @@ from spark_upsert.durations import render_time
 from spark_upsert.errors import ClockError, ContentionError, DataLossError, OptionError
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log.clock import AHEAD_MS, require_clock
-from spark_upsert.state.log.log import COMMIT_TRIES_MAX, Log, LogEntry, new_token
+from spark_upsert.state.log.log import COMMIT_TRIES_MAX, Log, LogEntry
 from spark_upsert.state.log.manifest import Draft, Kind, Manifest
 from spark_upsert.state.retention.leases import FOLDER as _LEASES
 from spark_upsert.state.retention.leases import leases
@@ -47,6 +47,7 @@ from spark_upsert.state.retention.policy import (
 from spark_upsert.state.run.file import is_run_path
 from spark_upsert.state.tombstones import DEFAULT, PROPERTY, TombstoneRetention
 from spark_upsert.store import ObjectInfo, Store
+from spark_upsert.store.tokens import new_token
 
 _DATA = "data"
 _LOG = "_log"

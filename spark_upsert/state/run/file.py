@@ -47,6 +47,7 @@ from spark_upsert.state.run.layout import NO_BLOCKS, Layout
 from spark_upsert.state.run.soundness import require_sound
 from spark_upsert.store import Store, resident_bytes
 from spark_upsert.store.records import text, whole
+from spark_upsert.store.tokens import new_token
 
 _OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
 _LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
@@ -114,6 +115,11 @@ class RunFile:
             ),
             errors=whole(record.get("errors", 0), most=record["rows"]),
         )
+
+
+def new_run_path() -> str:
+    """Return where the next run lies, under a name of its own."""
+    return f"data/{new_token()}.arrow"
 
 
 def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:

@@ -1,0 +1,10 @@
+"""Names that nobody has used before: of data files, and of the versions of a log."""
+
+from __future__ import annotations
+
+import uuid
+
+
+def new_token() -> str:
+    """Return 128 random bits, as digits."""
+    return uuid.uuid4().hex

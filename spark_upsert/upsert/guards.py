@@ -1,0 +1,103 @@
+"""What must hold before a write set may be committed: asked of the newest version, each time anew.
+
+A write set is *due* if the table does not have it yet. If it is due and must not come in, its
+error says why. None of this looks at rows.
+"""
+
+from __future__ import annotations
+
+from spark_upsert.errors import ContentionError, DataError, DataLossError, OtherTableError
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Manifest, Transaction
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert.upsert.write_set import WriteSet
+
+
+def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
+    """Return whether a write set is not in the table yet; raise if it must not come there."""
+    url = write_set.base.store.url
+    if not is_new(write_set, head):
+        return False
+    for base in {part.base for part in write_set.staged}:
+        log.require_descent(head, base, "the epoch")
+    if write_set.base.manifest.schema.on_error is not head.schema.on_error:
+        raise ContentionError(
+            f"the error policy of '{url}' became '{head.schema.on_error.value}' while the epoch "
+            "was under way. Nothing was committed.",
+            hint="write it again; a query that is restarted does.",
+        )
+    for transaction in write_set.transactions:
+        _require_remembered(transaction, head, url)
+        require_no_gap(transaction, head, url)
+    _require_unfenced(write_set, head, url)
+    return True
+
+
+def is_new(write_set: WriteSet, head: Manifest) -> bool:
+    """Return whether no transaction of a write set is in the table; raise if only some are."""
+    count = len(write_set.transactions)
+    known = [each for each in write_set.transactions if head.has(each)]
+    if known and len(known) < count:
+        raise ContentionError(
+            f"of {count} transactions that were to be one version of '{write_set.base.store.url}', "
+            f"{len(known)} are in the table already (for example number {known[0].number} of "
+            f"'{known[0].writer}'). Nothing was committed.",
+            hint="stage the others again without the rows of those.",
+        )
+    return not known
+
+
+def require_placed(write_set: WriteSet) -> None:
+    """Refuse a truncate in an epoch of which nobody could say what came before it."""
+    if write_set.truncated is None:
+        return
+    if write_set.overwrite or write_set.late_rows is LateRows.APPLY:
+        raise DataError(
+            "the rows hold a truncate, and the write replaces the contents or applies late "
+            "rows, so that what is before the truncate would stay. Nothing was committed.",
+            hint="use mode 'append' and no lateRows=apply, or another 'onTruncate'.",
+        )
+
+
+def require_no_gap(transaction: Transaction, head: Manifest, url: str) -> None:
+    """Refuse a batch of a query whose earlier batches are not in the table."""
+    if not head.lacks(transaction):
+        return
+    last = head.transactions.get(transaction.writer)
+    found = "none of them" if last is None else f"those up to {last}"
+    raise OtherTableError(
+        f"'{transaction.writer}' writes its batch {transaction.number}, so that the table at "
+        f"'{url}' must hold all batches before it; found {found}. Nothing was committed.",
+        hint="was the table removed, made anew or restored from an older copy, or is this the "
+        "checkpoint of a query that wrote elsewhere? Put the table back, or give the query a "
+        "new checkpointLocation, so that it begins anew. To go on without what is missing, "
+        "add .option('allowMissingBatches', 'true').",
+        path=url,
+    )
+
+
+def _require_remembered(transaction: Transaction, head: Manifest, url: str) -> None:
+    """Refuse an epoch of a writer of which the table knows no more what it committed."""
+    if not head.has_forgotten(transaction.writer):
+        return
+    raise DataLossError(
+        f"'{transaction.writer}' has written to '{url}' and was silent for so long that it was "
+        f"forgotten: whether its epoch {transaction.number} is in the table cannot be told. "
+        "Nothing was committed.",
+        hint="look at the table; then write under another name (another 'txnAppId', or a query "
+        "with a new checkpointLocation that begins behind what the table has).",
+        writer=transaction.writer,
+    )
+
+
+def _require_unfenced(write_set: WriteSet, head: Manifest, url: str) -> None:
+    """Refuse an epoch whose staged files a vacuum may have taken for left behind."""
+    versions = [part.base_version for part in write_set.staged if part.files]
+    if versions and not head.accepts(min(versions)):
+        raise ContentionError(
+            f"the epoch was planned on version {min(versions)} of '{url}', and what was planned "
+            f"before version {max(head.since, head.fence)} is given up by now. Nothing was "
+            "committed.",
+            hint="write it again; a query that is restarted does. If a single batch takes so "
+            "long, run 'upsertflow expire' and 'vacuum' with a longer --retain and --grace.",
+        )
