@@ -511,7 +511,9 @@ def _() -> Patch:
     promises.test_p4_a_delete_that_is_forgotten_meanwhile_brings_no_key_back,
 )
 def _() -> Patch:
-    return patch.object(write_set.WriteSet, "_without_late", lambda self, newest, staged: staged)
+    return patch.object(
+        write_set.WriteSet, "_without_late", lambda self, newest, staged, scratch: staged
+    )
 
 
 @bug(
