@@ -18,15 +18,16 @@
 A class exists only where the caller would *act* differently. The ``code`` is stable, the
 text is not. Every error says what was expected, what was found and where, then a blank
 line and ``Hint:`` with the remedy. All of them survive ``pickle`` with their fields,
-because Spark carries them from a worker to the driver. None of them shows what a URL must
-not show (`masked`): credentials before its host, signatures in its query.
+because Spark carries them from a worker to the driver. A hint names a setting by `setting`,
+and an adapter says how its users give it (`UpsertFlowError.name_settings`). None of them shows
+what a URL must not show (`masked`): credentials before its host, signatures in its query.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
 _USER_INFO = re.compile(
@@ -48,6 +49,27 @@ def masked(text: str) -> str:
     return _SIGNATURE.sub(r"\1***", _USER_INFO.sub(r"\1***@", text))
 
 
+_SETTING = re.compile(r"⟨(\w[\w.]*)=([^⟨⟩]*)⟩")
+
+Form = Callable[[str, str], str]
+"""How a setting is given, from its name and value."""
+
+
+def setting(name: str, value: str = "...") -> str:
+    """Return the place of a setting in a hint, by its name in ``docs/options.md``."""
+    return f"⟨{name}={re.sub('[⟨⟩]', '', value)}⟩"
+
+
+def as_argument(name: str, value: str) -> str:
+    """Return a setting as plain Python gives it: ``late_rows=apply``."""
+    return f"{re.sub('(?=[A-Z])', '_', name).lower()}={value}"
+
+
+def as_option(name: str, value: str) -> str:
+    """Return a setting as Spark is given it, by a call of ``option``."""
+    return f'.option("{name}", {value if value == "..." else chr(34) + value + chr(34)})'
+
+
 class UpsertFlowError(Exception):
     """Any failure that this package reports on purpose."""
 
@@ -55,19 +77,41 @@ class UpsertFlowError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
         self.message = masked(message)
-        self.hint = masked(hint)
         self.fields = fields
+        self._marked_hint = masked(hint)
+        self._form: Form = as_argument
+        super().__init__(self._text())
+
+    @property
+    def hint(self) -> str:
+        """What to do."""
+        return _SETTING.sub(lambda found: self._form(found[1], found[2]), self._marked_hint)
+
+    def name_settings(self, form: Form) -> None:
+        """Name the settings of the hint as the one who reads it gives them.
+
+        Parameters
+        ----------
+        form : callable
+            A function of a module, which travels with the error.
+        """
+        self._form = form
+        self.args = (self._text(),)
+
+    def _text(self) -> str:
         text = f"[{self.code}] {self.message}"
-        super().__init__(f"{text}\n\nHint: {self.hint}" if hint else text)
+        return f"{text}\n\nHint: {self.hint}" if self._marked_hint else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.hint, self.fields)
+        return _rebuild, (type(self), self.message, self._marked_hint, self._form, self.fields)
 
 
 def _rebuild(
-    cls: type[UpsertFlowError], message: str, hint: str, fields: dict[str, Any]
+    cls: type[UpsertFlowError], message: str, hint: str, form: Form, fields: dict[str, Any]
 ) -> UpsertFlowError:
-    return cls(message, hint=hint, **fields)
+    error = cls(message, hint=hint, **fields)
+    error.name_settings(form)
+    return error
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
@@ -97,7 +141,7 @@ class OptionError(UpsertFlowError, ValueError):
     def missing(cls, name: str, meaning: str) -> Self:
         return cls(
             f"the option '{name}' is required ({meaning}), but was not given.",
-            hint=f'add .option("{name}", ...).',
+            hint=f"give {setting(name)}.",
             option=name,
         )
 
@@ -107,6 +151,29 @@ class OptionError(UpsertFlowError, ValueError):
             f"option '{name}' expects {expected}, found {value!r}.",
             hint=hint or f"give '{name}' as {expected}.",
             option=name,
+        )
+
+    @classmethod
+    def conflict(cls, name: str, other: str, *, why: str = "", hint: str = "") -> Self:
+        """Return the error of two options that do not go together."""
+        return cls(
+            f"options '{name}' and '{other}' contradict each other{why and ': '}{why}.",
+            hint=hint or "give one of them.",
+            option=name,
+            other=other,
+        )
+
+    @classmethod
+    def fixed(cls, name: str, value: str, own: str | None, *, why: str = "") -> Self:
+        """Return the error of an option that differs from what the table is."""
+        kept = f"the table has '{own}'" if own else "the table has none"
+        return cls(
+            f"option '{name}' is '{value}', but {kept}, and its first write fixed that"
+            f"{why and ', because '}{why}.",
+            hint="drop the option, or write into a new table.",
+            option=name,
+            value=value,
+            own=own,
         )
 
     @classmethod
@@ -241,10 +308,10 @@ class DataLossError(UpsertFlowError):
             f"{since} was expired.",
             hint="do one of three: (1) begin anew: a stream with a new checkpointLocation and "
             "without a starting version delivers the whole table first; (2) go on without what "
-            "is gone, by .option('failOnDataLoss', 'false') or .option('startingVersion', "
-            "'earliest'), if sums that miss changes are of use to you; (3) keep more from now on, "
-            "by a longer --retain of 'upsertflow expire', or by the option 'consumerId' of the "
-            "stream.",
+            f"is gone, by {setting('failOnDataLoss', 'false')} or "
+            f"{setting('startingVersion', 'earliest')}, if sums that miss changes are of use to "
+            "you; (3) keep more from now on, by a longer --retain of 'upsertflow expire', or by "
+            "the option 'consumerId' of the stream.",
             since=since,
             newest=newest,
         )

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_upsert.metadata import VIEWS
+from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.table import Table
 
@@ -25,6 +26,7 @@ def metadata_schema(metadata: Metadata) -> StructType:
     return from_arrow_schema(VIEWS[metadata].schema)
 
 
+@called_by_spark
 class MetadataReader(DataSourceReader):
     """Reads what the log and the leases say about a table."""
 

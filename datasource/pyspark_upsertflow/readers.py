@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
-from spark_upsert.errors import SchemaError
+from spark_upsert.errors import SchemaError, setting
+from spark_upsert.options.hints import called_by_spark, spoken_to_spark
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@spoken_to_spark
 def read_schema(given: Mapping[str, str]) -> StructType:
     """Return the columns of a read, batch or stream."""
     options = ReadOptions.parse(given)
@@ -47,7 +49,7 @@ def _require_spark_has(field: pa.Field) -> None:
     except PySparkTypeError as error:
         raise SchemaError(
             f"column '{field.name}' has the type {field.type}, which Spark does not have.",
-            hint="choose other columns with .option('columns', ...); read this one with "
+            hint=f"choose other columns by {setting('columns')}; read this one with "
             "spark_upsert.table.Table.",
             column=field.name,
         ) from error
@@ -80,6 +82,7 @@ def _in_types(
         RUNS.settle(rows=0 if is_scan else batch.num_rows)
 
 
+@spoken_to_spark
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Return the reader that the options mean."""
     options = ReadOptions.parse(given)
@@ -89,6 +92,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
     return BatchReader(options, schema)
 
 
+@called_by_spark
 class BatchReader(DataSourceReader):
     """Reads the rows of a version, its quarantine, or the changes of some versions."""
 

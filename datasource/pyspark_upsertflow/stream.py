@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_upsertflow.readers import to_spark
+from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.offset import UNNAMED
 from spark_upsert.source.pace import Limits
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _NO_BOUND = 2**62
 
 
+@called_by_spark
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the changelog of one table as a stream, whole or its new values.
 

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Merged, merge
 from spark_upsert.state.log.manifest import Manifest, Transaction
@@ -117,6 +118,7 @@ def _abort(plan: WritePlan, messages: list[WriterCommitMessage | None]) -> None:
     plan.table().discard(_staged(messages), _merges(messages))
 
 
+@called_by_spark
 class UpsertBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame as one epoch."""
 
@@ -141,6 +143,7 @@ class UpsertBatchWriter(DataSourceArrowWriter):
         _abort(self._plan, messages)
 
 
+@called_by_spark
 class UpsertStreamWriter(DataSourceStreamArrowWriter):
     """Writes each micro-batch of a query as one epoch, identified by (query id, batch id)."""
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.changelog.render import CHANGE_NAMES, DELETE
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, setting
 from spark_upsert.model.schema import CHANGE_DIFF, CHANGE_TYPE, COMMIT_VERSION
 
 
@@ -57,9 +57,9 @@ def _refuse_deletes(batch: pa.RecordBatch, keys: Sequence[str]) -> None:
     raise OptionError(
         f"version {version} deletes a row{f' ({key})' if key else ''}, and this stream delivers "
         "new values only, which cannot say so.",
-        hint="do one of two: (1) .option('readChangeFeed', 'true') delivers deletes and old "
-        "values, too, with the columns '_change_type' and '_diff'; (2) .option('ignoreDeletes', "
-        "'true') leaves deletes out, so that what you make of this stream keeps rows that the "
-        "table has no more.",
+        hint=f"do one of two: (1) {setting('readChangeFeed', 'true')} delivers deletes and old "
+        "values, too, with the columns '_change_type' and '_diff'; (2) "
+        f"{setting('ignoreDeletes', 'true')} leaves deletes out, so that what you make of this "
+        "stream keeps rows that the table has no more.",
         version=version,
     )

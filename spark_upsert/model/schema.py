@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.errors import NewerFormatError, OptionError, SchemaError
+from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, setting
 from spark_upsert.model.engines import DEDUPLICATE, Engine, MergeEngine, Rule
 from spark_upsert.model.hashing import HASH_VERSION, is_injective
 from spark_upsert.model.names import find_column
@@ -417,8 +417,8 @@ class TableSchema:
                 if not merge:
                     raise SchemaError(
                         f"the rows have a column '{field.name}' that the table does not.",
-                        hint="add .option('mergeSchema', 'true') to let the table gain it, "
-                        f"or drop it with .option('exceptColumnList', '{field.name}').",
+                        hint=f"give {setting('mergeSchema', 'true')} to let the table gain it, "
+                        f"or leave it out, as by {setting('exceptColumnList', field.name)}.",
                     )
                 fields[field.name] = field
                 continue
@@ -439,7 +439,7 @@ class TableSchema:
         if merge and widens(own.type, field.type):
             return own.with_type(field.type)
         remedy = (
-            "add .option('mergeSchema', 'true')"
+            f"give {setting('mergeSchema', 'true')}"
             if widens(own.type, field.type)
             else (f"cast the column to {own.type} before writing")
         )

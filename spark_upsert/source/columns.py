@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_upsert.errors import SchemaError
+from spark_upsert.errors import SchemaError, setting
 from spark_upsert.model.schema import CHANGELOG_FIELDS, TableSchema
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.source.versions import manifest_at
@@ -69,7 +69,7 @@ def require_columns(own: TableSchema, planned: pa.Schema, options: ReadOptions) 
     if found != expected:
         raise SchemaError(
             f"behind the table's columns expected {expected}, found {found}.",
-            hint="drop .schema(...), and choose with .option('columns', ...).",
+            hint=f"drop .schema(...), and choose by {setting('columns')}.",
         )
 
 

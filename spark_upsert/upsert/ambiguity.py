@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from spark_upsert.errors import DataError
+from spark_upsert.errors import DataError, setting
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import DIFF, PUT, TableSchema, Ties
@@ -93,7 +93,7 @@ def _tied_examples(rows: Rows, tied: Positions) -> Examples:
             f"and nothing says which is the later one (for example {key}). Nothing was committed.",
             hint=f"order by more columns, so that {_order(rows.schema)} and they are never equal "
             "for two changes of a key (for a database's log its position, then the place within "
-            "the transaction); or write into a table with .option('ties', 'last').",
+            f"the transaction); or write into a table with {setting('ties', 'last')}.",
         )
     return {"tied": key}
 
@@ -104,9 +104,9 @@ def _late_error(rows: Rows, late: Positions) -> DataError:
         f"not know their keys, and their order keys ({_order(rows.schema)}) are at or below its "
         "low-water mark, up to which deletes are forgotten. So they may have been deleted since. "
         "Nothing was committed.",
-        hint="if none of them was, as in a backfill of what never was here, add "
-        ".option('lateRows', 'apply'); .option('lateRows', 'reject') leaves them out and counts "
-        "them. Deletes are remembered for longer with a longer 'tombstoneRetention'.",
+        hint="if none of them was, as in a backfill of what never was here, give "
+        f"{setting('lateRows', 'apply')}; {setting('lateRows', 'reject')} leaves them out and "
+        "counts them. Deletes are remembered for longer with a longer 'tombstoneRetention'.",
     )
 
 
@@ -182,6 +182,6 @@ def require_order(rows: Rows, resolution: Resolution) -> None:
     raise DataError(
         f"{int((~equal).sum())} keys have different values in several tasks of one epoch, and "
         f"nothing says which is the later one (for example {key}). Nothing was committed.",
-        hint="add .option('sequenceBy', <column>), or repartition the rows by key before the "
-        "write, or accept any of them with .option('allowUnordered', 'true').",
+        hint=f"give an order, {setting('sequenceBy')}, or repartition the rows by key before the "
+        f"write, or accept any of them by {setting('allowUnordered', 'true')}.",
     )

@@ -35,7 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import DataError, OptionError, SchemaError
+from spark_upsert.errors import DataError, OptionError, SchemaError, setting
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.hashing import RAW_KEY_SEED, hash_keys
@@ -266,7 +266,7 @@ def _require_covered(
     raise DataError(
         f"{reason} in {int(alike.sum())} of {len(fatal)} rows of a batch "
         f"(for example {', '.join(where)}){more}. Nothing was committed.",
-        hint=f"{hint}; {policies}a new table made with .option('onError', 'quarantine') "
+        hint=f"{hint}; {policies}a new table made with {setting('onError', 'quarantine')} "
         "keeps such rows apart and goes on.",
         reason=reason,
     )

@@ -6,7 +6,7 @@ error says why. None of this looks at rows.
 
 from __future__ import annotations
 
-from spark_upsert.errors import ContentionError, DataError, DataLossError, OtherTableError
+from spark_upsert.errors import ContentionError, DataError, DataLossError, OtherTableError, setting
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.tombstones import LateRows
@@ -71,7 +71,7 @@ def require_no_gap(transaction: Transaction, head: Manifest, url: str) -> None:
         hint="was the table removed, made anew or restored from an older copy, or is this the "
         "checkpoint of a query that wrote elsewhere? Put the table back, or give the query a "
         "new checkpointLocation, so that it begins anew. To go on without what is missing, "
-        "add .option('allowMissingBatches', 'true').",
+        f"give {setting('allowMissingBatches', 'true')}.",
         path=url,
     )
 

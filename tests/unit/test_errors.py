@@ -10,13 +10,17 @@ import pytest
 import spark_upsert.errors as errors
 from spark_upsert.errors import (
     CorruptionError,
+    DataError,
     DataLossError,
     OptionError,
     SchemaError,
     TableNotFoundError,
     UpsertFlowError,
+    as_argument,
+    as_option,
     did_you_mean,
     nearest,
+    setting,
 )
 
 
@@ -32,6 +36,8 @@ BUILT = [
     OptionError.unknown("pth", ["path", "keys"]),
     OptionError.missing("path", "where the table lies"),
     OptionError.invalid("limit", -1, "a positive number"),
+    OptionError.conflict("columnList", "exceptColumnList"),
+    OptionError.fixed("sequenceBy", "n", None),
     SchemaError.missing_column("id", ["idd", "name"], role="key column"),
     TableNotFoundError.at("/lake/orders"),
     CorruptionError.in_file("data/1.arrow", "12 bytes", "7"),
@@ -52,6 +58,49 @@ def test_an_error_survives_pickle_with_its_fields(cls: type[UpsertFlowError]) ->
 def test_a_built_error_survives_pickle(error: UpsertFlowError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.fields) == (str(error), error.fields)
+
+
+HINTED = DataError(
+    "two rows are late.",
+    hint=f"give {setting('lateRows', 'apply')}, or an order, {setting('sequenceBy')}.",
+)
+
+
+def test_a_hint_names_settings_as_plain_python_gives_them() -> None:
+    assert HINTED.hint == "give late_rows=apply, or an order, sequence_by=...."
+    assert HINTED.hint in str(HINTED)
+
+
+@pytest.mark.parametrize("is_pickled", [False, True], ids=["as it is", "from another process"])
+def test_who_takes_settings_says_how_they_are_given(is_pickled: bool) -> None:
+    error = pickle.loads(pickle.dumps(HINTED))
+    error.name_settings(as_option)
+    error = pickle.loads(pickle.dumps(error)) if is_pickled else error
+    expected = 'give .option("lateRows", "apply"), or an order, .option("sequenceBy", ...).'
+    assert error.hint == expected
+    assert str(error) == f"[DATA] two rows are late.\n\nHint: {expected}"
+    error.name_settings(as_argument)
+    assert str(error) == str(HINTED)
+
+
+def test_a_setting_is_masked_as_all_text_is() -> None:
+    error = DataError("no.", hint=f"give {setting('path', 's3://me:hush@bucket/x')}.")
+    assert error.hint == "give path=s3://***@bucket/x."
+
+
+def test_options_that_contradict_each_other_are_both_named() -> None:
+    error = OptionError.conflict("a", "b", why="one is enough")
+    assert error.message == "options 'a' and 'b' contradict each other: one is enough."
+    assert error.fields == {"option": "a", "other": "b"}
+
+
+def test_what_the_first_write_has_fixed_is_said() -> None:
+    error = OptionError.fixed("ties", "first", "last", why="rows that lost are gone")
+    assert error.message == (
+        "option 'ties' is 'first', but the table has 'last', and its first write fixed that, "
+        "because rows that lost are gone."
+    )
+    assert "the table has none" in OptionError.fixed("sequenceBy", "n", None).message
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)

@@ -174,7 +174,7 @@ def test_a_query_that_began_elsewhere_does_not_make_a_table(path: Path) -> None:
     planned = plan(path)
     with pytest.raises(OtherTableError, match=r"'q' writes its batch 7.*found none") as caught:
         planned.table().commit(staged(planned, query="q", batch=7))
-    assert "allowMissingBatches" in str(caught.value)
+    assert "allow_missing_batches=true" in str(caught.value)
     assert Table(LocalStore(path)).log.try_head() is None
 
 

@@ -60,8 +60,8 @@ def test_a_delete_is_told_with_its_key_and_both_remedies(table: Table) -> None:
     append(table, {1: None, 3: 3})
     with pytest.raises(OptionError, match=r"version 2 deletes a row \(id=1\)") as caught:
         read(table, 2)
-    assert "'readChangeFeed', 'true'" in caught.value.hint
-    assert "'ignoreDeletes', 'true'" in caught.value.hint
+    assert "read_change_feed=true" in caught.value.hint
+    assert "ignore_deletes=true" in caught.value.hint
     with pytest.raises(OptionError, match=r"version 2 deletes a row, and"):
         read(table, 2, columns=("v",))
 

@@ -92,6 +92,15 @@ def test_nothing_banned_is_written(pattern: str, folders: tuple[str, ...], inste
     assert not found, f"write instead: {instead}"
 
 
+def test_the_engine_leaves_to_adapters_how_a_setting_is_given() -> None:
+    found = [
+        f"{path}:{number}"
+        for path, number, line in lines_of("spark_upsert")
+        if re.search(r"\.option\(['\"]\w", line) and "options" not in path.parts
+    ]
+    assert not found, "write instead: {setting('lateRows', 'apply')}"
+
+
 def test_no_module_has_a_name_that_says_nothing() -> None:
     found = [
         str(path) for path in python_files(*LIBRARY, *TESTS, "tools") if path.stem in BANNED_NAMES

@@ -146,8 +146,8 @@ OWN = "k long, v int, seq long"
 
 LATER_WRITES: dict[str, tuple[Given, str, str]] = {
     "a value of another type": ({}, "k long, v text, seq long", "cast the column to int32"),
-    "a wider type without leave": ({}, "k long, v long, seq long", "mergeSchema"),
-    "a column more": ({}, "k long, v int, seq long, w int", "exceptColumnList"),
+    "a wider type without leave": ({}, "k long, v long, seq long", "merge_schema=true"),
+    "a column more": ({}, "k long, v int, seq long, w int", "except_column_list=w"),
     "a column less": ({}, "k long, seq long", "the column 'v' is not among"),
     "no order": ({"exceptColumnList": "seq"}, "k long, v int", "'seq' is not among"),
     "an order of another type": ({}, "k long, v int, seq text", "cast it to int64"),

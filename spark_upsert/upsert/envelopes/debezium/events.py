@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, setting
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import Scope, TableSchema
@@ -132,7 +132,7 @@ class DebeziumEnvelope:
                 "overwrite",
                 "'error' or 'ignore' in a table without an order that reaches across epochs, or "
                 "with another merge engine than 'deduplicate'",
-                hint="an order such as .option('sequenceBy', 'source.lsn') says which rows came "
+                hint=f"an order such as {setting('sequenceBy', 'source.lsn')} says which rows came "
                 "before the truncate.",
             )
 
