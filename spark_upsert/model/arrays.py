@@ -1,4 +1,4 @@
-"""What numpy arrays mean where rows are spoken of."""
+"""Names for what numpy arrays stand for where rows are spoken of: places, masks, signs."""
 
 from __future__ import annotations
 

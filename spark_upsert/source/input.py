@@ -1,4 +1,4 @@
-"""What a stream reads: an input, whatever is behind it.
+"""The protocol of an input: what a stream reads from, whatever is behind it.
 
 Planning happens in one process that lives as long as the query; `Input.read` happens in tasks, on
 a copy that was pickled. So an input is a value as far as others see: what it keeps open is made

@@ -1,4 +1,4 @@
-"""The form that options mean."""
+"""Choose the form of the envelope from the options."""
 
 from __future__ import annotations
 
