@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -323,10 +323,11 @@ def _plots(sections: Sections, folder: Path) -> list[tuple[str, str]]:
         drawn.append((name, title))
 
     scale = {k: s["contenders"] for k, s in sections.get("scale", {}).items() if k.isdigit()}
-    for name, title, unit, value in (
+    figures: list[tuple[str, str, str, Callable[[dict[str, Any]], float]]] = [
         ("rate.svg", "Rate over table size", "commands/s", lambda r: r["rows_per_s"]),
         ("memory.svg", "Peak memory over table size", "MiB", lambda r: r["memory"]["rss"] / MIB),
-    ):
+    ]
+    for name, title, unit, value in figures:
         for batch, found in sorted(scale.items(), key=lambda item: int(item[0])):
             keys = sorted(found, key=int)
             label = f"{count(int(batch))} rows per batch"
