@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from spark_upsert.options.read import Metadata
 from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.fold import apply
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Manifest, apply
+from spark_upsert.state.log.manifest import Commit, Manifest
 from spark_upsert.table import Table
 
 _BATCH_ROWS = 4096

@@ -35,15 +35,9 @@ from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
+from spark_upsert.state.log.fold import is_applicable
 from spark_upsert.state.log.log import Clock, Log
-from spark_upsert.state.log.manifest import (
-    Commit,
-    Draft,
-    Kind,
-    Manifest,
-    Transaction,
-    is_applicable,
-)
+from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.state.properties import checked
 from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.retention import (

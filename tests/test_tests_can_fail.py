@@ -35,12 +35,15 @@ from spark_upsert.source.table_position import TablePosition
 from spark_upsert.state import lookup, resolve, snapshot
 from spark_upsert.state.compaction import worker
 from spark_upsert.state.counters import EMPTY, Counters
+from spark_upsert.state.log import checkpoints, fold, read
 from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log import manifest
+from spark_upsert.state.log.codec import commit_to_json
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Slice
 from spark_upsert.state.run import file as run
 from spark_upsert.store import local
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert.upsert import commands, outcomes, stage, stash, write_set
 from tests.promises import test_promises as promises
@@ -91,6 +94,11 @@ def together(*patches: Patch) -> Iterator[None]:
         for each in patches:
             stack.enter_context(each)
         yield
+
+
+def applied_by(around: Callable[..., Manifest]) -> Patch:
+    """Replace the rule by which a version follows on the one before it."""
+    return together(wrapped(read, "apply", around), wrapped(log_module, "apply", around))
 
 
 # -- durability ---------------------------------------------------------------------------
@@ -220,7 +228,7 @@ def _() -> Patch:
         kept = {each.writer: each.number for each in commit.transactions}
         return replace(after, transactions=kept)
 
-    return wrapped(log_module, "apply", forget)
+    return applied_by(forget)
 
 
 @bug(
@@ -232,7 +240,7 @@ def _() -> Patch:
         try:
             return bool(
                 self._store.put_if_absent(
-                    log_module.commit_path(commit.version), log_module.encode(commit.to_json())
+                    commit_path(commit.version), encode(commit_to_json(commit))
                 )
             )
         except OSError:
@@ -288,7 +296,7 @@ def _() -> Patch:
         record: dict[str, Any] = original(self)
         return {**record, "slices": record["slices"][:-1]}
 
-    return wrapped(Manifest, "to_json", to_json)
+    return wrapped(checkpoints, "manifest_to_json", to_json)
 
 
 @bug(
@@ -503,7 +511,7 @@ def _() -> Patch:
         moved = before is not None and after.low_water != before.low_water
         return after if before is None or moved else replace(after, forgot=before.forgot)
 
-    return wrapped(log_module, "apply", applied)
+    return applied_by(applied)
 
 
 @bug(
@@ -542,7 +550,7 @@ def _() -> Patch:
             return replace(after, slices=(*before.slices, *after.slices))
         return after
 
-    return wrapped(log_module, "apply", kept)
+    return applied_by(kept)
 
 
 @bug(
@@ -556,7 +564,7 @@ def _() -> Patch:
     def taken(original: Any, slices: Any, gone: Any) -> Any:
         return original(slices[1:], gone)
 
-    return wrapped(manifest, "_without", taken)
+    return wrapped(fold, "_without", taken)
 
 
 @bug("the last hash of a range is left out", promises.test_p2_however_the_hashes_are_cut)

@@ -27,8 +27,9 @@ from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, HASH, TableSchema
 from spark_upsert.model.words import sort_words
 from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.fold import apply
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Manifest, apply
+from spark_upsert.state.log.manifest import Commit, Manifest
 from spark_upsert.state.run.file import Run, RunFile, Span
 from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot

@@ -16,7 +16,7 @@ import pytest
 
 from integration.pages import code_of
 from spark_upsert.errors import ContentionError, DataLossError
-from spark_upsert.state.log.log import commit_path
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.table import Table
 from tests.support.stores import forget_open_runs
 from tests.support.tables import rows_at

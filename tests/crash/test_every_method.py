@@ -24,7 +24,7 @@ from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.state.compaction import Job, Merged, merge
-from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
@@ -262,7 +262,7 @@ class Undisturbed:
 
 @contextmanager
 def small_intervals() -> Iterator[None]:
-    with patch.object(log_module, "CHECKPOINT_EVERY", 4):
+    with patch.object(checkpoints, "CHECKPOINT_EVERY", 4):
         yield
 
 

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.log import commit_path
+from spark_upsert.state.log import checkpoints
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.manifest import Draft, Kind
 from spark_upsert.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
@@ -30,7 +30,7 @@ RETAIN = 4
 
 @pytest.fixture(autouse=True)
 def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "CHECKPOINT_EVERY", EVERY)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", EVERY)
 
 
 class Prepared:

@@ -26,7 +26,7 @@ from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.compaction import Merged, choose, merge
-from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.run.file import RUNS
@@ -92,7 +92,7 @@ def few_hashes(dice: random.Random) -> Iterator[None]:
 
 @contextmanager
 def many_checkpoints() -> Iterator[None]:
-    with patch.object(log_module, "CHECKPOINT_EVERY", 4):
+    with patch.object(checkpoints, "CHECKPOINT_EVERY", 4):
         yield
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.state.compaction import Merged, choose
-from spark_upsert.state.log import log as log_module
+from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.state.tombstones import PROPERTY
 from spark_upsert.store import Store
@@ -232,7 +232,7 @@ class World:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
-            enter(patch.object(log_module, "CHECKPOINT_EVERY", CHECKPOINT_EVERY))
+            enter(patch.object(checkpoints, "CHECKPOINT_EVERY", CHECKPOINT_EVERY))
             enter(patch.object(choose, "__kwdefaults__", fanout))
             enter(under(conditions))
             yield

@@ -32,8 +32,9 @@ import pyarrow as pa
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.hashing import hash_keys
-from spark_upsert.state.log.log import commit_path, encode
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.run.blocks import END_OF_STREAM, block_count, checksums
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from tests.support.stores import forget_open_runs
 

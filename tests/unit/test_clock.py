@@ -13,9 +13,10 @@ from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import ClockError
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log.clock import storage_ms
-from spark_upsert.state.log.log import commit_path, encode
-from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.log.codec import commit_to_json, manifest_from_json, manifest_to_json
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.store import LocalStore
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
@@ -179,7 +180,7 @@ def test_a_repair_survives_a_checkpoint_and_goes_with_its_versions(place: Place)
     repaired = place.table.repair_clock()
     assert repaired is not None
     head = place.table.log.head()
-    assert Manifest.from_json(head.to_json()) == head
+    assert manifest_from_json(manifest_to_json(head)) == head
     assert head.repairs
     place.live(48)
     place.table.expire(retain_ms=DAY_MS)
@@ -192,7 +193,7 @@ def test_the_command_repairs_a_table(tmp_path: Path) -> None:
     append(table, [Command(1, 1, 1)])
     commit = table.log.commit(1)
     late = replace(commit, timestamp_ms=commit.timestamp_ms + int(1000 * YEARS_S))
-    (tmp_path / "table" / commit_path(1)).write_bytes(encode(late.to_json()))
+    (tmp_path / "table" / commit_path(1)).write_bytes(encode(commit_to_json(late)))
     for expected in (
         {"version": 2, "repaired_from": 1, "repaired_to": 1},
         {"version": None, "repaired_from": None, "repaired_to": None},

@@ -21,6 +21,7 @@ import pytest
 from spark_upsert.errors import ContentionError, DataError, OptionError, SchemaError
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.state.log.codec import commit_to_json
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table
@@ -673,9 +674,9 @@ def test_only_files_with_errors_say_so(tmp_path: Path) -> None:
     path = tmp_path / "t"
     good = write(path, records([(key(1), value("a"))]), onError="quarantine", **JSON)
     bad = write(path, records([(key(1), BAD), (key(2), BAD)]), **JSON)
-    assert "errors" not in good.to_json()["added"][0]
-    assert bad.to_json()["added"][0]["errors"] == 2
-    assert bad.to_json()["added"][0]["tombstones"] == 0
+    assert "errors" not in commit_to_json(good)["added"][0]
+    assert commit_to_json(bad)["added"][0]["errors"] == 2
+    assert commit_to_json(bad)["added"][0]["tombstones"] == 0
 
 
 def test_the_bytes_of_a_bad_key_are_hashed_with_a_seed_of_their_own(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.log import encode
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction, apply, fingerprints
+from spark_upsert.state.log import checkpoints
+from spark_upsert.state.log.codec import manifest_from_json, manifest_to_json
+from spark_upsert.state.log.fold import apply
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction, fingerprints
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
@@ -63,14 +65,14 @@ def test_one_that_is_not_long_gone_is_known() -> None:
 def test_one_whose_epochs_were_cut_off_the_log_is_known() -> None:
     """The log is cut long before a writer is forgotten, and its times go with it."""
     table = written_by("old", "new", days=3.0)
-    for key in range(2 * log_module.CHECKPOINT_EVERY):
+    for key in range(2 * checkpoints.CHECKPOINT_EVERY):
         append(table, [Command(key, key, 0)])
     assert isinstance(table.store, ClockedStore)
     table.store.now.advance(3 * DAY_S)
     append(table, [Command(0, 0, 0)])
     table.expire(retain_versions=1)
     table.vacuum()
-    assert len(table.log.entries()) < log_module.CHECKPOINT_EVERY
+    assert len(table.log.entries()) < checkpoints.CHECKPOINT_EVERY
     append(table, [Command(0, 0, 1)])
     append(table, [Command(0, 0, 2)])
     table = Table(table.store, clock=table.store.now)  # One that remembers no commit.
@@ -84,7 +86,7 @@ def test_forgetting_survives_a_checkpoint() -> None:
     table = written_by("old", "older", "new")
     table.expire(retain_ms=DAY_MS)
     head = table.log.head()
-    assert Manifest.from_json(json.loads(json.dumps(head.to_json()))) == head
+    assert manifest_from_json(json.loads(json.dumps(manifest_to_json(head)))) == head
 
 
 def test_a_table_at_rest_gets_no_version_to_forget_nobody() -> None:
@@ -110,8 +112,8 @@ def test_six_thousand_writers_make_a_small_checkpoint() -> None:
         version=head.version + 1, kind=Kind.EXPIRE, timestamp_ms=2, token="t", writers_before_ms=2
     )
     after = apply(crowded, expiry)
-    assert len(encode(crowded.to_json())) > 300_000
-    assert len(encode(after.to_json())) < 100_000
+    assert len(encode(manifest_to_json(crowded))) > 300_000
+    assert len(encode(manifest_to_json(after))) < 100_000
     assert all(after.has_forgotten(name) for name in names)
 
 

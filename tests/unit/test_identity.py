@@ -10,10 +10,14 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, OtherTableError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.log import Log, commit_path, encode
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, apply
+from spark_upsert.state.log import checkpoints
+from spark_upsert.state.log.codec import manifest_from_json, manifest_to_json
+from spark_upsert.state.log.entries import commit_path
+from spark_upsert.state.log.fold import apply
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Commit, Kind, Manifest
 from spark_upsert.store import LocalStore
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
@@ -184,7 +188,7 @@ def commit(version: int, token: str, previous: str) -> Commit:
 def test_a_table_is_named_by_the_token_of_its_first_version() -> None:
     manifest = apply(apply(None, commit(0, "a", "")), commit(1, "b", "a"))
     assert (manifest.table_id, manifest.token) == ("a", "b")
-    assert Manifest.from_json(manifest.to_json()).table_id == "a"
+    assert manifest_from_json(manifest_to_json(manifest)).table_id == "a"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_a_splice_is_named() -> None:
 
 
 def test_a_checkpoint_of_another_table_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", 2)
     store, other = MemoryStore(), MemoryStore()
     made(store)
     made(other)

@@ -18,9 +18,12 @@ from spark_upsert.errors import (
 )
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.log import CHECKPOINT_EVERY, Log, commit_path
+from spark_upsert.state.log.checkpoints import CHECKPOINT_EVERY
+from spark_upsert.state.log.entries import commit_path
+from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Draft, Kind, Manifest, Transaction
 from spark_upsert.store import Store
+from spark_upsert.store.records import encode
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import Ticks, schema_of
 
@@ -251,7 +254,7 @@ class AlwaysLate(MemoryStore):
         if path != commit_path(0):
             theirs = {**json.loads(data), "token": "theirs"}
             theirs.pop("crc", None)
-            super().put_if_absent(path, log_module.encode(theirs))
+            super().put_if_absent(path, encode(theirs))
         return super().put_if_absent(path, data)
 
 
@@ -446,7 +449,7 @@ def test_a_newer_format_is_refused_by_name() -> None:
     grown(store, 1)
     record = json.loads(store.objects[commit_path(1)])
     record.pop("crc", None)
-    store.objects[commit_path(1)] = log_module.encode({**record, "format": 99})
+    store.objects[commit_path(1)] = encode({**record, "format": 99})
     with pytest.raises(NewerFormatError, match=rf"{commit_path(1)}' has format 99") as error:
         Log(store).head()
     assert "upgrade upsertflow" in error.value.hint
@@ -458,7 +461,7 @@ def test_an_older_format_is_refused_by_name() -> None:
     grown(store, 1)
     record = json.loads(store.objects[commit_path(1)])
     record.pop("crc", None)
-    store.objects[commit_path(1)] = log_module.encode({**record, "format": 1})
+    store.objects[commit_path(1)] = encode({**record, "format": 1})
     with pytest.raises(EarlierFormatError, match=rf"{commit_path(1)}' has format 1, of an earlier"):
         Log(store).head()
 
@@ -469,7 +472,7 @@ def test_a_newer_key_hash_is_refused_by_name() -> None:
     record = json.loads(store.objects[commit_path(0)])
     record.pop("crc")
     record["schema"]["hash"]["version"] = 2
-    store.objects[commit_path(0)] = log_module.encode(record)
+    store.objects[commit_path(0)] = encode(record)
     with pytest.raises(NewerFormatError, match="key hash has format 2"):
         Log(store).head()
 

@@ -13,8 +13,9 @@ import pytest
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.log import Log, commit_path
+from spark_upsert.state.log import checkpoints
+from spark_upsert.state.log.entries import commit_path
+from spark_upsert.state.log.log import Log
 from spark_upsert.state.retention import leases
 from spark_upsert.state.tombstones import decode_mark, encode_mark
 from spark_upsert.store import records
@@ -34,7 +35,7 @@ DIGITS = b"9" * 5_000
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A table of three versions, with a checkpoint and a lease."""
-    monkeypatch.setattr(log_module, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", 2)
     store = MemoryStore()
     table = Table(store)
     table.ensure(schema_of(Scope.TABLE))

@@ -16,12 +16,15 @@ from spark_upsert.errors import (
     OptionError,
 )
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.log import LOG_SECONDS_MIN, Log, commit_path, encode
+from spark_upsert.state.log import checkpoints
+from spark_upsert.state.log.cut import LOG_SECONDS_MIN
+from spark_upsert.state.log.entries import commit_path
+from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Draft, Kind, Transaction
 from spark_upsert.state.retention import Lease
 from spark_upsert.state.retention.policy import Bound, bounds, choose_since
 from spark_upsert.store import Store
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
@@ -37,7 +40,7 @@ MANY = 2 * EVERY + 4
 
 @pytest.fixture(autouse=True)
 def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "CHECKPOINT_EVERY", EVERY)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", EVERY)
 
 
 class Lived:

@@ -20,12 +20,13 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END, hash_keys
 from spark_upsert.model.schema import DIFF, HASH, Scope, TableSchema
-from spark_upsert.state.log.log import commit_path, encode
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.lookup import find
 from spark_upsert.state.run.blocks import BLOCK_BYTES
 from spark_upsert.state.run.file import RUNS, Run, RunCache, RunFile, Span, write_run
 from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
 from tests.support.stores import MemoryStore

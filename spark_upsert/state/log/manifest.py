@@ -1,11 +1,8 @@
-"""The manifest: what a table consists of at one version, as a pure fold over its commits.
+"""The values of the log: a proposal (`Draft`), a version (`Commit`), the table at one (`Manifest`).
 
-    manifest(v) = apply(manifest(v - 1), commit(v))
-
-No I/O happens here. A manifest lists **slices**: a run file, the range of hashes of it that
-is live, and the epochs that it covers. Compaction takes ranges away from old files and adds
-new files; it never has to rewrite a whole file, because any cut of the hashes is a file's
-valid part.
+A manifest lists **slices**: a run file, the range of hashes of it that is live, and the epochs that
+it covers. Compaction takes ranges away from old files and adds new files; it never has to rewrite
+a whole file, because any cut of the hashes is a file's valid part.
 
 Slices are in the order of their epochs, and those of one epoch in the order of its tasks:
 where nothing else decides, the later slice wins.
@@ -14,29 +11,16 @@ where nothing else decides, the later slice wins.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
-from spark_upsert.durations import render_time
-from spark_upsert.errors import CorruptionError, OptionError
+from spark_upsert.errors import OptionError
 from spark_upsert.model.epochs import Epoch, Interval
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.run.file import RunFile
-from spark_upsert.store.records import (
-    FORMAT_VERSION,
-    counted,
-    numbers,
-    optional,
-    text,
-    texts,
-    whole,
-)
-
-TIME_MS_MAX = 253_402_300_800_000
-"""The year 10 000, which clocks and calendars do not reach."""
 
 
 class Kind(Enum):
@@ -85,28 +69,6 @@ class Slice:
         """Estimate their bytes."""
         read = self.occupied.intersect(hash_range)
         return self.file.bytes * read.width // self.file.hash_range.width
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form that stands in a checkpoint."""
-        record = {
-            **self.file.to_json(),
-            "live": self.live.to_json(),
-            "epochs": [self.epochs.lower, self.epochs.upper],
-            "index": self.index,
-        }
-        return {**record, "held": True} if self.is_held else record
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Slice:
-        """Rebuild a slice from its form in a checkpoint."""
-        lower, upper = record["epochs"]
-        return cls(
-            file=RunFile.from_json(record),
-            live=HashRange.from_json(record["live"]),
-            epochs=Interval(lower=Epoch(whole(lower)), upper=Epoch(whole(upper))),
-            index=whole(record["index"]),
-            is_held=record.get("held", False) is True,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,75 +175,6 @@ class Commit(Draft):
         epochs = Interval.at(self.version)
         runs = (Slice(file=f, epochs=epochs, index=i) for i, f in enumerate(self.added))
         return (*runs, *self.compacted)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form that stands in the log."""
-        record: dict[str, Any] = {
-            "format": FORMAT_VERSION,
-            "version": self.version,
-            "kind": self.kind.value,
-            "timestamp_ms": self.timestamp_ms,
-            "token": self.token,
-            "previous": self.previous,
-            "live_rows": self.live_rows,
-        }
-        if self.schema is not None:
-            record["schema"] = self.schema.to_json()
-        if self.transactions:
-            record["transactions"] = {each.writer: each.number for each in self.transactions}
-        if self.added:
-            record["added"] = [file.to_json() for file in self.added]
-        if self.compacted:
-            record["compacted"] = [part.to_json() for part in self.compacted]
-        if self.restored is not None:
-            record["restored"] = self.restored
-        if self.taken:
-            record["taken"] = [[part.path, *part.hash_range.to_json()] for part in self.taken]
-        if self.counters:
-            record["counters"] = dict(self.counters)
-        if self.properties is not None:
-            record["properties"] = dict(self.properties)
-        if self.low_water is not None:
-            record["low_water"] = self.low_water
-        if self.kind is Kind.EXPIRE:
-            record["since"] = self.since
-            record["fence"] = self.fence
-        if self.writers_before_ms:
-            record["writers_before_ms"] = self.writers_before_ms
-        if self.wrong_from is not None:
-            record["wrong_from"] = self.wrong_from
-        return record
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Commit:
-        """Rebuild a commit from its form in the log."""
-        return cls(
-            version=whole(record["version"]),
-            kind=Kind(record["kind"]),
-            timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
-            token=text(record["token"]),
-            previous=text(record["previous"]),
-            schema=optional(TableSchema.from_json, record.get("schema")),
-            transactions=tuple(
-                Transaction(writer=text(writer), number=whole(number))
-                for writer, number in record.get("transactions", {}).items()
-            ),
-            added=tuple(RunFile.from_json(file) for file in record.get("added", ())),
-            compacted=tuple(Slice.from_json(part) for part in record.get("compacted", ())),
-            restored=record.get("restored"),
-            taken=tuple(
-                Taken(path=text(path), hash_range=HashRange.from_json(bounds))
-                for path, *bounds in record.get("taken", ())
-            ),
-            counters=numbers(record.get("counters", {})),
-            live_rows=counted(record["live_rows"]),
-            properties=optional(texts, record.get("properties")),
-            low_water=optional(text, record.get("low_water")),
-            since=whole(record.get("since", 0)),
-            fence=whole(record.get("fence", 0)),
-            writers_before_ms=whole(record.get("writers_before_ms", 0), most=TIME_MS_MAX),
-            wrong_from=optional(whole, record.get("wrong_from")),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,146 +311,6 @@ class Manifest:
         """Return whether what was staged on a version may still be committed."""
         return base_version >= max(self.since, self.fence)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the form of a checkpoint."""
-        return {
-            "format": FORMAT_VERSION,
-            "version": self.version,
-            "timestamp_ms": self.timestamp_ms,
-            "schema": self.schema.to_json(),
-            "slices": [part.to_json() for part in self.slices],
-            "transactions": {
-                writer: [number, self.written_ms[writer]]
-                for writer, number in self.transactions.items()
-            },
-            "forgotten": "".join(sorted(self.forgotten)),
-            "repairs": [[r.lower, r.upper, r.time_ms] for r in self.repairs],
-            "live_rows": self.live_rows,
-            "properties": dict(self.properties),
-            "low_water": self.low_water,
-            "forgot": self.forgot,
-            "token": self.token,
-            "table_id": self.table_id,
-            "since": self.since,
-            "fence": self.fence,
-        }
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Manifest:
-        """Rebuild a manifest from a checkpoint."""
-        writers = record["transactions"]
-        return cls(
-            version=whole(record["version"]),
-            timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
-            schema=TableSchema.from_json(record["schema"]),
-            slices=tuple(Slice.from_json(part) for part in record["slices"]),
-            transactions={text(w): whole(number) for w, (number, _) in writers.items()},
-            written_ms={text(w): whole(time, most=TIME_MS_MAX) for w, (_, time) in writers.items()},
-            forgotten=fingerprints(record["forgotten"]),
-            repairs=tuple(
-                Repair(lower=whole(lower), upper=whole(upper), time_ms=whole(time))
-                for lower, upper, time in record["repairs"]
-            ),
-            live_rows=counted(record["live_rows"]),
-            properties=texts(record.get("properties", {})),
-            low_water=optional(text, record.get("low_water")),
-            forgot=whole(record.get("forgot", 0)),
-            token=text(record["token"]),
-            table_id=text(record["table_id"]),
-            since=whole(record.get("since", 0)),
-            fence=whole(record.get("fence", 0)),
-        )
-
-
-def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
-    """Return the manifest behind one more commit; pure, and the only copy of the rule.
-
-    Raises
-    ------
-    CorruptionError
-        The commit does not continue the manifest: the log has a gap or is not ours.
-    """
-    if manifest is not None and manifest.is_unborn:
-        manifest = None
-    expected = 0 if manifest is None else manifest.version + 1
-    if commit.version != expected or (manifest is None) != (commit.kind is Kind.CREATE):
-        raise CorruptionError.in_file(
-            f"_log/{expected:020d}.json",
-            f"version {expected}",
-            f"a '{commit.kind.value}' of version {commit.version}",
-        )
-    previous = "" if manifest is None else manifest.token
-    if commit.previous != previous:
-        raise CorruptionError.in_file(
-            f"_log/{expected:020d}.json",
-            f"a version made upon '{previous}'",
-            f"one made upon '{commit.previous}': it belongs to another table, or to another copy",
-        )
-    if manifest is None:
-        if commit.schema is None:
-            raise CorruptionError.in_file(f"_log/{0:020d}.json", "a schema", "none")
-        manifest = Manifest.unborn(commit.schema, table_id=commit.token)
-    frontiers = (commit.since, commit.fence, commit.wrong_from or 0)
-    is_behind = commit.writers_before_ms <= commit.timestamp_ms
-    if commit.version and (max(frontiers) >= commit.version or not is_behind):
-        raise CorruptionError.in_file(
-            f"_log/{expected:020d}.json",
-            "frontiers behind the version itself",
-            f"{frontiers}, and writers before {render_time(commit.writers_before_ms)}",
-        )
-    kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
-    slices = sorted((*kept, *commit.slices()), key=_slice_order)
-    since = max(manifest.since, commit.since)
-    return replace(
-        _with_writers(manifest, commit),
-        version=commit.version,
-        timestamp_ms=commit.timestamp_ms,
-        schema=commit.schema or manifest.schema,
-        slices=tuple(slices),
-        live_rows=commit.live_rows,
-        properties=manifest.properties if commit.properties is None else commit.properties,
-        low_water=commit.low_water
-        if commit.kind is Kind.OVERWRITE
-        else commit.low_water or manifest.low_water,
-        forgot=max(0, manifest.forgot) if commit.low_water is None else commit.version,
-        token=commit.token,
-        since=since,
-        repairs=_repairs(manifest, commit, since),
-        fence=max(manifest.fence, commit.fence),
-    )
-
-
-def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
-    """Note the writers of a version, and forget those that an expiry is done with."""
-    if commit.transactions:
-        own = {each.writer: each.number for each in commit.transactions}
-        return replace(
-            manifest,
-            transactions={**manifest.transactions, **own},
-            written_ms={**manifest.written_ms, **dict.fromkeys(own, commit.timestamp_ms)},
-        )
-    if commit.wrong_from is not None:  # Times that were ahead count as the repair's.
-        repaired = {w: min(t, commit.timestamp_ms) for w, t in manifest.written_ms.items()}
-        return replace(manifest, written_ms=repaired)
-    gone = {w for w, time in manifest.written_ms.items() if time < commit.writers_before_ms}
-    if not gone:
-        return manifest
-    return replace(
-        manifest,
-        transactions={w: n for w, n in manifest.transactions.items() if w not in gone},
-        written_ms={w: t for w, t in manifest.written_ms.items() if w not in gone},
-        forgotten=manifest.forgotten | {fingerprint(writer) for writer in gone},
-    )
-
-
-def _repairs(manifest: Manifest, commit: Commit, since: int) -> tuple[Repair, ...]:
-    """Return the repairs that versions from ``since`` on need."""
-    kept = tuple(repair for repair in manifest.repairs if repair.upper > since)
-    if commit.wrong_from is None:
-        return kept
-    own = Repair(lower=commit.wrong_from, upper=commit.version, time_ms=commit.timestamp_ms)
-    return (*kept, own)
-
 
 _FINGERPRINT_DIGITS = 16
 
@@ -573,36 +326,3 @@ def fingerprints(value: Any) -> frozenset[str]:
         raise ValueError("these are no fingerprints of writers")
     starts = range(0, len(value), _FINGERPRINT_DIGITS)
     return frozenset(value[at : at + _FINGERPRINT_DIGITS] for at in starts)
-
-
-def _slice_order(part: Slice) -> tuple[int, int, int]:
-    return part.epochs.lower, part.index, part.live.first
-
-
-def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
-    """Return whether all ranges that a compaction takes away are still live."""
-    live: dict[str, list[HashRange]] = {}
-    for part in manifest.slices:
-        live.setdefault(part.file.path, []).append(part.live)
-    return all(any(own.covers(t.hash_range) for own in live.get(t.path, ())) for t in taken)
-
-
-def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice, ...]:
-    """Take ranges of hashes away from slices; what is left of a slice may be two."""
-    by_path: dict[str, list[HashRange]] = {}
-    for each in taken:
-        by_path.setdefault(each.path, []).append(each.hash_range)
-    left: list[Slice] = []
-    for part in slices:
-        pieces = [part]
-        for gone in by_path.get(part.file.path, ()):
-            pieces = [rest for piece in pieces for rest in _cut(piece, gone)]
-        left += pieces
-    return tuple(left)
-
-
-def _cut(part: Slice, gone: HashRange) -> list[Slice]:
-    if not part.live.overlaps(gone):
-        return [part]
-    pieces = (replace(part, live=rest) for rest in part.live.without(gone))
-    return [piece for piece in pieces if not piece.occupied.is_empty]

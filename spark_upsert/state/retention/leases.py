@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_upsert.errors import CorruptionError, DataLossError, OptionError
+from spark_upsert.state.log.codec import TIME_MS_MAX
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import TIME_MS_MAX
 from spark_upsert.store import Store
 from spark_upsert.store.records import FORMAT_VERSION, encode, read_record, text, whole
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from spark_upsert.durations import render_ms
-from spark_upsert.state.log.log import LogEntry
+from spark_upsert.state.log.entries import LogEntry
 from spark_upsert.state.retention.leases import Lease
 from spark_upsert.store import ObjectInfo
 

@@ -31,7 +31,9 @@ from spark_upsert.durations import render_time
 from spark_upsert.errors import ClockError, ContentionError, DataLossError, OptionError
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log.clock import AHEAD_MS, require_clock
-from spark_upsert.state.log.log import COMMIT_TRIES_MAX, Log, LogEntry
+from spark_upsert.state.log.cut import cut
+from spark_upsert.state.log.entries import LogEntry
+from spark_upsert.state.log.log import COMMIT_TRIES_MAX, Log
 from spark_upsert.state.log.manifest import Draft, Kind, Manifest
 from spark_upsert.state.retention.leases import FOLDER as _LEASES
 from spark_upsert.state.retention.leases import leases
@@ -220,7 +222,9 @@ def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = 
         orphans=orphans,
         leftovers=leftovers,
         foreign=look.foreign,
-        log=tuple(log.cut(now_s=look.now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)),
+        log=tuple(
+            cut(store, log, now_s=look.now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)
+        ),
         waiting_count=unnamed.young_count + len(unnamed.orphans) - len(orphans),
         is_dry_run=dry_run,
     )

@@ -1,0 +1,373 @@
+"""Reading the log: its proven end, its versions, and whether it is the one that is remembered.
+
+The log is a chain: version ``v`` names the token of ``v - 1``, and the token of version 0 is
+the table's *identity*. What a process remembers of the log is worth nothing by itself: the
+folder may have been removed, replaced by another table or by an older copy, or be another
+one than before. So the end of the log is *proven*, each time anew: ``v`` is the end if ``v + 1``
+is absent and *then* the version that the reader began at is found in the log, by its token.
+
+Who does not find what it remembers begins again at the newest checkpoint, and refuses to go
+on (`OtherTableError`) unless it finds the same table, at no older version, with the same
+version where it knew one. A table that was moved as a whole is still itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spark_upsert.durations import render_time
+from spark_upsert.errors import (
+    ContentionError,
+    CorruptionError,
+    DataLossError,
+    OtherTableError,
+    TableNotFoundError,
+)
+from spark_upsert.state.log.checkpoints import last_checkpoint, newest_up_to, read_checkpoint
+from spark_upsert.state.log.codec import commit_from_json, manifest_from_json
+from spark_upsert.state.log.entries import FOLDER, LogEntry, checkpoint_path, commit_path, entries
+from spark_upsert.state.log.fold import apply
+from spark_upsert.state.log.manifest import Commit, Manifest, Place, Slice
+from spark_upsert.store import Store
+from spark_upsert.store.records import read_record, text
+
+READ_TRIES_MAX = 1000
+"""Each look that fails means that a cut came between; a thousand in a row is a fault."""
+
+_COMMITS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What of a commit tells whose it is."""
+
+    token: str
+    is_cut: bool
+    """Of version 0: the versions behind it may be cut off."""
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Mark:
+        return cls(token=text(record["token"]), is_cut=record.get("cut", False) is True)
+
+
+class LogReader:
+    """The versions of one table. Safe for threads; keeps the newest manifest it has seen."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.RLock()
+        self._head: Manifest | None = None
+        self._commits: dict[int, Commit] = {}
+        self._durable_version = -1
+
+    def head(self) -> Manifest:
+        """Return the manifest of the newest version.
+
+        Costs one failed look-up and one read if nothing is new.
+
+        Raises
+        ------
+        TableNotFoundError
+            There is no version 0.
+        OtherTableError
+            There is not the table that this log has seen before.
+        """
+        manifest = self.try_head()
+        if manifest is None:
+            raise TableNotFoundError.at(self._store.url)
+        return manifest
+
+    def try_head(self) -> Manifest | None:
+        """Return the manifest of the newest version, or None if there is no table."""
+        with self._lock:
+            base = self._head or last_checkpoint(self._store)
+            for _ in range(READ_TRIES_MAX):
+                head = self._proven(base)
+                if head is not None:
+                    if self._head is not None and base is not self._head:
+                        self.require_descent(head, self._head.place, "what was opened here")
+                    self._make_durable(head.version)
+                    self._head = head
+                    return head
+                self._commits.clear()
+                if self._read_commit(0) is None:
+                    if self._head is not None:
+                        raise self._other(self._head.place, "no table", "what was opened here")
+                    return None
+                base = self._newest_checkpoint()
+        raise ContentionError(
+            f"the log of '{self._store.url}' was cut {READ_TRIES_MAX} times while it was read.",
+            hint="run fewer vacuums at once, then try again.",
+        )
+
+    def _proven(self, base: Manifest | None) -> Manifest | None:
+        """Return the end of the log, from a version on; None if that is not in the log."""
+        try:
+            head = self._roll(base, None)
+        except CorruptionError:
+            if self._is_in_log(base):
+                raise
+            return None  # What does not continue another log is no damage.
+        return head if self._is_in_log(base) else None
+
+    def place(self, version: int) -> Place:
+        """Return what to remember of a version (`require`)."""
+        table_id, token = self.head().table_id, self.commit(version).token
+        return Place(table_id=table_id, version=version, token=token)
+
+    def require(self, place: Place, who: str, *, hint: str = "") -> Manifest:
+        """Return the newest manifest, which must descend from a version that is remembered.
+
+        Parameters
+        ----------
+        place : Place
+        who : str
+            Whose memory it is, for the error: "the checkpoint", "the epoch".
+        hint : str
+            What to do, where that differs from other memories.
+
+        Raises
+        ------
+        OtherTableError
+            There is another table, a copy of it that does not have that version, or none.
+        """
+        head = self.try_head()
+        if head is None:
+            raise self._other(place, "no table", who, hint)
+        self.require_descent(head, place, who, hint=hint)
+        return head
+
+    def require_descent(self, head: Manifest, place: Place, who: str, *, hint: str = "") -> None:
+        """Raise unless the newest version descends from one that is remembered (`require`)."""
+        if head.table_id != place.table_id:
+            found = str(head.place)
+        elif head.version < place.version:
+            found = f"a copy of it that ends at version {head.version}"
+        # Where the version was expired since, only the identity is left to compare.
+        elif place.version >= head.since and self._token_at(place.version, head) != place.token:
+            found = f"a copy of it with another version {place.version}"
+        else:
+            return
+        raise self._other(place, found, who, hint)
+
+    def _token_at(self, version: int, head: Manifest) -> str | None:
+        if version == head.version:
+            return head.token
+        commit = self._read_commit(version)
+        return None if commit is None else commit.token
+
+    def _other(self, place: Place, found: str, who: str, hint: str = "") -> OtherTableError:
+        self._commits.clear()
+        return OtherTableError.at(self._store.url, who, str(place), found, hint=hint)
+
+    def _make_durable(self, version: int) -> None:
+        """Sync a version that another process may have left half-way, before anyone acts on it.
+
+        Its writer may have been killed, or seen an error, between making the version visible
+        and making it durable. A reader must not follow what a power loss can still undo, and
+        a writer must not report it.
+        """
+        if version > self._durable_version:
+            self._store.sync(commit_path(version))
+            self._durable_version = version
+
+    def at(self, version: int) -> Manifest:
+        """Return the manifest of a version.
+
+        Raises
+        ------
+        DataLossError
+            The version does not exist, or is below ``since``.
+        """
+        with self._lock:
+            head = self.head()
+            if version == head.version:
+                return head
+            if not head.since <= version <= head.version:
+                raise _no_version(version, head)
+            start = newest_up_to(self._store, version)
+            manifest = self._roll(start, version)
+            if manifest is None or manifest.version != version:
+                raise self._gone(version)
+            if manifest.token != self.commit(version).token:
+                raise CorruptionError.in_file(
+                    f"{self._store.url}/{checkpoint_path(version)}",
+                    f"the checkpoint of table '{head.table_id}'",
+                    f"one of '{manifest.table_id}'",
+                )
+            return manifest
+
+    def refolded(self, version: int) -> Manifest | None:
+        """Return the manifest of a version from older checkpoints and the commits behind them.
+
+        None if the log begins at this version, so that nothing is left to fold.
+        """
+        manifest = self._roll(newest_up_to(self._store, version - 1), version)
+        return manifest if manifest is not None and manifest.version == version else None
+
+    def before(self, version: int) -> Manifest:
+        """Return the table just before a version; before version 0 it was empty."""
+        if version > 0:
+            return self.at(version - 1)
+        first = self.at(0)
+        return Manifest.unborn(first.schema, table_id=first.table_id)
+
+    def require_changes(self, lower: int) -> None:
+        """Raise unless the changes of version ``lower`` and of all behind it can be read.
+
+        The rule is that of `Manifest.first_changes`.
+
+        Raises
+        ------
+        DataLossError
+            They are expired.
+        """
+        head = self.head()
+        if lower < head.first_changes:
+            raise DataLossError.changes_expired(
+                f"the change feed from version {lower} on", since=head.since, newest=head.version
+            )
+
+    def at_timestamp(self, timestamp_ms: int) -> Manifest:
+        """Return the newest manifest that is not younger than a time (ms since 1970)."""
+        version = self.version_at(timestamp_ms)
+        head = self.head()
+        if version < head.since and head.since > 0:
+            raise DataLossError.state_expired(
+                f"the time {render_time(timestamp_ms)}", since=head.since, newest=head.version
+            )
+        if version < 0:
+            first, asked = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
+            raise DataLossError(
+                f"the table begins at {first}, after the time {asked} asked for.",
+                hint=f"ask for a time at or after {first}, or for version 0.",
+            )
+        return self.at(version)
+
+    def version_at(self, timestamp_ms: int) -> int:
+        """Return the last version committed at or before a time, be it expired, or -1.
+
+        Versions that the log was cut of count as the oldest.
+        """
+        head = self.head()
+
+        def time_ms(version: int) -> int:
+            commit = self._read_commit(version)
+            return 0 if commit is None else head.time_ms(version, commit.timestamp_ms)
+
+        return bisect_right(range(head.upper), timestamp_ms, key=time_ms) - 1
+
+    def commit(self, version: int) -> Commit:
+        """Return one commit.
+
+        Raises
+        ------
+        DataLossError
+            The version does not exist, or is below ``since``.
+        """
+        expired = self._head is not None and version < self._head.since
+        found = None if expired else self._read_commit(version)
+        if found is None:
+            raise self._gone(version)
+        return found
+
+    def commits(self, lower: int, upper: int) -> Iterator[Commit]:
+        """Yield the commits of the versions ``lower <= v < upper``."""
+        for version in range(lower, upper):
+            yield self.commit(version)
+
+    def _gone(self, version: int) -> DataLossError | CorruptionError:
+        """Return the error for a version that could not be read."""
+        head = self.head()
+        if head.since <= version <= head.version:
+            return CorruptionError.in_file(
+                f"{self._store.url}/{FOLDER}", f"version {version} and those below", "a gap"
+            )
+        return _no_version(version, head)
+
+    def _is_in_log(self, manifest: Manifest | None) -> bool:
+        """Return whether a version is in the log, so that none behind it was removed yet.
+
+        Reads the storage, never the memory. None stands for a log that was never cut.
+        """
+        found = self._mark(0 if manifest is None else manifest.version)
+        if found is None or found.is_cut:
+            return False
+        return manifest is None or manifest.token == found.token
+
+    def _mark(self, version: int) -> Mark | None:
+        return read_record(self._store, commit_path(version), Mark.from_json)
+
+    def _roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
+        """Apply the commits behind a manifest, up to ``last`` or to the end."""
+        while last is None or manifest is None or manifest.version < last:
+            commit = self._read_commit(0 if manifest is None else manifest.version + 1)
+            if commit is None:
+                break
+            manifest = apply(manifest, commit)
+        return manifest
+
+    def _read_commit(self, version: int) -> Commit | None:
+        with self._lock:
+            known = self._commits.get(version)
+        if known is not None:
+            return known
+        commit = read_record(self._store, commit_path(version), commit_from_json)
+        if commit is None:
+            return None
+        with self._lock:
+            if len(self._commits) >= _COMMITS_KEPT:
+                self._commits.clear()
+            self._commits[version] = commit
+        return commit
+
+    def _newest_checkpoint(self) -> Manifest | None:
+        """Return the newest checkpoint of this log that is there, whatever the hint says."""
+        for entry in reversed(self.entries()):
+            manifest = read_checkpoint(self._store, entry.version) if entry.is_checkpoint else None
+            if manifest is not None and self._is_in_log(manifest):
+                return manifest
+        if not self._is_in_log(None):
+            raise CorruptionError.in_file(
+                f"{self._store.url}/{FOLDER}", "a checkpoint, as the log was cut", "none"
+            )
+        return None
+
+    def entries(self) -> list[LogEntry]:
+        """Return the commits and checkpoints that lie in the log, the oldest version first."""
+        return entries(self._store)
+
+    def files_before(self, version: int) -> set[str]:
+        """Return the run files that versions below one name, as far as the log still holds them."""
+        files = set()
+        for entry in self.entries():
+            if entry.version >= version:
+                continue
+            slices = _slices_of_checkpoint if entry.is_checkpoint else _slices_of_commit
+            parts = read_record(self._store, entry.path, slices)
+            files |= {part.file.path for part in parts or ()}
+        return files
+
+
+def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:
+    return manifest_from_json(record).slices
+
+
+def _slices_of_commit(record: dict[str, Any]) -> tuple[Slice, ...]:
+    return commit_from_json(record).slices()
+
+
+def _no_version(version: int, head: Manifest) -> DataLossError:
+    if 0 <= version < head.since:
+        return DataLossError.state_expired(
+            f"version {version}", since=head.since, newest=head.version
+        )
+    return DataLossError(
+        f"version {version} is not in the log, whose newest is {head.version}.",
+        hint=f"ask for a version from {head.since} to {head.version}.",
+        version=version,
+    )
