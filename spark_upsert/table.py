@@ -381,7 +381,7 @@ class Table:
         Where entries are folded by an order, none ever is: a delete also forgets the older
         values of columns, and a row that comes behind it does not say which.
         """
-        if head.schema.engine.folds and head.schema.order:
+        if head.schema.keeps_deletes:
             return 0
         retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
         if retention.is_for_ever or not any(part.file.tombstones for part in head.slices):

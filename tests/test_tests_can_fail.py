@@ -32,7 +32,7 @@ from spark_upsert.source.offset import Offset
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
 from spark_upsert.source.table_position import TablePosition
-from spark_upsert.state import lookup, resolve, snapshot
+from spark_upsert.state import lookup, mechanism, resolve
 from spark_upsert.state.compaction import worker
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log import checkpoints, fold, read
@@ -350,7 +350,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(
-        lookup, "_beats", lambda rows, newer, older, later: np.ones(len(newer), dtype=np.bool_)
+        mechanism, "beats", lambda rows, newer, older, later: np.ones(len(newer), dtype=np.bool_)
     )
 
 
@@ -379,7 +379,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(
-        outcomes, "equal_contents", lambda one, chosen, *_: np.ones(len(chosen), dtype=np.bool_)
+        mechanism, "equal_contents", lambda one, chosen, *_: np.ones(len(chosen), dtype=np.bool_)
     )
 
 
@@ -468,15 +468,15 @@ def _() -> Patch:
     promises.test_p2_folding_the_changelog_gives_every_snapshot,
 )
 def _() -> Patch:
-    def resolved(original: Any, rows: Any, **how: Any) -> Any:
-        found = original(rows, **how)
-        winners = found.winners.copy()
+    def reduced(original: Any, *args: Any) -> Any:
+        found, slices = original(*args)
+        winners = found.at.copy()
         if len(found.losers):
             place = np.flatnonzero(winners == found.beaten_by[0])
             winners[place] = found.losers[0]
-        return found._replace(winners=winners)
+        return found._replace(at=winners), slices
 
-    return wrapped(worker, "resolve", resolved)
+    return wrapped(worker, "_reduced", reduced)
 
 
 @bug(
@@ -591,7 +591,9 @@ def _() -> Patch:
     "a read shows every entry of a key", promises.test_p2_folding_the_changelog_gives_every_snapshot
 )
 def _() -> Patch:
-    return patch.object(snapshot, "_losers", lambda rows, epochs: np.empty(0, dtype=np.int64))
+    return patch.object(
+        mechanism, "beaten_by_others", lambda rows, epochs: np.empty(0, dtype=np.int64)
+    )
 
 
 @bug(

@@ -25,13 +25,13 @@ from spark_upsert.model.precedence import EpochOf, Precedence
 from spark_upsert.model.schema import DIFF, HASH, TableSchema, is_live
 from spark_upsert.model.words import Words, compare_words, ordered_words
 from spark_upsert.state.content import equal_contents
-from spark_upsert.state.fold import folded_rows
+from spark_upsert.state.fold import fold
 from spark_upsert.state.lookup import ABSENT, Found
+from spark_upsert.state.mechanism import Reduced, mechanism_of
 from spark_upsert.state.resolve import (
     arrange,
     best_of_groups,
     epochs_by_part,
-    resolve,
 )
 from spark_upsert.state.run.rows import BatchPart, Part, Rows
 
@@ -86,19 +86,15 @@ def changes_of_overwrite(
     before: Entries, after: Entries, *, schema: TableSchema, version: int
 ) -> Changes:
     """Return how one content differs from another; all changes are of one version."""
-    sides = [_folded_parts(side, schema) for side in (before, after)]
-    rows = Rows(schema, [part for side in sides for part, _ in side])
-    epochs = epochs_by_part(rows, [epoch for side in sides for _, epoch in side])
-    border = int(rows.starts[len(sides[0])])
-    winners = [
-        resolve(rows, chosen=np.arange(low, high), epochs=epochs).winners
-        for low, high in ((0, border), (border, len(rows)))
-    ]
+    sides = [_reduced(side, schema) for side in (before, after)]
+    rows = Rows(schema, [part for side in sides for part in side.rows.parts])
+    border = len(sides[0].rows)
 
     def side_of(members: Positions) -> list[Words]:
         return [(members >= border).astype(np.uint64)]
 
-    order, begins = arrange(rows, np.sort(np.concatenate(winners)), side_of)
+    entries = np.concatenate([sides[0].at, sides[1].at + border])
+    order, begins = arrange(rows, np.sort(entries), side_of)
     key_index = np.cumsum(begins) - 1
     old, new = (np.full(int(begins.sum()), ABSENT, dtype=np.int64) for _ in range(2))
     is_new = order >= border
@@ -107,13 +103,11 @@ def changes_of_overwrite(
     return _of_rows(Changes(rows, old, new, np.full(len(old), version, dtype=np.int64)))
 
 
-def _folded_parts(entries: Entries, schema: TableSchema) -> Entries:
-    """Fold the entries of one side of a comparison, where the engine folds."""
-    if not schema.engine.folds or not entries:
-        return entries
+def _reduced(entries: Entries, schema: TableSchema) -> Reduced:
+    """Return one entry per key of one side of a comparison."""
     rows = Rows(schema, [part for part, _ in entries])
     epochs = epochs_by_part(rows, [epoch for _, epoch in entries])
-    return [(part, 0) for part in folded_rows(rows, epochs=epochs).parts]
+    return mechanism_of(schema).reduce(rows, epochs=epochs)
 
 
 # -- engines that choose an entry -----------------------------------------------------
@@ -238,7 +232,7 @@ def _folded_into(rows: Rows, known: Positions, sent: Positions) -> Rows:
     """Fold commands of one epoch into entries of the state, which are older."""
     schema = rows.schema
     both = Rows(schema, [BatchPart(_batch(rows, chosen)) for chosen in (known, sent)])
-    return folded_rows(both, epochs=epochs_by_part(both, [0, 1]))
+    return fold(both, epochs=epochs_by_part(both, [0, 1])).rows
 
 
 def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:

@@ -159,6 +159,9 @@ class Precedence:
             their places do.
         """
         best = keep_greatest(self._ranks(members, order, epochs), firsts)
+        if np.count_nonzero(best) == len(firsts):
+            decided: Positions = members[best]
+            return decided
         if contents is None:
             return self.one_of_tied(members, best, firsts)
         _keep_greatest_contents(members, firsts, best, contents)

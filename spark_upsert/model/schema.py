@@ -371,6 +371,15 @@ class TableSchema:
             return ()
         return tuple(name for name in self.values if self.engine.rule(name) is Rule.LAST)
 
+    @property
+    def keeps_deletes(self) -> bool:
+        """Whether deletes are never forgotten.
+
+        One that is folded by an order also forgets the older values of columns, and a row that
+        comes behind it does not say which.
+        """
+        return self.engine.folds and bool(self.order)
+
     def _fold_fields(self) -> list[pa.Field]:
         """Return what makes folding associative (`state.fold`)."""
         fields = [pa.field(at_column(name), self.order_type) for name in self.last_columns]

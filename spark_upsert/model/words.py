@@ -189,22 +189,20 @@ def keep_greatest(words: Iterable[Words], firsts: Positions, candidate: Mask | N
     ----------
     words : iterable of Words
         A word of each member, most significant first. Those behind the word that decides
-        everything are not asked for.
+        everything are not asked for, where all members are candidates.
     firsts : numpy.ndarray of int64
         Where each group begins among the members.
     candidate : numpy.ndarray of bool, optional
         Which members may be chosen; all by default. A group may be without.
     """
-    winners = len(firsts)
-    if candidate is not None:
-        winners = int(np.count_nonzero(np.logical_or.reduceat(candidate, firsts)))
     best = candidate
     for word in words:
         masked = word if best is None else np.where(best, word, np.uint64(0))
         counts = np.diff(firsts, append=len(word))
         greatest = word == np.repeat(np.maximum.reduceat(masked, firsts), counts)
         best = greatest if best is None else best & greatest
-        if np.count_nonzero(best) == winners:
+        # With candidates a group may have none: how many are left does not tell.
+        if candidate is None and np.count_nonzero(best) == len(firsts):
             break
     assert best is not None, "there is a word, or candidates are given"
     return best

@@ -16,6 +16,7 @@ sums and extremes by Arrow's grouped aggregation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,12 +34,17 @@ from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.sums import exact_sums
 
 
-def fold(
-    rows: Rows,
-    chosen: Positions | None = None,
-    epochs: EpochOf | None = None,
-) -> pa.RecordBatch:
-    """Return one entry per key, sorted by (hash, key).
+class Folded(NamedTuple):
+    """One entry per key, made of all of its entries."""
+
+    rows: Rows
+    """The entries, sorted by (hash, key), as one part in memory."""
+    firsts: Positions
+    """One of the rows that went into each of them."""
+
+
+def fold(rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = None) -> Folded:
+    """Fold the entries of each key into one.
 
     Parameters
     ----------
@@ -53,9 +59,12 @@ def fold(
     in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
     order, begins = arrange(rows, chosen, in_time)
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
-    if bool(begins.all()):
-        return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema.run)
-    return _Groups(schema, columns, begins).folded()
+    if not bool(begins.all()):
+        columns = _Groups(schema, columns, begins).folded()
+    batch = pa.RecordBatch.from_arrays(
+        [columns[name] for name in schema.run.names], schema=schema.run
+    )
+    return Folded(Rows(schema, [BatchPart(batch)]), order[begins])
 
 
 class _Groups:
@@ -71,8 +80,8 @@ class _Groups:
         self._precedence = Precedence.of(schema)
         self._has_order = self._precedence.has_order
 
-    def folded(self) -> pa.RecordBatch:
-        """Return one entry per group."""
+    def folded(self) -> dict[str, pa.Array]:
+        """Return the columns of one entry per group."""
         schema = self._schema
         result = {name: self._first(name) for name in (HASH, *schema.keys)}
         alive = self._alive(result)
@@ -85,9 +94,7 @@ class _Groups:
             else:
                 result[name] = self._aggregate(name, rule)
         self._fold_existence(alive, result)
-        return pa.RecordBatch.from_arrays(
-            [result[name] for name in schema.run.names], schema=schema.run
-        )
+        return result
 
     def _first(self, name: str) -> pa.Array:
         return self._columns[name].take(pa.array(self._firsts))
@@ -259,12 +266,3 @@ def _in_time(rows: Rows, epochs: EpochOf) -> Callable[[Positions], list[Words]]:
         return [ages, ranks]
 
     return words
-
-
-def folded_rows(
-    rows: Rows,
-    chosen: Positions | None = None,
-    epochs: EpochOf | None = None,
-) -> Rows:
-    """Return the folded entries as rows of one part."""
-    return Rows(rows.schema, [BatchPart(fold(rows, chosen, epochs))])

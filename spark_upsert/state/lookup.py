@@ -7,7 +7,7 @@ untouched: whoever needs a column gathers it by position afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,18 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.arrays import Mask, Positions, Signs
-from spark_upsert.model.precedence import Precedence
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.precedence import NONE
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.model.words import compare, compare_words, equal_rows
-from spark_upsert.state.content import content_words
-from spark_upsert.state.fold import folded_rows
-from spark_upsert.state.resolve import epochs_by_part
+from spark_upsert.model.words import equal_rows
+from spark_upsert.state.mechanism import Hits, mechanism_of
 from spark_upsert.state.run.blocks import BLOCK_BYTES
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.rows import Part, Rows
 
-ABSENT = -1
+ABSENT = NONE
 
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
 
@@ -72,68 +70,18 @@ def find(
         A run is damaged where it was searched.
     """
     rows = Rows(schema, [part for part, _ in state])
-    if schema.engine.folds:
-        return _find_folded(rows, [epoch for _, epoch in state], hashes, keys)
-    at = np.full(len(hashes), ABSENT, dtype=np.int64)
-    for index, (part, epoch) in enumerate(state):
-        hits, positions = _search(rows, index, part, hashes, keys)
-        RUNS.settle(len(hashes))
-        if not len(hits):
-            continue
-        candidates = positions + rows.starts[index]
-        contested = at[hits] != ABSENT
-        if bool(contested.any()):
-            current = at[hits[contested]]
-            epochs = np.array([e for _, e in state])[rows.part_of(current)]
-            beats = np.ones(len(hits), dtype=np.bool_)
-            beats[contested] = _beats(rows, candidates[contested], current, epoch > epochs)
-            hits, candidates = hits[beats], candidates[beats]
-        at[hits] = candidates
-    return Found(rows, at)
+    gathered = mechanism_of(schema).gather(
+        rows, [epoch for _, epoch in state], _hits(rows, hashes, keys), len(hashes)
+    )
+    return Found(*gathered)
 
 
-def _find_folded(
-    rows: Rows,
-    epochs: Sequence[int],
-    hashes: npt.NDArray[np.uint64],
-    keys: Sequence[pa.Array],
-) -> Found:
-    """Fold all entries of each key into one, in memory."""
-    hits: list[Positions] = [np.empty(0, dtype=np.int64)]
+def _hits(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Iterator[Hits]:
     for index, part in enumerate(rows.parts):
-        _, positions = _search(rows, index, part, hashes, keys)
-        hits.append(positions + rows.starts[index])
-    folded = folded_rows(rows, np.sort(np.concatenate(hits)), epochs_by_part(rows, epochs))
-    at = np.full(len(hashes), ABSENT, dtype=np.int64)
-    probes, positions = _search(folded, 0, folded.parts[0], hashes, keys)
-    at[probes] = positions
-    return Found(folded, at)
-
-
-def _beats(rows: Rows, newer: Positions, older: Positions, later: Mask) -> Mask:
-    """Return which entries of a later part win over those of earlier parts (`model.precedence`).
-
-    Parameters
-    ----------
-    later : numpy.ndarray of bool
-        Whether the epoch is a later one; otherwise both are of one epoch, and of two tasks.
-    """
-    precedence = Precedence.of(rows.schema)
-    order = np.zeros(len(newer), dtype=np.int8)
-    if precedence.has_order:
-        names = rows.schema.order_columns
-        order = compare(rows.take(names, newer), rows.take(names, older))
-    signs = precedence.compare(order=order, epoch=later.view(np.int8), place=1)
-    tied = np.flatnonzero(signs == 0)
-    signs[tied] = _compare_contents(rows, newer[tied], older[tied])
-    return signs > 0
-
-
-def _compare_contents(rows: Rows, one: Positions, other: Positions) -> Signs:
-    if not len(one):
-        return np.empty(0, dtype=np.int8)
-    words = content_words(rows, np.concatenate([one, other]))
-    return compare_words(((w[: len(one)], w[len(one) :]) for w in words), len(one))
+        probes, positions = _search(rows, index, part, hashes, keys)
+        RUNS.settle(len(hashes))
+        if len(probes):
+            yield Hits(index, probes, positions + rows.starts[index])
 
 
 def _search(

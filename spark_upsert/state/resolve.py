@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.arrays import Mask, Positions, Signs
 from spark_upsert.model.precedence import EpochOf, Precedence
-from spark_upsert.model.words import Words, equal_rows, sort_words
+from spark_upsert.model.schema import HASH
+from spark_upsert.model.words import Words, compare, compare_words, equal_rows, sort_words
 from spark_upsert.state.content import content_words
 from spark_upsert.state.run.rows import Rows
 
@@ -178,6 +179,66 @@ def best_of_groups(
         order=partial(rows.take, rows.schema.order_columns),
         epochs=epochs,
         contents=None if is_one_task else partial(content_words, whole),
+    )
+
+
+def beats(rows: Rows, newer: Positions, older: Positions, later: Mask) -> Mask:
+    """Return which rows of a later part win over rows of earlier parts (`model.precedence`).
+
+    Parameters
+    ----------
+    later : numpy.ndarray of bool
+        Whether the epoch is a later one; otherwise both are of one epoch, and of two tasks.
+    """
+    precedence = Precedence.of(rows.schema)
+    order = np.zeros(len(newer), dtype=np.int8)
+    if precedence.has_order:
+        names = rows.schema.order_columns
+        order = compare(rows.take(names, newer), rows.take(names, older))
+    signs = precedence.compare(order=order, epoch=later.view(np.int8), place=1)
+    tied = np.flatnonzero(signs == 0)
+    signs[tied] = _compare_contents(rows, newer[tied], older[tied])
+    return signs > 0
+
+
+def _compare_contents(rows: Rows, one: Positions, other: Positions) -> Signs:
+    if not len(one):
+        return np.empty(0, dtype=np.int8)
+    words = content_words(rows, np.concatenate([one, other]))
+    return compare_words(((w[: len(one)], w[len(one) :]) for w in words), len(one))
+
+
+def beaten_by_others(rows: Rows, epochs: Sequence[int]) -> Positions:
+    """Return the rows that another part's entry of the same key beats, ascending.
+
+    Only hashes that the largest part shares with the others are compared: the rest of it
+    wins unseen, so that a large run under small ones costs a search, not a sort.
+    """
+    if len(rows.parts) < 2:
+        return np.empty(0, dtype=np.int64)
+    largest = int(np.argmax(np.diff(rows.starts)))
+    start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
+    keys = () if rows.schema.hash_is_identity else rows.schema.identity
+    identity = rows.gathered([HASH, *keys, *rows.schema.order_columns])
+    row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
+    if len(rows) > 1.25 * (stop - start):
+        # Most of the largest part is likely to be shared: to look which would cost more.
+        return np.sort(resolve(identity, epochs=lambda at: row_epochs[at], contents=rows).losers)
+    others = np.concatenate([np.arange(start), np.arange(stop, len(rows))])
+    own = identity.hashes[start:stop]
+    wanted = np.sort(identity.hashes[others])
+    low = np.searchsorted(own, wanted, side="left")
+    hit = low < len(own)
+    hit[hit] = own[low[hit]] == wanted[hit]
+    hit[1:] &= wanted[1:] != wanted[:-1]
+    # Where a hash stands in the largest part: +1 at its first row, -1 behind its last.
+    marks = np.zeros(len(own) + 1, dtype=np.int64)
+    marks[low[hit]] += 1
+    marks[np.searchsorted(own, wanted[hit], side="right")] -= 1
+    shared = np.flatnonzero(np.cumsum(marks[:-1]) > 0) + start
+    chosen = np.sort(np.concatenate([shared, others]))
+    return np.sort(
+        resolve(identity, chosen=chosen, epochs=lambda at: row_epochs[at], contents=rows).losers
     )
 
 

@@ -16,11 +16,10 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.schema import DIFF, HASH, is_live
-from spark_upsert.state.fold import folded_rows
+from spark_upsert.model.schema import DIFF, is_live
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.lookup import Found, find
-from spark_upsert.state.resolve import epochs_by_part, resolve
+from spark_upsert.state.mechanism import mechanism_of
 from spark_upsert.state.run.file import RUNS, Span
 from spark_upsert.state.run.rows import Part, Rows, RunPart
 from spark_upsert.store import Store
@@ -75,14 +74,12 @@ class Snapshot:
         schema = self.manifest.schema
         names = list(schema.columns.names) if columns is None else list(columns)
         fields = pa.schema([schema.columns.field(name) for name in names])
+        mechanism = mechanism_of(schema)
         for chunk in self.chunks(hash_range):
             parts = self.parts(chunk)
             rows = Rows(schema, [part for part, _ in parts])
-            if schema.engine.folds and len(parts) > 1:
-                epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
-                rows, parts = folded_rows(rows, epochs=epochs), parts[:1]
-            losers = _losers(rows, [epoch for _, epoch in parts])
-            found = (_live_rows(rows, i, names, fields, losers) for i in range(len(parts)))
+            rows, losers = mechanism.settle(rows, [epoch for _, epoch in parts])
+            found = (_live_rows(rows, i, names, fields, losers) for i in range(len(rows.parts)))
             yield from _combined([batch for batch in found if batch.num_rows])
 
     def chunks(self, hash_range: HashRange = ALL_HASHES) -> list[HashRange]:
@@ -105,40 +102,6 @@ def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(small).combine_chunks().to_batches()
         batches = [batch for batch in batches if batch.nbytes >= _SMALL_BYTES]
     yield from batches
-
-
-def _losers(rows: Rows, epochs: Sequence[int]) -> Positions:
-    """Return the rows that another part's entry of the same key beats, ascending.
-
-    Only hashes that the largest part shares with the others are compared: the rest of it
-    wins unseen, so that a large run under small ones costs a search, not a sort.
-    """
-    if len(rows.parts) < 2:
-        return np.empty(0, dtype=np.int64)
-    largest = int(np.argmax(np.diff(rows.starts)))
-    start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
-    keys = () if rows.schema.hash_is_identity else rows.schema.identity
-    identity = rows.gathered([HASH, *keys, *rows.schema.order_columns])
-    row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
-    if len(rows) > 1.25 * (stop - start):
-        # Most of the largest part is likely to be shared: to look which would cost more.
-        return np.sort(resolve(identity, epochs=lambda at: row_epochs[at], contents=rows).losers)
-    others = np.concatenate([np.arange(start), np.arange(stop, len(rows))])
-    own = identity.hashes[start:stop]
-    wanted = np.sort(identity.hashes[others])
-    low = np.searchsorted(own, wanted, side="left")
-    hit = low < len(own)
-    hit[hit] = own[low[hit]] == wanted[hit]
-    hit[1:] &= wanted[1:] != wanted[:-1]
-    # Where a hash stands in the largest part: +1 at its first row, -1 behind its last.
-    marks = np.zeros(len(own) + 1, dtype=np.int64)
-    marks[low[hit]] += 1
-    marks[np.searchsorted(own, wanted[hit], side="right")] -= 1
-    shared = np.flatnonzero(np.cumsum(marks[:-1]) > 0) + start
-    chosen = np.sort(np.concatenate([shared, others]))
-    return np.sort(
-        resolve(identity, chosen=chosen, epochs=lambda at: row_epochs[at], contents=rows).losers
-    )
 
 
 def _live_rows(

@@ -22,9 +22,9 @@ from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import DIFF, PUT, TableSchema, Ties
 from spark_upsert.model.words import compare
 from spark_upsert.state.content import equal_contents
-from spark_upsert.state.counters import EMPTY, Counters
+from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit, Manifest
-from spark_upsert.state.resolve import Resolution
+from spark_upsert.state.mechanism import Reduced
 from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.tombstones import LateRows, decode_mark
 from spark_upsert.upsert.outcomes import Outcomes
@@ -42,19 +42,22 @@ def key_text(rows: Rows, row: int) -> str:
     return ", ".join(f"{k}={v[0].as_py()!r}" for k, v in zip(keys, values, strict=True))
 
 
-def count_losers(rows: Rows, resolution: Resolution) -> tuple[Counters, Examples]:
+def count_losers(rows: Rows, reduced: Reduced) -> tuple[Counters, Examples]:
     """Count beaten commands: equal to their winner, tied with it, or plainly superseded.
+
+    Those that were folded into others are superseded, too.
 
     Raises
     ------
     DataError
         Two are tied, and the table has `Ties.FAIL`.
     """
-    losers, winners = resolution.losers, resolution.beaten_by
-    if not len(losers):
-        return EMPTY, {}
+    losers, winners = reduced.losers, reduced.beaten_by
+    precedence = Precedence.of(rows.schema)
+    if not (len(losers) and precedence.has_order):
+        return Counters(superseded=len(losers) + reduced.folded), {}
     names = rows.schema.order_columns
-    equals = Precedence.of(rows.schema).equals(
+    equals = precedence.equals(
         compare(rows.take(names, losers), rows.take(names, winners)),
         lambda equal: equal_contents(rows, losers[equal], rows, winners[equal]),
     )
@@ -159,7 +162,7 @@ def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
         )
 
 
-def require_order(rows: Rows, resolution: Resolution) -> None:
+def require_order(rows: Rows, reduced: Reduced) -> None:
     """Refuse two different commands of one key when nothing orders their tasks.
 
     Two deletes of one key are no choice, nor are two error entries: either says what is wrong.
@@ -169,16 +172,16 @@ def require_order(rows: Rows, resolution: Resolution) -> None:
     DataError
         There is such a key.
     """
-    if Precedence.of(rows.schema).has_order or not len(resolution.losers):
+    if Precedence.of(rows.schema).has_order or not len(reduced.losers):
         return
-    equal = equal_contents(rows, resolution.losers, rows, resolution.beaten_by)
+    equal = equal_contents(rows, reduced.losers, rows, reduced.beaten_by)
     lost, won = (
-        rows.take([DIFF], side)[0].to_numpy() for side in (resolution.losers, resolution.beaten_by)
+        rows.take([DIFF], side)[0].to_numpy() for side in (reduced.losers, reduced.beaten_by)
     )
     equal |= (lost == won) & (lost != PUT)
     if bool(equal.all()):
         return
-    key = key_text(rows, int(resolution.losers[~equal][0]))
+    key = key_text(rows, int(reduced.losers[~equal][0]))
     raise DataError(
         f"{int((~equal).sum())} keys have different values in several tasks of one epoch, and "
         f"nothing says which is the later one (for example {key}). Nothing was committed.",

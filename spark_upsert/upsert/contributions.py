@@ -45,8 +45,6 @@ def contributions(
             f"{schema.engine.kind.value} cannot apply.",
             hint="filter them out before the write, or use mergeEngine=deduplicate.",
         )
-    if not schema.engine.folds:
-        return []
     found = []
     for name in schema.last_columns:
         own = own_order.get(name)

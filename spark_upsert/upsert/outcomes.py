@@ -36,14 +36,11 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.engines import MergeEngine
-from spark_upsert.model.precedence import NEW_CONTENTS, Precedence
+from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, is_live
-from spark_upsert.model.words import compare
-from spark_upsert.state.content import equal_contents
 from spark_upsert.state.counters import Counters
-from spark_upsert.state.fold import fold
 from spark_upsert.state.lookup import Found
+from spark_upsert.state.mechanism import REPLACING, mechanism_of
 from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.tombstones import LateRows, is_at_or_below
 
@@ -105,15 +102,12 @@ def classify(
     """
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
-    engine = MergeEngine() if is_overwrite else commands.schema.engine
-    precedence = NEW_CONTENTS if is_overwrite else Precedence.of(commands.schema)
-    compares = precedence.order_reaches_back and not engine.folds
-    names = commands.schema.order_columns if compares else ()
-    # One look at what was found: it lies scattered over many files.
-    diffs_found, *order_found = found.rows.take([DIFF, *names], found.at[hit])
+    mechanism = REPLACING if is_overwrite else mechanism_of(commands.schema)
+    was, becomes, standing = mechanism.meet(commands, chosen[hit], found.rows, found.at[hit])
     live = found.present
-    live[hit] = is_live(diffs_found)
-    diffs = _folded_diffs(commands, chosen, found, sent) if engine.folds else sent
+    live[hit] = is_live(was)
+    diffs = sent.copy()
+    diffs[hit] = becomes.to_numpy()
     kinds = np.where(live, Outcome.UPDATE, Outcome.INSERT).astype(np.int8)
     are_tied, are_late = (np.zeros(len(chosen), dtype=np.bool_) for _ in range(2))
     for diff, with_row, without in (
@@ -123,20 +117,11 @@ def classify(
         kinds[diffs == diff] = np.where(live[diffs == diff], with_row, without)
     # A late put below a delete: folded in, it leaves no row.
     kinds[(sent == PUT) & (diffs == TOMBSTONE) & ~live] = Outcome.STALE
-    if not engine.folds:
-        order = np.zeros(len(hit), dtype=np.int8)
-        if compares:
-            order = compare(commands.take(names, chosen[hit]), order_found)
-
-        def same(equal: Positions) -> Mask:
-            at = hit[equal]
-            return equal_contents(commands, chosen[at], found.rows, found.at[at])
-
-        standing = precedence.against_older(order, same)
-        kinds[hit[~standing.win]] = Outcome.STALE
-        kinds[hit[standing.are_duplicates]] = Outcome.DUPLICATE
-        are_tied[hit] = standing.are_tied
-    if precedence.order_reaches_back and low_water is not None:
+    kinds[hit[~standing.win]] = Outcome.STALE
+    kinds[hit[standing.are_duplicates]] = Outcome.DUPLICATE
+    are_tied[hit] = standing.are_tied
+    reaches_back = Precedence.of(commands.schema).order_reaches_back and not is_overwrite
+    if reaches_back and low_water is not None:
         unknown = np.flatnonzero(~found.present & ~_are_lost(commands, chosen))
         order_keys = commands.take(commands.schema.order_columns, chosen[unknown])
         are_late[unknown[is_at_or_below(order_keys, low_water, commands.schema)]] = True
@@ -157,20 +142,6 @@ def _are_lost(commands: Rows, chosen: Positions) -> Mask:
     is_known, *keys = commands.take([schema.order_columns[0], *schema.keys], chosen)
     has_key = np.logical_or.reduce([column.is_valid() for column in keys])
     return ~(has_key | np.asarray(is_known, dtype=np.bool_))
-
-
-def _folded_diffs(
-    commands: Rows, chosen: Positions, found: Found, sent: npt.NDArray[np.int8]
-) -> npt.NDArray[np.int8]:
-    """Return what each key's entry is once the command is folded into it."""
-    diffs = sent.copy()
-    hit = np.flatnonzero(found.present)
-    if len(hit):
-        both = Rows(commands.schema, [*found.rows.parts, *commands.parts])
-        pairs = np.sort(np.concatenate([found.at[hit], chosen[hit] + len(found.rows)]))
-        # Commands and entries are both sorted by (hash, key), and so is what is folded.
-        diffs[hit] = fold(both, pairs).column(DIFF).to_numpy()
-    return diffs
 
 
 def count(outcomes: Outcomes) -> Counters:

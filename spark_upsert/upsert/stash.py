@@ -21,8 +21,7 @@ import pyarrow as pa
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.counters import EMPTY, Counters
-from spark_upsert.state.fold import fold
-from spark_upsert.state.resolve import resolve
+from spark_upsert.state.mechanism import mechanism_of
 from spark_upsert.state.run.file import Run, Span, write_run
 from spark_upsert.state.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.tombstones import higher_mark
@@ -143,17 +142,10 @@ class Stash:
 
     def _resolve(self, rows: Rows) -> tuple[pa.RecordBatch, Counters]:
         """Return what wins, and count what loses."""
-        if self._schema.engine.folds:
-            batch = fold(rows)
-            return batch, Counters(superseded=len(rows) - batch.num_rows)
-        resolution = resolve(rows, is_one_task=True)
-        counters, examples = count_losers(rows, resolution)
+        reduced = mechanism_of(self._schema).reduce(rows, is_one_task=True)
+        counters, examples = count_losers(rows, reduced)
         self.examples |= examples
-        names = self._schema.run.names
-        batch = pa.RecordBatch.from_arrays(
-            rows.take(names, resolution.winners), schema=self._schema.run
-        )
-        return batch, counters
+        return reduced.batch(), counters
 
     def _spill(self, batch: pa.RecordBatch) -> None:
         if self._folder is None:

@@ -29,7 +29,8 @@ from spark_upsert.model.words import ordered_words
 from spark_upsert.state.compaction.worker import with_epochs
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Draft, Kind, Manifest, Slice
-from spark_upsert.state.resolve import epochs_by_part, resolve
+from spark_upsert.state.mechanism import mechanism_of
+from spark_upsert.state.resolve import epochs_by_part
 from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import encode_mark, higher_mark, is_at_or_below
@@ -137,7 +138,8 @@ def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -
     if not len(rows):
         return _Piece((), 0, is_cut=False)
     epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
-    winners = resolve(rows, epochs=epochs).winners
+    reduced = mechanism_of(schema).reduce(rows, epochs=epochs)
+    rows, winners = reduced.rows, reduced.at
     kept = winners[~is_at_or_below(rows.take(schema.order_columns, winners), mark, schema)]
     live_rows = int(is_live(rows.take([DIFF], kept)[0]).sum())
     if len(kept) == len(winners):

@@ -21,9 +21,8 @@ import numpy.typing as npt
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.state.counters import EMPTY, Counters
-from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Transaction
-from spark_upsert.state.resolve import epochs_by_part, resolve
+from spark_upsert.state.mechanism import mechanism_of
 from spark_upsert.state.run.file import RUNS, RunFile, Span
 from spark_upsert.state.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
@@ -160,19 +159,12 @@ class WriteSet:
         owners = rows.part_of(chosen)
         for owner in np.unique(owners):
             counted += count(self._outcomes_of(self.base, rows, chosen[owners == owner]))
-        if rows.schema.engine.folds:
-            folded = folded_rows(rows, chosen, epochs_by_part(rows, [0] * len(rows.parts)))
-            everything = np.arange(len(folded))
-            outcomes = self._outcomes_of(newest, folded, everything)
-            merged = Counters(superseded=len(chosen) - len(folded))
-            examples = examples_of(folded, everything, outcomes, self.late_rows)
-            return count(outcomes) + merged - counted, examples
-        resolution = resolve(rows, chosen=chosen)
+        reduced = mechanism_of(rows.schema).reduce(rows, chosen=chosen)
         if not self.allow_unordered:
-            require_order(rows, resolution)
-        lost, examples = count_losers(rows, resolution)
-        outcomes = self._outcomes_of(newest, rows, resolution.winners)
-        others = examples_of(rows, resolution.winners, outcomes, self.late_rows)
+            require_order(rows, reduced)
+        lost, examples = count_losers(rows, reduced)
+        outcomes = self._outcomes_of(newest, reduced.rows, reduced.at)
+        others = examples_of(reduced.rows, reduced.at, outcomes, self.late_rows)
         return count(outcomes) + lost - counted, {**examples, **others}
 
     def _outcomes_of(self, snapshot: Snapshot, rows: Rows, chosen: Positions) -> Outcomes:

@@ -16,9 +16,9 @@ from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.compaction.policy import Job
-from spark_upsert.state.fold import folded_rows
 from spark_upsert.state.log.manifest import Manifest, Place, Slice, Taken
-from spark_upsert.state.resolve import epochs_by_part, resolve
+from spark_upsert.state.mechanism import Reduced, mechanism_of
+from spark_upsert.state.resolve import epochs_by_part
 from spark_upsert.state.run.file import RUNS, RunFile, Span, new_run_path, write_run
 from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
@@ -118,10 +118,11 @@ class _Piece(NamedTuple):
 
 
 def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRange) -> _Piece:
-    rows, winners, parts = _winners(store, manifest, job, hash_range)
+    reduced, slices = _reduced(store, manifest, job, hash_range)
+    rows, winners = reduced.rows, reduced.at
     forgotten, mark = np.empty(0, np.uint64), None
     if job.is_oldest:
-        gone = _forgettable(Snapshot(store, manifest), job, rows, winners, parts)
+        gone = _forgettable(Snapshot(store, manifest), job, reduced, slices)
         mark = _greatest(rows, winners[gone])
         forgotten = rows.hashes[winners[gone]]
         winners = winners[~gone]
@@ -130,7 +131,7 @@ def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRan
     columns = rows.take(manifest.schema.run.names, winners)
     batch = pa.RecordBatch.from_arrays(columns, schema=manifest.schema.run)
     if manifest.schema.has_quarantine:
-        epochs = np.array([part.epochs.lower for part in parts], dtype=np.uint64)
+        epochs = np.array([each.epochs.lower for each in slices], dtype=np.uint64)
         batch = with_epochs(batch, epochs[rows.part_of(winners)])
     return _Piece(write_run(store, new_run_path(), batch), forgotten, mark)
 
@@ -149,16 +150,16 @@ def with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.Rec
     return batch.set_column(index, batch.schema.field(index), noted)
 
 
-def _forgettable(
-    snapshot: Snapshot, job: Job, rows: Rows, winners: Positions, parts: list[Slice]
-) -> Mask:
+def _forgettable(snapshot: Snapshot, job: Job, reduced: Reduced, slices: list[Slice]) -> Mask:
     """Return which winners are tombstones that may be dropped."""
     schema = snapshot.manifest.schema
+    rows, winners = reduced.rows, reduced.at
     dead = rows.take([DIFF], winners)[0].to_numpy() < 0
     if schema.scope is not Scope.TABLE:
         return dead
-    old = np.array([part.epochs.upper <= job.forget_before for part in parts], dtype=np.bool_)
-    dead &= old[rows.part_of(winners)] if len(old) else False
+    # Entries that were folded are of no one slice; those that have an order are never forgotten.
+    is_old = np.array([s.epochs.upper <= job.forget_before for s in slices], dtype=np.bool_)
+    dead &= is_old[rows.part_of(winners)] if len(is_old) else False
     places = np.flatnonzero(dead)
     newer = tuple(s for s in snapshot.manifest.slices if s.epochs.lower >= job.epochs.upper)
     above = Snapshot(snapshot.store, replace(snapshot.manifest, slices=newer))
@@ -178,10 +179,10 @@ def _greatest(rows: Rows, chosen: Positions) -> str | None:
     return encode_mark([column.take(last) for column in order], schema)
 
 
-def _winners(
+def _reduced(
     store: Store, manifest: Manifest, job: Job, hash_range: HashRange
-) -> tuple[Rows, Positions, list[Slice]]:
-    """Return the entries of a job in a range of hashes, the winners, and the entries' slices."""
+) -> tuple[Reduced, list[Slice]]:
+    """Return what is left of a job's entries in a range of hashes, and the slices they were in."""
     schema = manifest.schema
     parts, slices = [], []
     for part in job.slices:
@@ -191,7 +192,4 @@ def _winners(
             slices.append(part)
     rows = Rows(schema, parts)
     epochs = epochs_by_part(rows, [part.epochs.lower for part in slices])
-    if schema.engine.folds:
-        folded = folded_rows(rows, epochs=epochs) if parts else rows
-        return folded, np.arange(len(folded)), [replace(job.slices[-1], epochs=job.epochs)]
-    return rows, resolve(rows, epochs=epochs).winners, slices
+    return mechanism_of(schema).reduce(rows, epochs=epochs), slices

@@ -1,0 +1,232 @@
+"""How several entries of a key become one: the engine chooses one of them, or folds them all.
+
+`mechanism_of` is the one place that asks which; everything above sees entries. Choosing works
+on row numbers and moves no value (`state.resolve`, by `model.precedence`). Folding makes new
+entries in memory (`state.fold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.precedence import NEW_CONTENTS, NONE, EpochOf, Precedence, Standing
+from spark_upsert.model.schema import DIFF, TableSchema
+from spark_upsert.model.words import compare
+from spark_upsert.state.content import equal_contents
+from spark_upsert.state.fold import fold
+from spark_upsert.state.resolve import beaten_by_others, beats, epochs_by_part, resolve
+from spark_upsert.state.run.rows import Rows
+
+
+class Reduced(NamedTuple):
+    """One entry for each key of some rows."""
+
+    rows: Rows
+    """What holds the entries: the rows themselves, or what was made of them."""
+    at: Positions
+    """Where in them the entries are, sorted by (hash, key)."""
+    losers: Positions
+    """Which of the rows lost, where one was chosen."""
+    beaten_by: Positions
+    """The winner of each loser's key."""
+    folded: int = 0
+    """How many rows went into the entries of others, where none was chosen."""
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the entries as a batch."""
+        rows, schema = self.rows, self.rows.schema.run
+        if len(rows.parts) == 1 and np.array_equal(self.at, np.arange(len(rows))):
+            columns = rows.slice(0, schema.names, 0, len(rows))
+        else:
+            columns = rows.take(schema.names, self.at)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class Hits(NamedTuple):
+    """Which of some probed keys one part holds."""
+
+    part: int
+    probes: Positions
+    """The keys, by their places among the probes."""
+    rows: Positions
+    """Their entries."""
+
+
+class Meeting(NamedTuple):
+    """What entries do to older ones of their keys."""
+
+    was: pa.Array
+    """The `DIFF` of the older entries."""
+    becomes: pa.Array
+    """The `DIFF` of the entries then, where the newer ones take effect."""
+    standing: Standing
+
+
+class Mechanism(Protocol):
+    """What a merge engine does with the entries of a key."""
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        """Make one entry of all rows of a key.
+
+        Parameters
+        ----------
+        rows : Rows
+            In the order of (epoch, task, position).
+        chosen : numpy.ndarray of int64, optional
+            Row numbers, ascending; all by default.
+        epochs : callable, optional
+            Gives the epoch of each row; needed where the rows are of several epochs.
+        is_one_task : bool
+            Whether the rows are in the order in which one task saw them.
+        """
+        ...
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
+        """Return rows, and which of them do not count, ascending; the others are of a key each.
+
+        For a read, which wants no order and passes on whole parts: most rows lie alone.
+
+        Parameters
+        ----------
+        rows : Rows
+        epochs : sequence of int
+            The epoch of each part, ascending.
+        """
+        ...
+
+    def gather(
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+    ) -> tuple[Rows, Positions]:
+        """Return the entry of each of ``count`` probed keys, or `NONE`.
+
+        Parameters
+        ----------
+        rows : Rows
+        epochs : sequence of int
+            The epoch of each part, ascending.
+        hits : iterable of Hits
+            What the parts hold, in their order; each key once.
+        """
+        ...
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        """Return what entries do to older ones of the same keys; both sorted by (hash, key)."""
+        ...
+
+
+def mechanism_of(schema: TableSchema) -> Mechanism:
+    """Return how a table's engine makes one entry of many."""
+    return Folding() if schema.engine.folds else Choosing(Precedence.of(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """One of the entries wins, whole."""
+
+    precedence: Precedence
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        found = resolve(rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task)
+        return Reduced(rows, *found)
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
+        return rows, beaten_by_others(rows, epochs)
+
+    def gather(
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+    ) -> tuple[Rows, Positions]:
+        at = np.full(count, NONE, dtype=np.int64)
+        known = np.array(epochs)
+        for part, probes, found in hits:
+            contested = np.flatnonzero(at[probes] != NONE)
+            if len(contested):
+                ours, theirs = found[contested], at[probes[contested]]
+                is_later = known[part] > known[rows.part_of(theirs)]
+                wins = np.ones(len(probes), dtype=np.bool_)
+                wins[contested] = beats(rows, ours, theirs, is_later)
+                probes, found = probes[wins], found[wins]
+            at[probes] = found
+        return rows, at
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        # One look at what was found: it lies scattered over many files.
+        reaches_back = self.precedence.order_reaches_back
+        names = [DIFF, *(newer.schema.order_columns if reaches_back else ())]
+        diffs, *order = newer.take(names, ours)
+        was, *order_then = older.take(names, theirs)
+        signs = compare(order, order_then) if order else np.zeros(len(ours), dtype=np.int8)
+        standing = self.precedence.against_older(
+            signs, lambda equal: equal_contents(newer, ours[equal], older, theirs[equal])
+        )
+        return Meeting(was, diffs, standing)
+
+
+class Folding:
+    """All entries go into a new one."""
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        if epochs is None and not is_one_task:
+            epochs = epochs_by_part(rows, [0] * len(rows.parts))
+        made = fold(rows, chosen, epochs).rows
+        count = len(rows) if chosen is None else len(chosen)
+        return Reduced(made, np.arange(len(made)), _NOTHING, _NOTHING, count - len(made))
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
+        if len(rows.parts) > 1:
+            rows = fold(rows, epochs=epochs_by_part(rows, epochs)).rows
+        return rows, _NOTHING
+
+    def gather(
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+    ) -> tuple[Rows, Positions]:
+        probes, found = _NOTHING, _NOTHING
+        for hit in hits:
+            probes, found = np.append(probes, hit.probes), np.append(found, hit.rows)
+        order = np.argsort(found)
+        probes, found = probes[order], found[order]
+        made = fold(rows, found, epochs_by_part(rows, epochs))
+        at = np.full(count, NONE, dtype=np.int64)
+        at[probes[np.searchsorted(found, made.firsts)]] = np.arange(len(made.rows))
+        return made.rows, at
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        [was] = older.take([DIFF], theirs)
+        both = Rows(newer.schema, [*older.parts, *newer.parts])
+        # Both sides are sorted by (hash, key), and so is what is folded of them.
+        made = fold(both, np.sort(np.concatenate([theirs, ours + len(older)])))
+        [becomes] = made.rows.take([DIFF], np.arange(len(made.rows)))
+        nothing = np.zeros(len(ours), dtype=np.bool_)
+        return Meeting(was, becomes, Standing(~nothing, nothing, nothing))
+
+
+REPLACING: Mechanism = Choosing(NEW_CONTENTS)
+"""How an overwrite meets what it replaces, whatever the engine."""
+
+_NOTHING = np.empty(0, dtype=np.int64)
