@@ -20,7 +20,11 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
 from spark_upsert.source.explain import explain
+from spark_upsert.source.offset import UNNAMED
+from spark_upsert.source.pace import Limits
 from spark_upsert.source.splits import Split, changes_splits, rows_splits
+from spark_upsert.source.stream import Stream
+from spark_upsert.source.table_input import TableInput
 from spark_upsert.state import lookup
 from spark_upsert.state.run.rows import Part
 from spark_upsert.table import Table
@@ -242,6 +246,25 @@ def test_a_planned_read_is_one_line(table: Table, caplog: pytest.LogCaptureFixtu
     assert told(caplog, table) == [
         f"read planned: path=PATH snapshot=1 splits=2 files=1 rows=1000 bytes={sizes[1]}",
         f"read planned: path=PATH lower=2 upper=3 stretches=1 splits=2 {counted}",
+    ]
+
+
+def test_a_batch_of_a_stream_is_told_too(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_upsert")
+    options = ReadOptions.parse({"path": table.store.url, "splits": "1"})
+    stream = Stream({UNNAMED: TableInput(options, read_columns(table, options))}, Limits())
+    begin = stream.initial()
+    middle = stream.latest(begin)
+    stream.splits(begin, middle)
+    append(table, [3])
+    version = table.log.head()
+    stream.splits(middle, stream.latest(middle))
+    planned = [line for line in told(caplog, table) if line.startswith("read planned")]
+    size = table.log.commit(6).added[0].bytes
+    whole = version.bytes - size
+    assert planned == [
+        f"read planned: path=PATH snapshot=5 splits=1 files=2 rows=3 bytes={whole}",
+        f"read planned: path=PATH lower=6 upper=7 stretches=1 splits=1 files=1 rows=1 bytes={size}",
     ]
 
 
