@@ -111,11 +111,14 @@ class TableInput:
         last = self._known(table, end)
         first = self._readable(table, self._beginning(start, last))
         self._hold(table, first)
-        require_columns(table.log.head().schema, self._columns, self._options)
+        schema = table.log.head().schema
+        require_columns(schema, self._columns, self._options)
         found: list[Split] = []
         if first.is_in_snapshot:
+            # In the newest schema, like changes: its columns are those that were planned.
+            manifest = replace(table.log.at(first.origin), schema=schema)
             due = HashRange(first.hash, last.hash)
-            found += rows_splits(table.log.at(first.origin), self._options, due)
+            found += rows_splits(manifest, self._options, due)
         if not last.is_in_snapshot:
             found += changes_splits(table.log, self._options, first.upper, last.upper)
         tell(found, self._options, table_columns(self._columns))

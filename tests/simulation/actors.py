@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -18,9 +19,11 @@ from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention
 from spark_upsert.table import Table
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
+from tests.simulation.observer import Rows
 from tests.simulation.wire import Wire, batch_of
 from tests.support.reference import Command
 from tests.support.stores import BrokenError, KilledError
+from tests.support.streams import Query, Row, position_in, stream_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HOUR_S = 3600.0
+
+_BATCHES_MAX = 200
+"""A query that has not caught up by then never will."""
 
 
 class Actor:
@@ -54,6 +60,9 @@ class Actor:
         except (KilledError, BrokenError, UpsertFlowError) as error:
             self.world.trace.append(f"{self} ended by {type(error).__name__}")
             self._life = None
+
+    def finish(self) -> None:
+        """Do what is left when the world is at rest and nothing fails any more."""
 
     def attempt(self, action: Callable[[], T]) -> Generator[None, None, T]:
         """Call something; after an error that the process survives, now and then once more."""
@@ -354,29 +363,79 @@ class Restorer(Actor):
 
 
 class Follower(Actor):
-    """Follows the changes from where it stands, under a lease, and sums them up."""
+    """A streaming query under a lease, in pieces and whole epochs, that is stopped now and then.
+
+    What its sink has is the table where the query stands, whatever was compacted, expired or
+    repeated meanwhile. Where its lease has lapsed and the past is gone it begins anew.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        random = world.random
+        self._options = {
+            "splits": random.randint(1, 3),
+            "consumerId": "follower",
+            **({"maxRowsPerTrigger": random.randint(1, 4)} if random.random() < 0.5 else {}),
+            **({"maxEpochsPerTrigger": random.randint(1, 3)} if random.random() < 0.5 else {}),
+        }
+        self._begin()
 
     def __str__(self) -> str:
         return "follower"
 
+    def _begin(self) -> None:
+        self._query = Query(lambda: stream_of(self.world.open(), **self._options))
+        self._rows: Rows = {}
+
     def live(self) -> Iterator[None]:
-        table = self.world.open()
-        observer = self.world.observer
-        version = table.log.head().version
-        yield from self.attempt(lambda: table.hold("follower", version))
+        self._query.restart()
         while True:
-            yield
-            upper = table.log.head().version
             try:
-                rows, _ = observer.folded(table, observer.rows[version], version + 1, upper + 1)
+                if self._query.is_pending or self._query.plan():
+                    yield
+                    self._take(self._query.deliver())
+                    if self.world.random.random() < 0.3:
+                        self._repeat()
             except DataLossError:
-                assert not any(lease.is_live(table.log.now_ms()) for lease in table.consumers()), (
-                    "P2: what a lease holds is expired"
-                )
-                raise
-            assert rows == observer.rows[upper], f"P2: followed to {rows}"
-            version = upper
-            yield from self.attempt(lambda: table.hold("follower", version))  # noqa: B023
+                self._require_no_lease()
+                self.world.trace.append(f"{self} begins anew")
+                self._begin()
+            yield
+
+    def finish(self) -> None:
+        """Catch up with the table, once there are no faults any more."""
+        life = self.live()
+        for _ in range(_BATCHES_MAX):
+            next(life)
+            if self._query.batches and not self._query.is_pending:
+                reached = position_in(self._query.noted[-1]).upper
+                if reached == self.world.observer.upper:
+                    return
+        raise AssertionError(f"P6: {self} does not catch up")
+
+    def _take(self, batch: list[Row]) -> None:
+        observer = self.world.observer
+        self._rows = observer.fold(self._rows, batch)
+        at = position_in(self._query.noted[-1])
+        self.world.trace.append(f"{self} has {len(self._rows)} rows at {at.version}")
+        if at.is_in_snapshot:
+            whole = observer.rows[at.origin]
+            assert self._rows.items() <= whole.items(), f"P2: {self._rows} is no part of {whole}"
+        else:
+            whole = observer.rows[at.upper - 1]
+            assert self._rows == whole, f"P2: followed to {self._rows}, not {whole}"
+
+    def _repeat(self) -> None:
+        """Read the last batch again, as after a crash before it was noted as done."""
+        observer, number = self.world.observer, len(self._query.batches) - 1
+        self._query.restart()
+        again = Counter(map(observer.told, self._query.replayed(number)))
+        assert again == Counter(map(observer.told, self._query.batches[number])), "P2: no replay"
+
+    def _require_no_lease(self) -> None:
+        table = Table(self.world.store, clock=self.world.now)
+        held = [lease for lease in table.consumers() if lease.is_live(table.log.now_ms())]
+        assert not held, f"P2: what a lease holds is expired: {held}"
 
 
 class Time(Actor):

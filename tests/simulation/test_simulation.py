@@ -67,6 +67,7 @@ def test_worlds_differ_and_much_happens_in_them() -> None:
         "restored",
         "source.2 is through",
         "found durable",
+        "follower has",
     ):
         assert event in text, f"no world saw '{event}'"
     totals = asdict(sum((world.observer.totals for world in worlds), EMPTY))
@@ -101,6 +102,16 @@ def test_a_seal_that_does_not_look_at_other_writers_is_caught() -> None:
 )
 def test_what_once_slipped_through_is_caught(name: str) -> None:
     """Bugs that the worlds of one scope and the default retention did not see."""
+    [planted] = [each for each in BUGS if each.name == name]
+    with planted.plant(), pytest.raises(AssertionError, match=r"P\d"):
+        simulate_all(range(300))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a replay looks at the head", "the pieces of a snapshot overlap", "a limit cuts an epoch"],
+)
+def test_a_bug_of_streams_is_caught(name: str) -> None:
     [planted] = [each for each in BUGS if each.name == name]
     with planted.plant(), pytest.raises(AssertionError, match=r"P\d"):
         simulate_all(range(300))

@@ -255,6 +255,8 @@ class World:
             assert all(actor.is_done for actor in people), "P6: a writer is stuck"
             self.fault_rate = 0.0
             self.observer.look_at_the_end(self.open())
+            for actor in people:
+                actor.finish()
             due = {t for t, script in self.scripts.items() if any(script)}
             assert due <= self.told, "P1: a writer was not told"
 

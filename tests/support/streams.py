@@ -11,10 +11,11 @@ from typing import Any
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.columns import read_columns
-from spark_upsert.source.offset import UNNAMED
+from spark_upsert.source.offset import UNNAMED, Offset
 from spark_upsert.source.pace import Limits
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
+from spark_upsert.source.table_position import TablePosition
 from spark_upsert.table import Table
 from tests.support.clocked import HOUR_S, ClockedStore, Now
 from tests.support.model import Command
@@ -121,6 +122,11 @@ class Query:
                 return
             self.deliver()
         raise AssertionError(f"{batches_max} batches, and no end")
+
+
+def position_in(text: str) -> TablePosition:
+    """Return where an offset stands in the sole input of a stream."""
+    return TablePosition.unpacked(Offset.from_json(json.loads(text)).positions[UNNAMED])
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:

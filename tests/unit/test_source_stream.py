@@ -15,12 +15,11 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
 from spark_upsert.model.schema import Scope
-from spark_upsert.source.offset import UNNAMED, Offset
+from spark_upsert.source.offset import UNNAMED
 from spark_upsert.source.pace import Limits
 from spark_upsert.source.splits import ChangesSplit, RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
-from spark_upsert.source.table_position import TablePosition
 from spark_upsert.store import LocalStore
 from tests.support.clocked import HOUR_S
 from tests.support.model import Command
@@ -31,6 +30,7 @@ from tests.support.streams import (
     folded,
     options_of,
     ordered,
+    position_in,
     read,
     stream_of,
     version_1,
@@ -42,10 +42,6 @@ from tests.support.tables import append, make_table, rows_at, schema_of
 @pytest.fixture
 def lived() -> Lived:
     return Lived()
-
-
-def place_of(text: str) -> TablePosition:
-    return TablePosition.unpacked(Offset.from_json(json.loads(text)).positions[UNNAMED])
 
 
 FIVE: tuple[dict[int, int | None], ...] = (
@@ -141,7 +137,7 @@ def test_a_compaction_is_a_batch_without_rows_and_moves_the_offset(lived: Lived)
     lived.table.compact(full=True)
     assert query.plan()
     assert query.deliver() == []
-    assert place_of(query.noted[-1]).upper == lived.table.log.head().upper
+    assert position_in(query.noted[-1]).upper == lived.table.log.head().upper
 
 
 def test_a_stream_may_begin_behind_the_next_version(lived: Lived) -> None:
@@ -159,8 +155,8 @@ def test_the_report_says_where_the_table_ends(lived: Lived) -> None:
     lived.write(*FIVE)
     query = lived.query(startingVersion=1, maxEpochsPerTrigger=1)
     query.plan()
-    assert place_of(query.noted[-1]).upper == 2
-    assert place_of(json.dumps(query.stream.head())).upper == 6
+    assert position_in(query.noted[-1]).upper == 2
+    assert position_in(json.dumps(query.stream.head())).upper == 6
 
 
 # -- snapshots in pieces, and replays -------------------------------------------------
@@ -268,6 +264,22 @@ def test_a_stream_travels_to_its_tasks_without_what_it_keeps_open(tmp_path: Path
     [batch] = in_task.read(split)
     assert batch.column("k").to_pylist() == [1]
     assert len(pickle.dumps(stream)) < 3_000
+
+
+def test_a_snapshot_that_is_half_delivered_is_gone_on_with_in_the_columns_of_a_restart(
+    lived: Lived,
+) -> None:
+    lived.write({key: key for key in range(40)})
+    query = lived.query(maxRowsPerTrigger=15)
+    query.plan()
+    query.deliver()
+    schema = lived.table.log.head().schema
+    wider = schema.columns.append(pa.field("w", pa.string()))
+    lived.table.alter(schema.accept(wider, merge=True))
+    query.restart()
+    query.drain()
+    assert folded(query.rows) == lived.rows
+    assert {row["w"] for row in query.batches[1]} == {None}
 
 
 # -- version 1 ------------------------------------------------------------------------
@@ -402,7 +414,7 @@ def test_a_stream_that_is_left_behind_says_what_to_do(lived: Lived) -> None:
     query = left_behind(lived)
     with pytest.raises(DataLossError, match="the change feed from version 3 on") as caught:
         query.plan()
-    assert "failOnDataLoss" in caught.value.hint
+    assert "new checkpointLocation" in caught.value.hint
     query.restart()
     with pytest.raises(DataLossError):
         query.plan()
