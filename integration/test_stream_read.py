@@ -495,8 +495,8 @@ def test_a_stream_of_new_values_stops_at_a_delete_before_its_rows_and_can_go_on_
         drain(batches.collect(stream, checkpoint))
     text = str(caught.value)
     assert "version 4 deletes a row (k=2)" in text
-    assert "'readChangeFeed', 'true'" in text
-    assert "'ignoreDeletes', 'true'" in text
+    assert '"readChangeFeed", "true"' in text
+    assert '"ignoreDeletes", "true"' in text
     assert batches.rows == []
 
     drain(batches.collect(new_values(spark, path, ignoreDeletes="true"), checkpoint))

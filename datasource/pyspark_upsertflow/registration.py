@@ -29,6 +29,9 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_WITHOUT_EXECUTORS = 2
+"""What a cluster's session says while no executor has come."""
+
 
 def register(spark: "SparkSession") -> None:
     """Make ``format("upsertflow")`` known to a session, wherever this package came from.
@@ -41,6 +44,8 @@ def register(spark: "SparkSession") -> None:
     Notes
     -----
     Needed with ``--packages`` and ``--py-files``, harmless with a package installed on every node.
+    Reads take their ``parallelism`` from the session as it is at this call (`parallelism_of`); the
+    option of a read goes before it.
 
     Examples
     --------
@@ -48,7 +53,27 @@ def register(spark: "SparkSession") -> None:
     >>> pyspark_upsertflow.register(spark)  # doctest: +SKIP
     >>> spark.read.format("upsertflow").option("path", "/lake/orders").load()  # doctest: +SKIP
     """
-    spark.dataSource.register(by_value(archive()))
+    spark.dataSource.register(by_value(archive(), parallelism_of(spark)))
+
+
+def parallelism_of(spark: "SparkSession") -> int | None:
+    """Return how many tasks a session runs at once, as far as it knows; None if it does not.
+
+    Cores of executors that have registered, or those that the configuration asks for: they come
+    while the program runs already. Spark Connect tells neither.
+    """
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        return None
+    known = int(context.defaultParallelism)
+    if context.master.startswith("local"):
+        return known
+    configured = context.getConf()
+    executors = int(configured.get("spark.executor.instances", "0"))
+    cores = int(configured.get("spark.executor.cores", "1"))
+    planned = executors * cores // int(configured.get("spark.task.cpus", "1"))
+    most = max(known, planned)
+    return most if most > _WITHOUT_EXECUTORS else None
 
 
 def archive() -> str | None:
@@ -57,13 +82,15 @@ def archive() -> str | None:
     return getattr(__spec__.loader, "archive", None)
 
 
-def by_value(archive: str | None) -> type[DataSource]:
+def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSource]:
     """Build the source that carries itself to a process which cannot import this package.
 
     Parameters
     ----------
     archive : str or None
         Where the driver found the archive. None: the package is installed wherever it is used.
+    parallelism : int, optional
+        The option of that name, for reads that do not give it.
 
     Notes
     -----
@@ -111,17 +138,25 @@ def by_value(archive: str | None) -> type[DataSource]:
                 ) from error
             return DefaultSource(self.options)
 
+        def for_reads(self) -> DataSource:
+            """Hand the real source the parallelism of the session, unless the user gave one."""
+            source = self.real()
+            given = {name.lower().replace("-", "").replace("_", "") for name in self.options}
+            if parallelism is not None and "parallelism" not in given:
+                source.options = {**self.options, "parallelism": str(parallelism)}
+            return source
+
         def schema(self) -> StructType | str:
             return self.real().schema()
 
         def reader(self, schema: StructType) -> DataSourceReader:
-            return self.real().reader(schema)
+            return self.for_reads().reader(schema)
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
             return self.real().writer(schema, overwrite)
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return self.real().streamReader(schema)
+            return self.for_reads().streamReader(schema)
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
             return self.real().streamWriter(schema, overwrite)

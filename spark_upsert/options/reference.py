@@ -113,8 +113,9 @@ READ_OPTIONS: Mapping[str, str] = {
     "maxBytesPerTrigger": "Stream: soft bound of bytes read per micro-batch.",
     "maxEpochsPerTrigger": "Stream: bound of epochs per micro-batch.",
     "splits": "Number of read tasks. Default: by the amount of data, at most the parallelism.",
-    "parallelism": "Tasks that the cluster runs at once; `register(spark)` fills it in. "
-    "Default: the processors of the driver.",
+    "parallelism": "Tasks that the cluster runs at once. `pyspark_upsertflow.register(spark)` "
+    "fills in what the session knows then: its `defaultParallelism`, or the cores that its "
+    "configuration asks for (Spark Connect tells neither). Default: the processors of the driver.",
     "failOnDataLoss": "Whether changes that are expired stop a read. `false`: it goes on behind "
     "them with a warning in the log, and sums over the changes are wrong from there on. Default "
     "`true`.",

@@ -2,18 +2,24 @@
 
 import subprocess
 import sys
+import types
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
 
-from pyspark_upsertflow.registration import by_value
+from pyspark_upsertflow.registration import by_value, parallelism_of
 
 REAL = """
 class DefaultSource:
     def __init__(self, options): self.options = options
     def schema(self): return f"{__file__} {self.options['path']}"
+    def reader(self, schema): return self.options
+    streamReader = reader
+    def writer(self, schema, overwrite): return self.options
+    streamWriter = writer
 """
 
 # A worker: `root` is where Spark says its files are, and an installed package can be hidden.
@@ -102,3 +108,64 @@ def test_the_class_is_small() -> None:
     # It travels with every query. The engine does not.
     pickled = cloudpickle.dumps(by_value("/some/archive.jar"))  # type: ignore[no-untyped-call]
     assert len(pickled) < 8_192
+
+
+PATH = {"path": "/lake"}
+
+
+@pytest.mark.parametrize(
+    ("given", "parallelism", "read"),
+    [
+        pytest.param(PATH, 7, {**PATH, "parallelism": "7"}, id="the session's"),
+        pytest.param(PATH, None, PATH, id="none, as the session does not know"),
+        pytest.param(
+            {**PATH, "Parallelism": "3"}, 7, {**PATH, "Parallelism": "3"}, id="the user's"
+        ),
+    ],
+)
+def test_a_read_takes_the_parallelism_and_a_write_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    parallelism: int | None,
+    read: dict[str, str],
+) -> None:
+    package = types.ModuleType("pyspark_upsertflow")
+    exec(REAL, package.__dict__)
+    monkeypatch.setitem(sys.modules, "pyspark_upsertflow", package)
+    source: Any = by_value(None, parallelism)(given)
+    assert source.reader(None) == source.streamReader(None) == read
+    assert source.writer(None, False) == source.streamWriter(None, False) == given
+
+
+class Context:
+    """As much of a session's context as tells its cores."""
+
+    def __init__(self, master: str, known: int, **configured: str) -> None:
+        self.master = master
+        self.defaultParallelism = known
+        self._configured = {f"spark.{k.replace('_', '.')}": v for k, v in configured.items()}
+
+    def getConf(self) -> dict[str, str]:
+        return self._configured
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        pytest.param(Context("local[2]", 2), 2, id="threads of a local session"),
+        pytest.param(Context("spark://host", 48), 48, id="executors that have come"),
+        pytest.param(
+            Context("yarn", 2, executor_instances="10", executor_cores="4"), 40, id="yet to come"
+        ),
+        pytest.param(
+            Context("yarn", 2, executor_instances="10", executor_cores="4", task_cpus="2"),
+            20,
+            id="tasks of two cores",
+        ),
+        pytest.param(Context("spark://host", 2), None, id="nothing is known yet"),
+        pytest.param(None, None, id="a session of Spark Connect"),
+    ],
+)
+def test_how_many_tasks_a_session_runs_at_once(context: Context | None, expected: int) -> None:
+    session: Any = types.SimpleNamespace(**({} if context is None else {"sparkContext": context}))
+    assert parallelism_of(session) == expected
