@@ -242,7 +242,9 @@ def explain(
 ) -> None:
     """Show what a read will do: versions, files, look-ups and splits. Reads the log alone."""
     table = Table.open(path, storage=storage)
-    if consumer is not None and starting_version is None:
+    if consumer is not None and starting_version is not None:
+        raise click.UsageError("Say where changes begin once: --consumer or --starting-version.")
+    if consumer is not None:
         starting_version = str(_version_behind(table, consumer))
     of_changes = (starting_version, ending_version, mode)
     given = {

@@ -311,6 +311,12 @@ def test_the_command_explains_what_a_consumer_has_yet_to_read(table: Table) -> N
     )
 
 
+def test_the_command_is_told_once_where_changes_begin(table: Table) -> None:
+    table.hold("sums", 3)
+    text = command(table.store.url, "--consumer", "sums", "--starting-version", "2")
+    assert "Say where changes begin once" in text
+
+
 def test_the_command_refuses_what_a_read_would_refuse(table: Table) -> None:
     text = command(table.store.url, "--version", "2", "--starting-version", "2")
     assert text.startswith("Error: [OPTION] ")
