@@ -445,7 +445,7 @@ def overtaken_in_batch(number: int) -> type[DefaultSource]:
             assert context is not None
             batch = context.getLocalProperty("streaming.sql.batchId")
             if batch == str(number) and context.partitionId() == 0:
-                Table.open(self._plan.path).append(
+                self._write.table().append(
                     pa.table(
                         {
                             "k": pa.array([1, 2, 3]),

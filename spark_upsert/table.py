@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -31,7 +32,9 @@ from spark_upsert.errors import (
 )
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
@@ -64,15 +67,25 @@ from spark_upsert.state.tombstones import (
 )
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.tokens import new_token
-from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
+from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.commit import commit
 from spark_upsert.upsert.contributions import as_collected
+from spark_upsert.upsert.plan import Alter, Create, WritePlan, plan_rows, plan_write
 from spark_upsert.upsert.restore import restoration
 from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.write_set import WriteSet
 
 _HOLDS_MAX = 100
 """An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
+
+_ALTERATIONS_MAX = 20
+"""A write alters once. More often only if another writer takes back what it did."""
+
+ROUND_JOBS_MAX = 256
+"""Compactions of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
+
+Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Merged]]
+"""Does compactions upon a version, wherever it likes."""
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 
@@ -156,7 +169,10 @@ class Table:
             There is a table; `ensure` opens it if it is the same.
         """
         table = cls(open_store(path, storage))
-        order = [columns.field(name) for name in sequence_by]
+        order = [
+            columns.field(find_column(name, columns.names, role="sequence_by column"))
+            for name in sequence_by
+        ]
         columns = as_collected(columns, engine or MergeEngine())
         schema = TableSchema.of(
             columns,
@@ -227,6 +243,40 @@ class Table:
 
     # -- writing ---------------------------------------------------------------------
 
+    def plan(
+        self,
+        options: WriteOptions,
+        incoming: pa.Schema,
+        *,
+        overwrite: bool = False,
+        late_rows: LateRows = LateRows.FAIL,
+    ) -> WritePlan:
+        """Plan a write upon the newest version (`upsert.plan.plan_write`).
+
+        Where the options allow it, the table is altered first; where there is none, the plan
+        is upon an unborn one, which the epoch makes.
+
+        Raises
+        ------
+        OptionError, SchemaError
+            Something does not fit; the table is as it was.
+        """
+        manifest = self.log.try_head()
+        for _ in range(_ALTERATIONS_MAX):
+            step = plan_write(manifest, options, incoming, overwrite=overwrite, late_rows=late_rows)
+            match step:
+                case WritePlan():
+                    return step
+                case Create(schema=schema, properties=properties):
+                    manifest = self.unborn(schema, properties)
+                case Alter(schema=schema, properties=properties):
+                    manifest = self.alter(schema, properties)
+        raise ContentionError(
+            f"others altered the table at '{self.store.url}' {_ALTERATIONS_MAX} times in a row "
+            "while this write was planned.",
+            hint="let only one of the writers set properties; then write again.",
+        )
+
     def append(
         self,
         rows: pa.Table,
@@ -260,8 +310,8 @@ class Table:
             None if the transaction is in the table already.
         """
         head = self.log.head()
-        schema = head.schema
-        envelope = envelope or UpsertEnvelope.matching(schema, rows.schema, deletes=deletes)
+        if envelope is None:
+            envelope = plan_rows(head, rows.schema, deletes=deletes).envelope
         commands = (envelope.commands(batch) for batch in rows.to_batches())
         snapshot = Snapshot(self.store, head)
         staged = stage(
@@ -351,23 +401,38 @@ class Table:
 
     # -- upkeep ----------------------------------------------------------------------
 
-    def compact(self, *, full: bool = False) -> int:
-        """Merge runs until nothing is due; returns the number of merges.
+    def compact(self, *, full: bool = False, run: Runner | None = None) -> int:
+        """Compact runs until nothing is due; returns the number of compactions.
 
         Parameters
         ----------
         full : bool
             Whether to leave one run everywhere, whatever the sizes.
+        run : callable, optional
+            Does the jobs of a round elsewhere, for example in Spark's tasks; by default this
+            thread does one after the other.
+
+        Notes
+        -----
+        It is never on the path of correctness: what another compaction took meanwhile is
+        dropped, and what a killed one leaves behind goes with the next vacuum.
         """
-        merges = 0
+        run = run or self._run
         jobs = self.compaction_jobs(full=full)
+        count = 0
         while jobs:
-            done = sum(
-                self.commit_merges([merge(self.store, self.log.head(), job)]) for job in jobs
-            )
-            merges += done
-            jobs = [] if full or not done else self.compaction_jobs()
-        return merges
+            now, later = jobs[:ROUND_JOBS_MAX], jobs[ROUND_JOBS_MAX:]
+            done = self.commit_merges(run(self.log.head(), now))
+            count += done
+            if full:
+                jobs = later
+            else:
+                # What came out may be due in turn. Nothing done: others compact, and are faster.
+                jobs = self.compaction_jobs() if done else []
+        return count
+
+    def _run(self, base: Manifest, jobs: Sequence[Job]) -> Iterator[Merged]:
+        return (merge(self.store, base, job) for job in jobs)
 
     def compaction_jobs(self, *, full: bool = False) -> list[Job]:
         """Return the merges that are due, the smallest first."""

@@ -1,18 +1,15 @@
-"""Compaction as a Spark job: the driver chooses and commits, the tasks merge.
+"""Compaction as a Spark job: the driver chooses and commits, the tasks compact.
 
-The policy is the sink's own (`state.compaction`); only the place of the work differs. A task
-is sent the number of its job, by ``spark.range``, so that a session of Spark Connect will do,
-which has no ``SparkContext``. Rounds are bounded, because the jobs of a round travel to each
-of its tasks.
-
-It is never on the path of correctness: a merge whose runs another compaction took meanwhile
-is dropped, and what a killed job leaves behind goes with the next vacuum.
+The policy and the loop are the table's own (`Table.compact`); only the place of the work differs. A
+task is sent the number of its job, by ``spark.range``, so that a session of Spark Connect will
+do, which has no ``SparkContext``.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,49 +23,33 @@ from spark_upsert.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JOBS_MAX = 256
-"""Merges of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
-
 _MERGED = pa.schema([pa.field("merged", pa.binary())])
 
 
 def compact(spark: SparkSession, path: str, *, full: bool, storage: Mapping[str, str]) -> int:
-    """Merge the runs of a table in Spark's tasks; returns the number of merges.
+    """Compact the runs of a table in Spark's tasks; returns the number of compactions.
 
     See `pyspark_upsertflow.compact`.
     """
     table = Table.open(path, storage=storage)
-    jobs = table.compaction_jobs(full=full)
-    count = 0
-    while jobs:
-        now, later = jobs[:JOBS_MAX], jobs[JOBS_MAX:]
-        base = table.log.head().without_writers()
-        done = table.commit_merges(_merge_all(spark, path, storage, base, now))
-        count += done
-        if full:
-            jobs = later
-        else:
-            # Merging makes larger runs, which may be due in turn. Nothing done means that
-            # others compact, too, and are faster.
-            jobs = table.compaction_jobs() if done else []
-    return count
+    return table.compact(full=full, run=partial(_run, spark, path, storage))
 
 
-def _merge_all(
+def _run(
     spark: SparkSession,
     path: str,
     storage: Mapping[str, str],
     base: Manifest,
-    jobs: list[Job],
+    jobs: Sequence[Job],
 ) -> list[Merged]:
     """Run one task per job; returns what they made durable."""
     numbers = spark.range(0, len(jobs), 1, len(jobs))
-    merges = numbers.mapInArrow(_worker(path, storage, base, jobs), "merged binary")
-    return [pickle.loads(row.merged) for row in merges.collect()]
+    work = _worker(path, storage, base.without_writers(), jobs)
+    return [pickle.loads(row.merged) for row in numbers.mapInArrow(work, "merged binary").collect()]
 
 
 def _worker(
-    path: str, storage: Mapping[str, str], base: Manifest, jobs: list[Job]
+    path: str, storage: Mapping[str, str], base: Manifest, jobs: Sequence[Job]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that does the jobs whose numbers it is given."""
 

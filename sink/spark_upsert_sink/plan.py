@@ -1,275 +1,58 @@
-"""What the driver decides before any row moves: the table, its schema, who writes what.
-
-Everything that can be wrong with options and columns is found here, on the driver, so that
-nothing is half written. The plan is a value; it travels to the tasks by pickle.
-"""
+"""What the driver decides before any row moves, and what travels to the tasks of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.model.engines import MergeEngine
-from spark_upsert.model.names import find_column
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
-from spark_upsert.options.write import Truncates, WriteOptions
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Job
-from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.upsert.commands import Envelope
-from spark_upsert.upsert.contributions import as_collected
-from spark_upsert.upsert.envelopes.form import Form
-from spark_upsert.upsert.envelopes.forms import form_of
-
-ERROR_COLUMN = "error"
-"""Name of the column of inline errors, unless an option says otherwise."""
+from spark_upsert.upsert.plan import WritePlan
 
 JOBS_MAX = 16
-"""Merges planned for one epoch. They travel to every task, so they are few; the rest waits."""
+"""Compactions planned for one epoch. They travel to every task, so they are few; the rest waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritePlan:
-    """How the rows of one epoch become commands, and on which version they were planned."""
+class SinkPlan:
+    """A write of Spark's: where to, how, and what else its tasks do. Travels by pickle."""
 
     path: str
     """As the driver resolves it: a task may run in another folder."""
     storage: Mapping[str, str] = dataclass_field(repr=False)
-    base: Manifest
-    """Unborn if there is no table: the epoch makes it."""
-    envelope: Envelope
-    overwrite: bool
-    allow_unordered: bool
-    late_rows: LateRows
+    write: WritePlan
     jobs: tuple[Job, ...] = ()
-    """Merges that are due: the n-th task does the n-th one."""
+    """Compactions that are due: the n-th task does the n-th one."""
 
     def table(self) -> Table:
         """Open the table, on the driver or in a task."""
         return Table(open_store(self.path, self.storage))
 
 
-def plan_write(
+def plan_sink(
     options: WriteOptions,
     incoming: pa.Schema,
     *,
     overwrite: bool,
     late_rows: LateRows = LateRows.FAIL,
-) -> WritePlan:
+) -> SinkPlan:
     """Check a write against its table, altering the table if allowed; the commit makes a new one.
 
-    Parameters
-    ----------
-    options : WriteOptions
-    incoming : pyarrow.Schema
-        The columns of the DataFrame.
-    overwrite : bool
-        Whether the rows replace the contents.
-    late_rows : LateRows
-        What becomes of late rows if the options do not say.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something does not fit; the table is as it was.
+    Parameters and errors as of `spark_upsert.upsert.plan.plan_write`; after an error the table is
+    as it was.
     """
-    form = form_of(options.envelope, incoming, deletes=_deletes_column(options, incoming))
-    columns = _stored_columns(options, form)
     table = Table(open_store(options.path, options.storage))
-    manifest = table.log.try_head()
-    engine = options.engine
-    if engine is not None:
-        engine = engine.resolved(columns.names, form.orders.names)
-    columns = as_collected(columns, manifest.schema.engine if manifest else engine or MergeEngine())
-    if manifest is None:
-        new = _new_schema(options, form, columns, engine)
-        manifest = table.unborn(new, options.properties)
-    _check_identity(options, manifest.schema, form)
-    if engine is not None and engine != manifest.schema.engine:
-        own = manifest.schema.engine
-        raise OptionError.invalid(
-            "mergeEngine",
-            engine.kind.value,
-            f"the table's own '{own.kind.value}' with the same options per column",
-            hint="the merge engine of a table is fixed by its first write.",
-        )
-    schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
-    if _gains_quarantine(options, schema):
-        schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
-    schema = schema.accept(columns, merge=options.merge_schema)
-    if schema != manifest.schema or options.properties.items() - manifest.properties.items():
-        manifest = table.alter(schema, options.properties)
-    return WritePlan(
+    write = table.plan(options, incoming, overwrite=overwrite, late_rows=late_rows)
+    idle = overwrite or write.base.is_unborn
+    return SinkPlan(
         path=table.store.url,
         storage=options.storage,
-        base=manifest,
-        envelope=form.envelope(manifest.schema, columns),
-        overwrite=overwrite,
-        allow_unordered=options.allow_unordered,
-        late_rows=options.late_rows or _usual_late_rows(options, late_rows),
-        jobs=() if overwrite or manifest.is_unborn else tuple(table.compaction_jobs()[:JOBS_MAX]),
+        write=write,
+        jobs=() if idle else tuple(table.compaction_jobs()[:JOBS_MAX]),
     )
-
-
-def _usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
-    """Return what becomes of late rows: where truncates make them, they are no surprise."""
-    return LateRows.REJECT if options.envelope.truncates is Truncates.OVERWRITE else usual
-
-
-def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
-    """Choose the columns that the table is to hold."""
-    others = [field for field in form.others if field.name not in form.columns.names]
-    available = pa.schema([*form.columns, *others])
-    names = available.names
-    if options.columns:
-        kept = [find_column(n, names, role="column of 'columnList'") for n in options.columns]
-    else:
-        left_out = {
-            find_column(n, names, role="column of 'exceptColumnList'")
-            for n in options.except_columns
-        }
-        kept = [name for name in form.columns.names if name not in left_out]
-    fields = [available.field(name) for name in kept]
-    for field in fields:
-        if pa.types.is_null(field.type):
-            raise SchemaError(
-                f"column '{field.name}' has no type (it is null everywhere).",
-                hint=f"cast it, for example cast({field.name} as string), or leave it out.",
-                column=field.name,
-            )
-    return pa.schema(fields)
-
-
-def _deletes_column(options: WriteOptions, incoming: pa.Schema) -> str | None:
-    if options.deletes is None:
-        return None
-    name = find_column(options.deletes, incoming.names, role="applyAsDeletes column")
-    type_ = incoming.field(name).type
-    if not pa.types.is_boolean(type_):
-        raise SchemaError(
-            f"the applyAsDeletes column '{name}' must be boolean, found {type_}.",
-            hint=f"compute it before the write, for example df.withColumn('{name}', "
-            "expr(\"op = 'd'\")).",
-            column=name,
-        )
-    return name
-
-
-def _new_schema(
-    options: WriteOptions, form: Form, columns: pa.Schema, engine: MergeEngine | None
-) -> TableSchema:
-    keys = options.keys or form.keys
-    if not keys:
-        raise OptionError.missing(
-            "keys",
-            f"there is no table at '{options.path}' yet, and a new one needs the columns that "
-            "identify a row",
-        )
-    names = form.orders.names
-    order = [
-        form.orders.field(find_column(name, names, role="sequenceBy column"))
-        for name in options.sequence_by or form.sequence_by
-    ]
-    form.require_keys(keys)
-    if options.scope is not None and not order:
-        raise OptionError.missing("sequenceBy", "'sequenceScope' says how far it reaches")
-    policy = options.on_error or ErrorPolicy.FAIL
-    if options.error_column is not None and policy is not ErrorPolicy.INLINE:
-        raise OptionError.missing("onError", "'errorColumn' goes with onError=inline")
-    return TableSchema.of(
-        columns,
-        keys=keys,
-        order=order,
-        scope=options.scope or (Scope.TABLE if options.sequence_by else form.scope),
-        on_error=policy,
-        error_column=options.error_column or ERROR_COLUMN,
-        engine=engine,
-        ties=options.ties,
-    )
-
-
-def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:
-    """Refuse keys, an order or an error policy that differ from the table's own."""
-    form.require_keys(schema.keys)
-    _check_policy(options, schema)
-    if options.keys:
-        keys = tuple(
-            find_column(key, schema.columns.names, role="key column") for key in options.keys
-        )
-        if keys != schema.keys:
-            raise OptionError.invalid(
-                "keys", ",".join(options.keys), f"the table's own keys '{','.join(schema.keys)}'"
-            )
-    own = ",".join(field.name for field in schema.order)
-    if options.sequence_by:
-        given = ",".join(options.sequence_by)
-        if given.lower() != own.lower():
-            raise OptionError.invalid(
-                "sequenceBy",
-                given,
-                f"the table's own order '{own}'" if own else "nothing (the table has no order)",
-                hint="the order of a table is fixed by its first write.",
-            )
-    if options.scope is not None and options.scope is not schema.scope:
-        raise OptionError.invalid(
-            "sequenceScope",
-            options.scope.value,
-            f"the table's own '{schema.scope.value}'",
-            hint="the scope of a table is fixed by its first write.",
-        )
-    if options.ties not in (None, schema.ties) and Ties.FIRST in (options.ties, schema.ties):
-        assert options.ties is not None
-        raise OptionError.invalid(
-            "ties",
-            options.ties.value,
-            f"the table's own '{schema.ties.value}'",
-            hint="which of two tied rows stays is fixed by the first write, because rows that lost "
-            "are gone; only 'last' and 'fail' can be changed into each other.",
-        )
-    for field in schema.order:
-        name = find_column(field.name, form.orders.names, role="sequenceBy column")
-        found = storage_type(form.orders.field(name).type)
-        if found != field.type:
-            raise SchemaError(
-                f"the sequenceBy column '{name}' is {field.type} in the table, {found} in the rows.",
-                hint=f"cast it to {field.type} before the write.",
-                column=name,
-            )
-
-
-def _gains_quarantine(options: WriteOptions, schema: TableSchema) -> bool:
-    """Return whether a table that had no errors is to keep them from here on.
-
-    Nothing is rewritten for it: runs without errors are what they were. A quarantine stays,
-    because its error entries do, and an error column is a column of the table.
-    """
-    is_asked = options.on_error is ErrorPolicy.QUARANTINE
-    return is_asked and schema.on_error is ErrorPolicy.FAIL
-
-
-def _check_policy(options: WriteOptions, schema: TableSchema) -> None:
-    asked, own_policy = options.on_error, schema.on_error
-    if asked not in (None, own_policy) and not _gains_quarantine(options, schema):
-        assert asked is not None
-        raise OptionError.invalid(
-            "onError",
-            asked.value,
-            f"the table's own '{own_policy.value}'",
-            hint="the error policy of a table is fixed by its first write, because it decides "
-            "what the table stores (only 'fail' may become 'quarantine'); drop the option, or "
-            "write into a new table.",
-        )
-    if options.error_column not in (None, schema.error_column):
-        own = schema.error_column
-        raise OptionError.invalid(
-            "errorColumn",
-            options.error_column,
-            f"the table's own '{own}'" if own else "nothing (the table has no column of errors)",
-            hint="the error policy of a table is fixed by its first write.",
-        )

@@ -9,7 +9,8 @@ connects the two. The same batch may be committed again after a failure or a res
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,10 +31,11 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.messages import StagedMessage
-from spark_upsert_sink.plan import WritePlan, plan_write
+from spark_upsert_sink.plan import SinkPlan, plan_sink
 from spark_upsert_sink.types import require_kept
 
 if TYPE_CHECKING:
@@ -41,81 +43,102 @@ if TYPE_CHECKING:
 
 _QUERY_ID = "sql.streaming.queryId"
 
-
-def _plan(
-    options: WriteOptions, schema: StructType, *, overwrite: bool, late_rows: LateRows
-) -> WritePlan:
-    require_kept(schema)
-    incoming = to_arrow_schema(schema, timezone="UTC")
-    return plan_write(options, incoming, overwrite=overwrite, late_rows=late_rows)
+_Messages: TypeAlias = list[WriterCommitMessage | None]
 
 
-def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-    """Stage the rows of this task and do its share of the compaction."""
-    context = TaskContext.get()
-    task_index = context.partitionId() if context else 0
-    store = open_store(plan.path, plan.storage)
-    commands = (plan.envelope.commands(batch) for batch in batches)
-    staged = stage(
-        Snapshot(store, plan.base), commands, overwrite=plan.overwrite, late_rows=plan.late_rows
-    )
-    jobs = plan.jobs[task_index : task_index + 1]
-    return StagedMessage(
-        staged=staged,
-        unborn=plan.base if plan.base.is_unborn else None,
-        merges=tuple(merge(store, plan.base, job) for job in jobs),
-        task_index=task_index,
-        query_id=context.getLocalProperty(_QUERY_ID) if context else None,
-    )
+@called_by_spark
+class _Write:
+    """One write of Spark's, on the driver and in its tasks.
+
+    It is planned when it is about to travel to the tasks, that is, when it is pickled: the writer
+    that Spark makes anew for the commit of a micro-batch never is.
+    """
+
+    def __init__(
+        self, options: WriteOptions, schema: StructType, *, overwrite: bool, late_rows: LateRows
+    ) -> None:
+        require_kept(schema)
+        self._options = options
+        self._incoming = to_arrow_schema(schema, timezone="UTC")
+        self._overwrite = overwrite
+        self._late_rows = usual_late_rows(options, late_rows)
+
+    @cached_property
+    def _plan(self) -> SinkPlan:
+        return plan_sink(
+            self._options, self._incoming, overwrite=self._overwrite, late_rows=self._late_rows
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_plan": self._plan}
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """Stage the rows of this task and do its share of the compaction."""
+        context = TaskContext.get()
+        task_index = context.partitionId() if context else 0
+        plan, write = self._plan, self._plan.write
+        store = open_store(plan.path, plan.storage)
+        commands = (write.envelope.commands(batch) for batch in batches)
+        staged = stage(
+            Snapshot(store, write.base),
+            commands,
+            overwrite=write.overwrite,
+            late_rows=write.late_rows,
+        )
+        jobs = plan.jobs[task_index : task_index + 1]
+        return StagedMessage(
+            staged=staged,
+            unborn=write.base if write.base.is_unborn else None,
+            merges=tuple(merge(store, write.base, job) for job in jobs),
+            task_index=task_index,
+            query_id=context.getLocalProperty(_QUERY_ID) if context else None,
+        )
+
+    def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
+        """Make what the tasks staged one epoch."""
+        table = self.table()
+        table.commit(
+            WriteSet(
+                base=Snapshot(table.store, self._base(table, messages)),
+                staged=_staged(messages),
+                transactions=() if transaction is None else (transaction,),
+                overwrite=self._overwrite,
+                allow_unordered=self._options.allow_unordered,
+                late_rows=self._late_rows,
+            )
+        )
+        table.commit_merges(_merges(messages))
+
+    def abort(self, messages: _Messages) -> None:
+        """Remove what the tasks staged, unless it was committed."""
+        self.table().discard(_staged(messages), _merges(messages))
+
+    def table(self) -> Table:
+        """Open the table."""
+        return Table(open_store(self._options.path, self._options.storage))
+
+    def _base(self, table: Table, messages: _Messages) -> Manifest:
+        """Return the table that the tasks staged upon; a batch without tasks has none of its own."""
+        for message in messages:
+            if isinstance(message, StagedMessage) and message.unborn is not None:
+                return message.unborn
+        bases = {part.base for part in _staged(messages)}
+        for base in bases:
+            table.log.require(base, "the batch")
+        if not bases:
+            return self._plan.write.base
+        return table.log.at(min(base.version for base in bases))
 
 
-def _staged(messages: list[WriterCommitMessage | None]) -> tuple[Staged, ...]:
+def _staged(messages: _Messages) -> tuple[Staged, ...]:
     """Return what the tasks staged, in the order of the tasks; failed tasks have no message."""
     found = [message for message in messages if isinstance(message, StagedMessage)]
     return tuple(m.staged for m in sorted(found, key=lambda m: m.task_index))
 
 
-def _merges(messages: list[WriterCommitMessage | None]) -> list[Merged]:
+def _merges(messages: _Messages) -> list[Merged]:
     """Return what the tasks merged."""
     return [merged for m in messages if isinstance(m, StagedMessage) for merged in m.merges]
-
-
-def _base(plan: WritePlan, table: Table, messages: list[WriterCommitMessage | None]) -> Manifest:
-    """Return the table that the tasks staged upon.
-
-    A stream's commit is planned anew: others may have committed since the tasks counted, or the
-    table may be another one.
-    """
-    for message in messages:
-        if isinstance(message, StagedMessage) and message.unborn is not None:
-            return message.unborn
-    bases = {part.base for part in _staged(messages)}
-    for base in bases:
-        table.log.require(base, "the batch")
-    version = min((base.version for base in bases), default=plan.base.version)
-    return plan.base if version == plan.base.version else table.log.at(version)
-
-
-def _commit(
-    plan: WritePlan, messages: list[WriterCommitMessage | None], transaction: Transaction | None
-) -> None:
-    table = plan.table()
-    base = _base(plan, table, messages)
-    table.commit(
-        WriteSet(
-            base=Snapshot(table.store, base),
-            staged=_staged(messages),
-            transactions=() if transaction is None else (transaction,),
-            overwrite=plan.overwrite,
-            allow_unordered=plan.allow_unordered,
-            late_rows=plan.late_rows,
-        )
-    )
-    table.commit_merges(_merges(messages))
-
-
-def _abort(plan: WritePlan, messages: list[WriterCommitMessage | None]) -> None:
-    plan.table().discard(_staged(messages), _merges(messages))
 
 
 @called_by_spark
@@ -124,7 +147,7 @@ class UpsertBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = WriteOptions.parse(options)
-        self._plan = _plan(self._options, schema, overwrite=overwrite, late_rows=LateRows.FAIL)
+        self._write = _Write(self._options, schema, overwrite=overwrite, late_rows=LateRows.FAIL)
 
     def _transaction(self) -> Transaction | None:
         app_id, version = self._options.app_id, self._options.app_version
@@ -134,13 +157,13 @@ class UpsertBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with frugal():
-            return _stage(self._plan, iterator)
+            return self._write.stage(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._plan, messages, self._transaction())
+    def commit(self, messages: _Messages) -> None:
+        self._write.commit(messages, self._transaction())
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._plan, messages)
+    def abort(self, messages: _Messages) -> None:
+        self._write.abort(messages)
 
 
 @called_by_spark
@@ -156,21 +179,19 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
             )
         self._checkpoint = parsed.checkpoint
         self._allow_missing = parsed.allow_missing_batches
-        self._plan = _plan(parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT)
+        self._write = _Write(parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with frugal():
-            return _stage(self._plan, iterator)
+            return self._write.stage(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _commit(self._plan, messages, self._transaction(messages, batchId))
+    def commit(self, messages: _Messages, batchId: int) -> None:
+        self._write.commit(messages, self._transaction(messages, batchId))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _abort(self._plan, messages)
+    def abort(self, messages: _Messages, batchId: int) -> None:
+        self._write.abort(messages)
 
-    def _transaction(
-        self, messages: list[WriterCommitMessage | None], batch_id: int
-    ) -> Transaction:
+    def _transaction(self, messages: _Messages, batch_id: int) -> Transaction:
         ids = [m.query_id for m in messages if isinstance(m, StagedMessage) and m.query_id]
         if not ids and not self._checkpoint:
             raise OptionError.missing(

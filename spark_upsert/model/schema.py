@@ -414,7 +414,8 @@ class TableSchema:
         Raises
         ------
         SchemaError
-            A column is missing, new or of another type, and ``merge`` does not cover it.
+            A column is missing, new or of another type, and ``merge`` does not cover it. Rows of
+            a partial update may lack any column but the keys.
         """
         incoming = stored(incoming)
         own = {name.lower(): name for name in self.columns.names}
@@ -437,7 +438,8 @@ class TableSchema:
         for name in missing:
             if name == self.error_column:
                 continue
-            if name in self.keys or not merge:
+            may_lack = merge or self.engine.kind is Engine.PARTIAL_UPDATE
+            if name in self.keys or not may_lack:
                 raise SchemaError.missing_column(name, incoming.names, role="column")
         evolved = pa.schema(list(fields.values()))
         return self if evolved == self.columns else replace(self, columns=evolved)

@@ -38,15 +38,15 @@ class EnvelopeKind(Enum):
 class EnvelopeOptions:
     """The envelope, and what only one of them knows."""
 
-    kind: EnvelopeKind
-    payloads: Mapping[str, str | None]
+    kind: EnvelopeKind = EnvelopeKind.UPSERT
+    payloads: Mapping[str, str | None] = field(default_factory=dict)
     """``keyFormat``, ``keySchema``, ``valueFormat`` and ``valueSchema``."""
-    schema_ids: Mapping[str, int | None]
+    schema_ids: Mapping[str, int | None] = field(default_factory=dict)
     """By ``key`` and ``value``."""
-    nulls_as_deletes: bool
-    unsaid: Unsaid
+    nulls_as_deletes: bool = False
+    unsaid: Unsaid = field(default_factory=Unsaid)
     """What messages of Debezium without a schema leave open."""
-    truncates: Truncates
+    truncates: Truncates = Truncates.ERROR
 
     @classmethod
     def parse(cls, options: Options) -> EnvelopeOptions:
@@ -116,34 +116,31 @@ def _on_error(options: Options) -> ErrorPolicy | None:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """The checked options of a write."""
+    """The checked options of a write; None where the write does not say."""
 
     path: str
-    storage: Mapping[str, str] = field(repr=False)
-    keys: tuple[str, ...]
-    sequence_by: tuple[str, ...]
-    scope: Scope | None
-    deletes: str | None
-    columns: tuple[str, ...]
-    except_columns: tuple[str, ...]
-    merge_schema: bool
-    allow_unordered: bool
-    allow_missing_batches: bool
-    envelope: EnvelopeOptions
-    on_error: ErrorPolicy | None
-    """None if the write does not say."""
-    error_column: str | None
-    ties: Ties | None
-    """None if the write does not say."""
-    late_rows: LateRows | None
-    """None if the write does not say."""
-    engine: MergeEngine | None
-    """None if the write does not say; its column names are as the user wrote them."""
-    properties: Mapping[str, str]
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    keys: tuple[str, ...] = ()
+    sequence_by: tuple[str, ...] = ()
+    scope: Scope | None = None
+    deletes: str | None = None
+    columns: tuple[str, ...] = ()
+    except_columns: tuple[str, ...] = ()
+    merge_schema: bool = False
+    allow_unordered: bool = False
+    allow_missing_batches: bool = False
+    envelope: EnvelopeOptions = field(default_factory=EnvelopeOptions)
+    on_error: ErrorPolicy | None = None
+    error_column: str | None = None
+    ties: Ties | None = None
+    late_rows: LateRows | None = None
+    engine: MergeEngine | None = None
+    """Its column names are as the user wrote them."""
+    properties: Mapping[str, str] = field(default_factory=dict)
     """Properties of the table that this write sets."""
-    app_id: str | None
-    app_version: int | None
-    checkpoint: str | None
+    app_id: str | None = None
+    app_version: int | None = None
+    checkpoint: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:

@@ -37,9 +37,8 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, OptionError, SchemaError, setting
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.engines import Engine, Rule
+from spark_upsert.model.engines import Rule
 from spark_upsert.model.hashing import RAW_KEY_SEED, hash_keys
-from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import (
     ERROR,
     ERROR_TYPE,
@@ -440,55 +439,6 @@ class UpsertEnvelope:
         """The columns of the rows that are all null in a row without values."""
         given = (name for name in self.schema.values if name in self.sources)
         return [name for name in given if self.sources[name] not in self.order]
-
-    @classmethod
-    def matching(
-        cls,
-        schema: TableSchema,
-        incoming: pa.Schema,
-        *,
-        deletes: str | None,
-        nulls_as_deletes: bool = False,
-    ) -> UpsertEnvelope:
-        """Find the columns of a table among those of rows, by name.
-
-        Raises
-        ------
-        SchemaError
-            A column is missing: its values would be null. Or there is one that the table does
-            not have.
-        """
-        names = incoming.names
-        order = [find_column(f.name, names, role="sequenceBy column") for f in schema.order]
-        marks = [] if deletes is None else [find_column(deletes, names, role="column of deletes")]
-        if marks and not pa.types.is_boolean(incoming.field(marks[0]).type):
-            raise SchemaError(
-                f"the column of deletes '{marks[0]}' is {incoming.field(marks[0]).type}.",
-                hint="give a boolean column.",
-                column=marks[0],
-            )
-        sources = {}
-        for own in schema.columns.names:
-            may_lack = own == schema.error_column or (
-                schema.engine.kind is Engine.PARTIAL_UPDATE and own not in schema.keys
-            )
-            if not may_lack or own.lower() in map(str.lower, names):
-                sources[own] = find_column(own, names, role="column")
-        known = {*sources.values(), *order, *marks, *schema.engine.column_order.values()}
-        for name in names:
-            if name not in known:
-                raise SchemaError(
-                    f"the rows have a column '{name}' that the table does not.",
-                    hint="drop it, or alter the table first.",
-                    column=name,
-                )
-        return cls(
-            schema=schema,
-            sources=sources,
-            order=tuple(order),
-            deletes=marks[0] if marks else None,
-            nulls_as_deletes=nulls_as_deletes,
-        )
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of a batch, one per row (`Envelope.commands`)."""

@@ -17,7 +17,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
-from spark_upsert_sink.plan import WritePlan, plan_write
+from spark_upsert_sink.plan import SinkPlan, plan_sink
 
 KAFKA = pa.schema(
     {
@@ -66,19 +66,19 @@ def records(
     return pa.Table.from_pylist(rows, schema=KAFKA)
 
 
-def plan(path: Path, rows: pa.Schema, **options: Any) -> WritePlan:
+def plan(path: Path, rows: pa.Schema, **options: Any) -> SinkPlan:
     """Plan a write as the sink does."""
     given = {"path": str(path), **{name: str(v) for name, v in options.items()}}
-    return plan_write(WriteOptions.parse(given), rows, overwrite=False)
+    return plan_sink(WriteOptions.parse(given), rows, overwrite=False)
 
 
 def write(path: Path, rows: pa.Table, **options: Any) -> Commit:
     """Write rows as one epoch, under the options of a write."""
     planned = plan(path, rows.schema, **options)
     table = planned.table()
-    base = Snapshot(table.store, planned.base)
-    commands = (planned.envelope.commands(batch) for batch in rows.to_batches())
-    late = planned.late_rows
+    base = Snapshot(table.store, planned.write.base)
+    commands = (planned.write.envelope.commands(batch) for batch in rows.to_batches())
+    late = planned.write.late_rows
     staged = stage(base, commands, late_rows=late)
     commit = table.commit(WriteSet(base=base, staged=(staged,), late_rows=late))
     assert commit is not None

@@ -560,8 +560,8 @@ def test_a_batch_that_is_refused_truncates_nothing(tmp_path: Path) -> None:
     write(path, records([put(1, "a", 1)]), **EMPTYING)
     rows = records([truncate(4)], offsets=[2])
     planned = plan(path, rows.schema, **EMPTYING)
-    base = Snapshot(planned.table().store, planned.base)
-    staged = stage(base, [planned.envelope.commands(batch) for batch in rows.to_batches()])
+    base = Snapshot(planned.table().store, planned.write.base)
+    staged = stage(base, [planned.write.envelope.commands(batch) for batch in rows.to_batches()])
     transaction = Transaction(writer="query:other", number=7, is_consecutive=True)
     with pytest.raises(OtherTableError, match="must hold all batches before it"):
         planned.table().commit(WriteSet(base=base, staged=(staged,), transactions=(transaction,)))
@@ -651,9 +651,9 @@ def test_a_column_that_is_left_out_is_not_read(tmp_path: Path) -> None:
 def test_an_empty_batch(tmp_path: Path) -> None:
     planned = plan(tmp_path / "t", KAFKA, **OPTIONS)
     empty = pa.RecordBatch.from_pylist([], schema=KAFKA)
-    assert planned.envelope.commands(empty).num_rows == 0
+    assert planned.write.envelope.commands(empty).num_rows == 0
     only_tombstones = records([(key(1), None)]).to_batches()[0]
-    assert planned.envelope.commands(only_tombstones).num_rows == 0
+    assert planned.write.envelope.commands(only_tombstones).num_rows == 0
 
 
 # -- Avro --------------------------------------------------------------------------------
@@ -877,7 +877,7 @@ def test_options_that_do_not_fit_are_refused(
 def test_an_envelope_travels(tmp_path: Path) -> None:
     pair = (AVRO_KEY, avro_event("c", None, avro_row(1), 1)), (key(1), bare(CREATE))
     for record, options in zip(pair, (AVRO, OPTIONS), strict=True):
-        envelope = plan(tmp_path / options["valueFormat"], KAFKA, **options).envelope
+        envelope = plan(tmp_path / options["valueFormat"], KAFKA, **options).write.envelope
         batch = records([record]).combine_chunks().to_batches()[0]
         commands = envelope.commands(batch)
         assert pickle.loads(pickle.dumps(envelope)).commands(batch) == commands

@@ -731,7 +731,7 @@ def test_behind_a_header_the_empty_payload_of_an_empty_avro_value_is_a_value() -
 
 def test_the_table_has_the_fields_of_the_key_then_those_of_the_value(tmp_path: Path) -> None:
     options = {**JSON, "valueSchema": "K STRING, v STRING"}
-    schema = plan(tmp_path / "t", KAFKA, **options).base.schema
+    schema = plan(tmp_path / "t", KAFKA, **options).write.base.schema
     assert schema.columns == pa.schema({"k": pa.int64(), "v": pa.string()})
     assert schema.keys == ("k",)
     write(tmp_path / "t", records([(key(1), b'{"K": "other", "v": "a"}')]), **options)
@@ -777,7 +777,7 @@ def test_a_key_may_move_to_a_partition_of_a_lower_number(tmp_path: Path) -> None
     write(path, records([(key(1), value("a"))], offsets=[99], partition=3), **JSON)
     write(path, records([(key(1), value("b"))], offsets=[0], partition=1), **JSON)
     assert rows_of(path) == [{"k": 1, "v": "b"}]
-    assert plan(path, KAFKA, **JSON).base.schema.scope is Scope.EPOCH
+    assert plan(path, KAFKA, **JSON).write.base.schema.scope is Scope.EPOCH
 
 
 def test_an_order_that_is_asked_for_reaches_across_epochs(tmp_path: Path) -> None:
@@ -799,7 +799,7 @@ def test_without_partition_and_offset_the_order_is_arrival(tmp_path: Path) -> No
     rows = records([(key(1), value("a")), (key(1), value("b"))]).select(["key", "value"])
     write(tmp_path / "t", rows, **JSON)
     assert rows_of(tmp_path / "t") == [{"k": 1, "v": "b"}]
-    assert plan(tmp_path / "t", rows.schema, **JSON).base.schema.scope is Scope.ARRIVAL
+    assert plan(tmp_path / "t", rows.schema, **JSON).write.base.schema.scope is Scope.ARRIVAL
 
 
 def test_texts_are_taken_for_their_bytes(tmp_path: Path) -> None:
@@ -879,8 +879,8 @@ def test_an_empty_batch_and_an_empty_table(tmp_path: Path) -> None:
     assert counters_of(commit).rows == 0
     planned = plan(path, KAFKA, **JSON)
     empty = pa.RecordBatch.from_pylist([], schema=KAFKA)
-    assert planned.envelope.commands(empty).num_rows == 0
-    assert planned.envelope.commands(empty).schema == planned.base.schema.run
+    assert planned.write.envelope.commands(empty).num_rows == 0
+    assert planned.write.envelope.commands(empty).schema == planned.write.base.schema.run
     assert quarantine_of(path) == []
 
 

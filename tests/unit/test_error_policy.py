@@ -344,7 +344,7 @@ def test_the_policy_cannot_change_but_from_fail_to_quarantine(
     path = tmp_path / "t"
     write(path, records([]), onError=own.value, **JSON)
     if asked is own or (own, asked) == (ErrorPolicy.FAIL, ErrorPolicy.QUARANTINE):
-        assert plan(path, KAFKA, onError=asked.value, **JSON).base.schema.on_error is asked
+        assert plan(path, KAFKA, onError=asked.value, **JSON).write.base.schema.on_error is asked
         return
     with pytest.raises(OptionError, match=f"table's own '{own.value}'") as caught:
         plan(path, KAFKA, onError=asked.value, **JSON)
@@ -388,9 +388,9 @@ def test_a_batch_that_was_under_way_when_the_policy_changed_is_written_again(
     write(path, records([(key(1), value("a"))]), onError="fail", **JSON)
     planned = plan(path, KAFKA, **JSON)
     write(path, records([(key(2), BAD)]), onError="quarantine", **JSON)
-    table, base = planned.table(), Snapshot(planned.table().store, planned.base)
+    table, base = planned.table(), Snapshot(planned.table().store, planned.write.base)
     rows = records([(key(1), value("b"))]).to_batches()
-    staged = stage(base, (planned.envelope.commands(batch) for batch in rows))
+    staged = stage(base, (planned.write.envelope.commands(batch) for batch in rows))
     with pytest.raises(ContentionError, match="became 'quarantine'"):
         table.commit(WriteSet(base=base, staged=(staged,)))
     assert rows_of(path) == [{"k": 1, "v": "a"}]
@@ -439,7 +439,7 @@ def test_without_the_option_the_policy_is_that_of_the_table(tmp_path: Path) -> N
 
 
 def test_without_the_option_a_new_table_fails(tmp_path: Path) -> None:
-    assert plan(tmp_path / "t", KAFKA, **JSON).base.schema.on_error is ErrorPolicy.FAIL
+    assert plan(tmp_path / "t", KAFKA, **JSON).write.base.schema.on_error is ErrorPolicy.FAIL
 
 
 @pytest.mark.parametrize("policy", ErrorPolicy, ids=lambda policy: policy.value)
@@ -617,7 +617,7 @@ def test_an_overwrite_leaves_the_errors_of_the_past_out(tmp_path: Path) -> None:
     write(path, records(before), onError="quarantine", **JSON)
     planned = plan(path, KAFKA, **JSON)
     rows = records([(key(1), BAD), (key(2), value("b"))])
-    commit = planned.table().append(rows, envelope=planned.envelope, overwrite=True)
+    commit = planned.table().append(rows, envelope=planned.write.envelope, overwrite=True)
     assert commit is not None
     counters = counters_of(commit)
     assert (counters.displaced, counters.retracted, counters.inserts) == (1, 1, 1)
@@ -683,8 +683,8 @@ def test_the_bytes_of_a_bad_key_are_hashed_with_a_seed_of_their_own(tmp_path: Pa
     """Part of the format: a good key of the same bytes lies elsewhere."""
     options = {**JSON, "keyFormat": "json", "keySchema": "k STRING"}
     planned = plan(tmp_path / "t", KAFKA, onError="quarantine", **options)
-    seed = planned.base.schema.hash_seed
-    commands = planned.envelope.commands(records([(BAD_KEY, value("a"))]).to_batches()[0])
+    seed = planned.write.base.schema.hash_seed
+    commands = planned.write.envelope.commands(records([(BAD_KEY, value("a"))]).to_batches()[0])
     expected = hash_keys([pa.array([BAD_KEY], pa.binary())], seed=seed ^ 0xA5A5A5A5A5A5A5A5)
     assert commands.column("__hash").to_pylist() == expected.tolist()
 

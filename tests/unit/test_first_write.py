@@ -17,23 +17,23 @@ from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
-from spark_upsert_sink.plan import WritePlan, plan_write
+from spark_upsert_sink.plan import SinkPlan, plan_sink
 
 ROWS = pa.table({"k": [1, 2, 2], "v": ["a", "b", "c"]})
 LATER = pa.table({"k": [2, 3], "v": ["d", "e"]})
 
 
-def plan(path: Path, **options: str) -> WritePlan:
+def plan(path: Path, **options: str) -> SinkPlan:
     given = {"path": str(path), "keys": "k", **options}
-    return plan_write(WriteOptions.parse(given), ROWS.schema, overwrite=False)
+    return plan_sink(WriteOptions.parse(given), ROWS.schema, overwrite=False)
 
 
 def staged(
-    planned: WritePlan, rows: pa.Table = ROWS, *, query: str | None = None, batch: int = 0
+    planned: SinkPlan, rows: pa.Table = ROWS, *, query: str | None = None, batch: int = 0
 ) -> WriteSet:
     """Stage rows upon a plan, as the batch of a query."""
-    base = Snapshot(planned.table().store, planned.base)
-    part = stage(base, (planned.envelope.commands(each) for each in rows.to_batches()))
+    base = Snapshot(planned.table().store, planned.write.base)
+    part = stage(base, (planned.write.envelope.commands(each) for each in rows.to_batches()))
     transactions = [Transaction(writer=query, number=batch, is_consecutive=True)] if query else []
     return WriteSet(base=base, staged=(part,), transactions=tuple(transactions))
 

@@ -14,7 +14,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.tombstones import TombstoneRetention
 from spark_upsert.table import Table
-from spark_upsert_sink.plan import plan_write
+from spark_upsert_sink.plan import plan_sink
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64()})
@@ -38,7 +38,7 @@ WAYS: dict[str, Callable[[Table, Path, dict[str, str]], object]] = {
     "Table.ensure": lambda _, path, given: Table(MemoryStore()).ensure(SCHEMA, given),
     "Table.unborn": lambda _, path, given: Table.unborn(SCHEMA, given),
     "Table.alter": lambda table, _, given: table.alter(SCHEMA, given),
-    "an option of a write": lambda _, path, given: plan_write(
+    "an option of a write": lambda _, path, given: plan_sink(
         WriteOptions.parse({"path": str(path), "keys": "id", **given}), COLUMNS, overwrite=False
     ),
 }

@@ -14,7 +14,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert.upsert.write_set import WriteSet
-from spark_upsert_sink.plan import WritePlan, plan_write
+from spark_upsert_sink.plan import SinkPlan, plan_sink
 
 TYPES: dict[str, pa.DataType] = {
     "int": pa.int32(),
@@ -36,15 +36,15 @@ def schema_of(text: str) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[type_]) for name, type_ in pairs])
 
 
-def plan(path: Path, given: Given, columns: str, *, overwrite: bool = False) -> WritePlan:
+def plan(path: Path, given: Given, columns: str, *, overwrite: bool = False) -> SinkPlan:
     options = WriteOptions.parse({"path": str(path), **given})
-    return plan_write(options, schema_of(columns), overwrite=overwrite)
+    return plan_sink(options, schema_of(columns), overwrite=overwrite)
 
 
-def made(path: Path, given: Given, columns: str) -> WritePlan:
+def made(path: Path, given: Given, columns: str) -> SinkPlan:
     """Make a table by a first write without rows."""
     planned = plan(path, given, columns)
-    base = Snapshot(planned.table().store, planned.base)
+    base = Snapshot(planned.table().store, planned.write.base)
     assert planned.table().commit(WriteSet(base=base, staged=())) is not None
     return planned
 
@@ -181,10 +181,10 @@ def test_a_write_that_does_not_fit_its_table_changes_nothing(
 def test_keys_and_order_need_not_be_said_again(tmp_path: Path) -> None:
     first = made(tmp_path, {"keys": "K", "SEQUENCE-BY": "SEQ"}, OWN)
     again = plan(tmp_path, {}, "V int, SEQ long, K long")
-    assert again.base.schema == first.base.schema
-    assert isinstance(again.envelope, UpsertEnvelope)
-    assert isinstance(again.envelope, UpsertEnvelope)
-    assert again.envelope.sources == {"k": "K", "v": "V", "seq": "SEQ"}
+    assert again.write.base.schema == first.write.base.schema
+    assert isinstance(again.write.envelope, UpsertEnvelope)
+    assert isinstance(again.write.envelope, UpsertEnvelope)
+    assert again.write.envelope.sources == {"k": "K", "v": "V", "seq": "SEQ"}
 
 
 def test_a_relative_path_is_the_drivers_and_not_a_tasks(

@@ -14,6 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.errors import SchemaError
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.upsert.commands import Envelope, UpsertEnvelope
@@ -74,13 +75,34 @@ class UpsertForm:
 
     others: pa.Schema
     """The columns of the rows."""
-    deletes: str | None
+    deletes: str | None = None
     """The boolean column that marks deletes."""
     nulls_as_deletes: bool = False
     """Whether a row whose values are all null is a delete."""
     keys: tuple[str, ...] = ()
     sequence_by: tuple[str, ...] = ()
     scope: Scope = Scope.TABLE
+
+    @classmethod
+    def of(cls, rows: pa.Schema, deletes: str | None, *, nulls_as_deletes: bool) -> UpsertForm:
+        """Return the form of rows of some columns.
+
+        Raises
+        ------
+        SchemaError
+            The column of deletes is not there, or not boolean.
+        """
+        if deletes is not None:
+            deletes = find_column(deletes, rows.names, role="applyAsDeletes column")
+            type_ = rows.field(deletes).type
+            if not pa.types.is_boolean(type_):
+                raise SchemaError(
+                    f"the applyAsDeletes column '{deletes}' must be boolean, found {type_}.",
+                    hint=f"compute it before the write, for example df.withColumn('{deletes}', "
+                    "expr(\"op = 'd'\")).",
+                    column=deletes,
+                )
+        return cls(others=rows, deletes=deletes, nulls_as_deletes=nulls_as_deletes)
 
     @property
     def columns(self) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Choose the form of the envelope from the options."""
+"""Choose the form of a write's rows from its options."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
     """
     match options.kind:
         case EnvelopeKind.UPSERT:
-            return UpsertForm(
-                others=rows, deletes=deletes, nulls_as_deletes=options.nulls_as_deletes
-            )
+            return UpsertForm.of(rows, deletes, nulls_as_deletes=options.nulls_as_deletes)
         case EnvelopeKind.DEBEZIUM if options.payloads["valueFormat"] is None:
             return ParsedForm(rows, options.truncates)
         case EnvelopeKind.DEBEZIUM:

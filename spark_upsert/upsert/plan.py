@@ -1,0 +1,303 @@
+"""The plan of a write: what its rows mean, and what must become of the table first.
+
+Pure: options, columns and the newest manifest in; a plan, or the change that must come before
+it, out. Spark's sink and `Table.append` ask the same function, so each check of options and
+columns stands here or below, once. Everything that can be wrong with them is found before a
+row moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
+from spark_upsert.options.write import EnvelopeOptions, Truncates, WriteOptions
+from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert.upsert.commands import Envelope
+from spark_upsert.upsert.contributions import as_collected
+from spark_upsert.upsert.envelopes.form import Form
+from spark_upsert.upsert.envelopes.forms import form_of
+
+ERROR_COLUMN = "error"
+"""Name of the column of inline errors, unless an option says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """There is no table: make one, or plan upon one that the epoch will make."""
+
+    schema: TableSchema
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alter:
+    """The table lacks columns, types or properties that the write may give it."""
+
+    schema: TableSchema
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """How the rows of one epoch become commands, and on which version they were planned."""
+
+    base: Manifest
+    """Unborn if there is no table: the epoch makes it."""
+    envelope: Envelope
+    overwrite: bool
+    allow_unordered: bool
+    late_rows: LateRows
+
+
+Step: TypeAlias = Create | Alter | WritePlan
+
+
+def plan_write(
+    manifest: Manifest | None,
+    options: WriteOptions,
+    incoming: pa.Schema,
+    *,
+    overwrite: bool = False,
+    late_rows: LateRows = LateRows.FAIL,
+) -> Step:
+    """Check a write against its table.
+
+    Parameters
+    ----------
+    manifest : Manifest or None
+        The table as it is; None if there is none.
+    options : WriteOptions
+    incoming : pyarrow.Schema
+        The columns of the rows.
+    overwrite : bool
+        Whether the rows replace the contents.
+    late_rows : LateRows
+        What becomes of late rows if the options do not say.
+
+    Returns
+    -------
+    Create, Alter or WritePlan
+        A plan; or what must be done first, after which the write is planned upon the result.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something does not fit.
+    """
+    form = form_of(options.envelope, incoming, deletes=options.deletes)
+    columns = _stored_columns(options, form)
+    engine = options.engine
+    if engine is not None:
+        engine = engine.resolved(columns.names, form.orders.names)
+    columns = as_collected(columns, manifest.schema.engine if manifest else engine or MergeEngine())
+    if manifest is None:
+        schema = _new_schema(options, form, columns, engine)
+        return Create(schema=schema, properties=options.properties)
+    _check_identity(options, manifest.schema, form)
+    _check_engine(engine, manifest.schema)
+    schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
+    if _gains_quarantine(options, schema):
+        schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
+    schema = schema.accept(columns, merge=options.merge_schema)
+    if schema != manifest.schema or options.properties.items() - manifest.properties.items():
+        return Alter(schema=schema, properties=options.properties)
+    return WritePlan(
+        base=manifest,
+        envelope=form.envelope(manifest.schema, columns),
+        overwrite=overwrite,
+        allow_unordered=options.allow_unordered,
+        late_rows=usual_late_rows(options, late_rows),
+    )
+
+
+def plan_rows(
+    manifest: Manifest,
+    incoming: pa.Schema,
+    *,
+    deletes: str | None = None,
+    nulls_as_deletes: bool = False,
+) -> WritePlan:
+    """Plan to append plain columns to a table as it is.
+
+    Values are cast to the table's types, and one that does not fit is an error when it comes.
+    Columns that the table lacks and that order the rows or mark deletes are not stored.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        A column is missing, unknown or cannot mark deletes.
+    """
+    schema = manifest.schema
+    types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}
+    own = {name.lower() for name in schema.columns.names}
+    apart = {field.name for field in schema.order} | {*schema.engine.column_order.values()}
+    apart = {name.lower() for name in (*apart, *([deletes] if deletes else []))}
+    options = WriteOptions(
+        path="",
+        deletes=deletes,
+        columns=tuple(name for name in incoming.names if name.lower() not in apart - own),
+        envelope=EnvelopeOptions(nulls_as_deletes=nulls_as_deletes),
+    )
+    cast = pa.schema(
+        [field.with_type(types.get(field.name.lower(), field.type)) for field in incoming]
+    )
+    plan = plan_write(manifest, options, cast)
+    assert isinstance(plan, WritePlan), "a table is not altered by rows of its own columns"
+    return plan
+
+
+def usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
+    """Return what becomes of late rows: where truncates make them, they are no surprise."""
+    if options.late_rows is not None:
+        return options.late_rows
+    return LateRows.REJECT if options.envelope.truncates is Truncates.OVERWRITE else usual
+
+
+def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
+    """Choose the columns that the table is to hold."""
+    others = [field for field in form.others if field.name not in form.columns.names]
+    available = pa.schema([*form.columns, *others])
+    names = available.names
+    if options.columns:
+        kept = [find_column(n, names, role="column of 'columnList'") for n in options.columns]
+    else:
+        left_out = {
+            find_column(n, names, role="column of 'exceptColumnList'")
+            for n in options.except_columns
+        }
+        kept = [name for name in form.columns.names if name not in left_out]
+    return pa.schema([available.field(name) for name in kept])
+
+
+def _new_schema(
+    options: WriteOptions, form: Form, columns: pa.Schema, engine: MergeEngine | None
+) -> TableSchema:
+    keys = options.keys or form.keys
+    if not keys:
+        raise OptionError.missing(
+            "keys",
+            f"there is no table at '{options.path}' yet, and a new one needs the columns that "
+            "identify a row",
+        )
+    names = form.orders.names
+    order = [
+        form.orders.field(find_column(name, names, role="sequenceBy column"))
+        for name in options.sequence_by or form.sequence_by
+    ]
+    form.require_keys(keys)
+    if options.scope is not None and not order:
+        raise OptionError.missing("sequenceBy", "'sequenceScope' says how far it reaches")
+    policy = options.on_error or ErrorPolicy.FAIL
+    if options.error_column is not None and policy is not ErrorPolicy.INLINE:
+        raise OptionError.missing("onError", "'errorColumn' goes with onError=inline")
+    return TableSchema.of(
+        columns,
+        keys=keys,
+        order=order,
+        scope=options.scope or (Scope.TABLE if options.sequence_by else form.scope),
+        on_error=policy,
+        error_column=options.error_column or ERROR_COLUMN,
+        engine=engine,
+        ties=options.ties,
+    )
+
+
+def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:
+    """Refuse keys, an order or an error policy that differ from the table's own."""
+    form.require_keys(schema.keys)
+    _check_policy(options, schema)
+    if options.keys:
+        keys = tuple(
+            find_column(key, schema.columns.names, role="key column") for key in options.keys
+        )
+        if keys != schema.keys:
+            raise OptionError.invalid(
+                "keys", ",".join(options.keys), f"the table's own keys '{','.join(schema.keys)}'"
+            )
+    own = ",".join(field.name for field in schema.order)
+    if options.sequence_by:
+        given = ",".join(options.sequence_by)
+        if given.lower() != own.lower():
+            raise OptionError.invalid(
+                "sequenceBy",
+                given,
+                f"the table's own order '{own}'" if own else "nothing (the table has no order)",
+                hint="the order of a table is fixed by its first write.",
+            )
+    if options.scope is not None and options.scope is not schema.scope:
+        raise OptionError.invalid(
+            "sequenceScope",
+            options.scope.value,
+            f"the table's own '{schema.scope.value}'",
+            hint="the scope of a table is fixed by its first write.",
+        )
+    if options.ties not in (None, schema.ties) and Ties.FIRST in (options.ties, schema.ties):
+        assert options.ties is not None
+        raise OptionError.invalid(
+            "ties",
+            options.ties.value,
+            f"the table's own '{schema.ties.value}'",
+            hint="which of two tied rows stays is fixed by the first write, because rows that lost "
+            "are gone; only 'last' and 'fail' can be changed into each other.",
+        )
+    for field in schema.order:
+        name = find_column(field.name, form.orders.names, role="sequenceBy column")
+        found = storage_type(form.orders.field(name).type)
+        if found != field.type:
+            raise SchemaError(
+                f"the sequenceBy column '{name}' is {field.type} in the table, {found} in the rows.",
+                hint=f"cast it to {field.type} before the write.",
+                column=name,
+            )
+
+
+def _check_engine(engine: MergeEngine | None, schema: TableSchema) -> None:
+    """Refuse a merge engine that is not the table's own."""
+    if engine is not None and engine != schema.engine:
+        raise OptionError.invalid(
+            "mergeEngine",
+            engine.kind.value,
+            f"the table's own '{schema.engine.kind.value}' with the same options per column",
+            hint="the merge engine of a table is fixed by its first write.",
+        )
+
+
+def _gains_quarantine(options: WriteOptions, schema: TableSchema) -> bool:
+    """Return whether a table that had no errors is to keep them from here on.
+
+    Nothing is rewritten for it: runs without errors are what they were. A quarantine stays,
+    because its error entries do, and an error column is a column of the table.
+    """
+    is_asked = options.on_error is ErrorPolicy.QUARANTINE
+    return is_asked and schema.on_error is ErrorPolicy.FAIL
+
+
+def _check_policy(options: WriteOptions, schema: TableSchema) -> None:
+    asked, own_policy = options.on_error, schema.on_error
+    if asked not in (None, own_policy) and not _gains_quarantine(options, schema):
+        assert asked is not None
+        raise OptionError.invalid(
+            "onError",
+            asked.value,
+            f"the table's own '{own_policy.value}'",
+            hint="the error policy of a table is fixed by its first write, because it decides "
+            "what the table stores (only 'fail' may become 'quarantine'); drop the option, or "
+            "write into a new table.",
+        )
+    if options.error_column not in (None, schema.error_column):
+        own = schema.error_column
+        raise OptionError.invalid(
+            "errorColumn",
+            options.error_column,
+            f"the table's own '{own}'" if own else "nothing (the table has no column of errors)",
+            hint="the error policy of a table is fixed by its first write.",
+        )
