@@ -246,7 +246,7 @@ def _epochs(sections: Sections) -> Iterator[str]:
         return
     course = ours["course"]
     yield from (f"## {ours['total_s']['count']} epochs of 1 000 rows, engine only", "")
-    yield "The cost follows the number of runs, which grows and falls as merges come due."
+    yield "The cost follows the number of runs, which grows and falls as compactions come due."
     yield from ("", "| epochs | both | runs, on average |", "|---|---|---|")
     for part in course:
         epochs = f"{part['first']} to {part['last']}"

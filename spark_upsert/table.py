@@ -37,7 +37,7 @@ from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
-from spark_upsert.state.compaction import Job, Merged, choose, choose_all, merge
+from spark_upsert.state.compaction import Compacted, Job, choose, choose_all, compact_runs
 from spark_upsert.state.log.fold import is_applicable
 from spark_upsert.state.log.log import Clock, Log
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Transaction
@@ -84,7 +84,7 @@ _ALTERATIONS_MAX = 20
 ROUND_JOBS_MAX = 256
 """Compactions of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
 
-Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Merged]]
+Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Compacted]]
 """Does compactions upon a version, wherever it likes."""
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
@@ -368,7 +368,7 @@ class Table:
         """
         return self.log.append(lambda head: restoration(head, self.log.at(version)))
 
-    def discard(self, staged: Iterable[Staged], merges: Iterable[Merged] = ()) -> None:
+    def discard(self, staged: Iterable[Staged], compacted: Iterable[Compacted] = ()) -> None:
         """Remove staged files, unless some version has come to use them.
 
         A commit may have succeeded although its caller saw an error: the log decides.
@@ -376,12 +376,12 @@ class Table:
         Parameters
         ----------
         staged : iterable of Staged
-        merges : iterable of Merged
+        compacted : iterable of Compacted
             Made by the same tasks, on the same version.
         """
-        staged, merges = list(staged), list(merges)
+        staged, compacted = list(staged), list(compacted)
         files = [file for part in staged for file in part.files]
-        files += [part.file for merged in merges for part in merged.added]
+        files += [part.file for each in compacted for part in each.added]
         if not files:
             return
         head = self.log.try_head()
@@ -389,7 +389,9 @@ class Table:
             for file in files:
                 self.store.delete(file.path)
             return
-        lower = 1 + min([p.base_version for p in staged] + [m.base_version for m in merges])
+        lower = 1 + min(
+            [p.base_version for p in staged] + [each.base_version for each in compacted]
+        )
         if lower < head.since:
             return  # What became of them is expired; a vacuum will tell.
         used: set[str] = set()
@@ -422,7 +424,7 @@ class Table:
         count = 0
         while jobs:
             now, later = jobs[:ROUND_JOBS_MAX], jobs[ROUND_JOBS_MAX:]
-            done = self.commit_merges(run(self.log.head(), now))
+            done = self.commit_compactions(run(self.log.head(), now))
             count += done
             if full:
                 jobs = later
@@ -431,11 +433,11 @@ class Table:
                 jobs = self.compaction_jobs() if done else []
         return count
 
-    def _run(self, base: Manifest, jobs: Sequence[Job]) -> Iterator[Merged]:
-        return (merge(self.store, base, job) for job in jobs)
+    def _run(self, base: Manifest, jobs: Sequence[Job]) -> Iterator[Compacted]:
+        return (compact_runs(self.store, base, job) for job in jobs)
 
     def compaction_jobs(self, *, full: bool = False) -> list[Job]:
-        """Return the merges that are due, the smallest first."""
+        """Return the compactions that are due, the smallest first."""
         head = self.log.head()
         chooser = choose_all if full else choose
         return chooser(head, forget_before=self._forget_before(head))
@@ -459,28 +461,29 @@ class Table:
             before = min(before, self.log.version_at(limit_ms) + 1)
         return max(0, before)
 
-    def commit_merges(self, merges: Iterable[Merged]) -> int:
-        """Make merges visible; returns how many. One whose runs are gone is dropped."""
+    def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
+        """Make compactions visible; returns how many. One whose runs are gone is dropped."""
         count = 0
-        for merged in merges:
+        for each in compacted:
 
-            def propose(head: Manifest, merged: Merged = merged) -> Draft | None:
-                self.log.require_descent(head, merged.base, "the merge")
-                if not merged.taken or not head.accepts(merged.base_version):
+            def propose(head: Manifest, each: Compacted = each) -> Commit | None:
+                self.log.require_descent(head, each.base, "the compaction")
+                if not each.taken or not head.accepts(each.base_version):
                     return None
-                # What it merges may be live again, below other runs than it was planned under.
-                between = self.log.commits(merged.base_version + 1, head.upper)
+                # What it takes may be live again, below other runs than it was planned under.
+                between = self.log.commits(each.base_version + 1, head.upper)
                 if any(commit.restored is not None for commit in between):
                     return None
-                if not is_applicable(head, merged.taken) or not merged.is_safe(self.store, head):
+                if not is_applicable(head, each.taken) or not each.is_safe(self.store, head):
                     return None
-                mark = merged.low_water and higher_mark(
-                    merged.low_water, head.low_water, head.schema
-                )
-                return Draft(
+                mark = each.low_water and higher_mark(each.low_water, head.low_water, head.schema)
+                return Commit(
+                    version=0,
                     kind=Kind.COMPACT,
-                    compacted=merged.added,
-                    taken=merged.taken,
+                    timestamp_ms=0,
+                    token="",
+                    compacted=each.added,
+                    taken=each.taken,
                     live_rows=head.live_rows,
                     low_water=mark,
                 )
@@ -488,7 +491,7 @@ class Table:
             if self.log.append(propose) is not None:
                 count += 1
             else:
-                self.discard((), [merged])
+                self.discard((), [each])
         return count
 
     def expire(

@@ -484,10 +484,10 @@ def _() -> Patch:
     promises.test_p4_a_forgotten_delete_brings_no_key_back,
 )
 def _() -> Patch:
-    def merged(original: Any, *args: Any, **how: Any) -> Any:
+    def compacted(original: Any, *args: Any, **how: Any) -> Any:
         return replace(original(*args, **how), low_water=None)
 
-    return wrapped(table, "merge", merged)
+    return wrapped(table, "compact_runs", compacted)
 
 
 @bug(
@@ -529,11 +529,13 @@ def _() -> Patch:
     promises.test_p7_a_delete_that_cannot_be_forgotten_is_not_written_again_for_ever,
 )
 def _() -> Patch:
-    def merged(original: Any, *args: Any, **how: Any) -> Any:
+    def compacted(original: Any, *args: Any, **how: Any) -> Any:
         made = original(*args, **how)
         return replace(made, added=tuple(replace(part, is_held=False) for part in made.added))
 
-    return together(wrapped(promises, "merge", merged), wrapped(table, "merge", merged))
+    return together(
+        wrapped(promises, "compact_runs", compacted), wrapped(table, "compact_runs", compacted)
+    )
 
 
 # -- what readers see ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from benchmarks.canonical import digest_of_changes, digest_of_table
 from benchmarks.workload import Workload
 from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.state.compaction import merge
+from spark_upsert.state.compaction import compact_runs
 from spark_upsert.table import Table
 
 
@@ -50,14 +50,16 @@ class Engine:
         rows = pq.read_table(batch)
         deletes = "gone" if self._workload.deletes else None
         before = time.perf_counter()
-        merges = [merge(table.store, table.log.head(), job) for job in table.compaction_jobs()[:1]]
+        merges = [
+            compact_runs(table.store, table.log.head(), job) for job in table.compaction_jobs()[:1]
+        ]
         merged = time.perf_counter()
         commit = table.append(rows, deletes=deletes)
         assert commit is not None
         appended = time.perf_counter()
         changes = table.changes(commit.version, commit.version + 1)
         read = time.perf_counter()
-        table.commit_merges(merges)
+        table.commit_compactions(merges)
         done = time.perf_counter()
         return {
             "upsert_s": appended - before + done - read,
@@ -121,10 +123,11 @@ class Engine:
         )
         for batch in batches:
             merges = [
-                merge(table.store, table.log.head(), job) for job in table.compaction_jobs()[:1]
+                compact_runs(table.store, table.log.head(), job)
+                for job in table.compaction_jobs()[:1]
             ]
             table.append(pq.read_table(batch))
-            table.commit_merges(merges)
+            table.commit_compactions(merges)
         rows = table.snapshot()
         once = Table.create(
             fresh, self._workload.columns, keys=self._workload.key_names, sequence_by=["seq"]

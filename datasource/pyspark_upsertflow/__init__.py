@@ -71,7 +71,7 @@ def register(spark: SparkSession) -> None:
 
 
 def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: str) -> int:
-    """Merge the runs of a table by a Spark job, one task per merge.
+    """Compact the runs of a table by a Spark job, one task per compaction.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: st
     Returns
     -------
     int
-        The number of merges. No answer of the table changes by them.
+        The number of compactions. No answer of the table changes by them.
 
     Examples
     --------

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_upsert.state.compaction import Job, Merged, merge
+from spark_upsert.state.compaction import Compacted, Job, compact_runs
 from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.state.run.frugal import frugal
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MERGED = pa.schema([pa.field("merged", pa.binary())])
+_COMPACTED = pa.schema([pa.field("compacted", pa.binary())])
 
 
 def compact(spark: SparkSession, path: str, *, full: bool, storage: Mapping[str, str]) -> int:
@@ -41,11 +40,14 @@ def _run(
     storage: Mapping[str, str],
     base: Manifest,
     jobs: Sequence[Job],
-) -> list[Merged]:
+) -> list[Compacted]:
     """Run one task per job; returns what they made durable."""
     numbers = spark.range(0, len(jobs), 1, len(jobs))
     work = _worker(path, storage, base.without_writers(), jobs)
-    return [pickle.loads(row.merged) for row in numbers.mapInArrow(work, "merged binary").collect()]
+    return [
+        pickle.loads(row.compacted)
+        for row in numbers.mapInArrow(work, "compacted binary").collect()
+    ]
 
 
 def _worker(
@@ -57,8 +59,9 @@ def _worker(
         store = open_store(path, storage)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with frugal():
-                    merged = pickle.dumps(merge(store, base, jobs[number]))
-                yield pa.RecordBatch.from_arrays([pa.array([merged], pa.binary())], schema=_MERGED)
+                compacted = pickle.dumps(compact_runs(store, base, jobs[number]))
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([compacted], pa.binary())], schema=_COMPACTED
+                )
 
     return work

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_upsert.state.compaction import Merged
+from spark_upsert.state.compaction import Compacted
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.upsert.stage import Staged
 
@@ -22,6 +22,6 @@ class StagedMessage(WriterCommitMessage):
     staged: Staged
     unborn: Manifest | None
     """The table that this epoch is to make: it was planned on the driver, with its hash seed."""
-    merges: tuple[Merged, ...]
+    compacted: tuple[Compacted, ...]
     task_index: int
     query_id: str | None

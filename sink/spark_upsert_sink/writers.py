@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from spark_upsert.errors import OptionError
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.compaction import Merged, merge
+from spark_upsert.state.compaction import Compacted, compact_runs
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.run.frugal import frugal
 from spark_upsert.state.snapshot import Snapshot
@@ -89,7 +89,7 @@ class _Write:
         return StagedMessage(
             staged=staged,
             unborn=write.base if write.base.is_unborn else None,
-            merges=tuple(merge(store, write.base, job) for job in jobs),
+            compacted=tuple(compact_runs(store, write.base, job) for job in jobs),
             task_index=task_index,
             query_id=context.getLocalProperty(_QUERY_ID) if context else None,
         )
@@ -107,11 +107,11 @@ class _Write:
                 late_rows=self._late_rows,
             )
         )
-        table.commit_merges(_merges(messages))
+        table.commit_compactions(_compacted(messages))
 
     def abort(self, messages: _Messages) -> None:
         """Remove what the tasks staged, unless it was committed."""
-        self.table().discard(_staged(messages), _merges(messages))
+        self.table().discard(_staged(messages), _compacted(messages))
 
     def table(self) -> Table:
         """Open the table."""
@@ -136,9 +136,9 @@ def _staged(messages: _Messages) -> tuple[Staged, ...]:
     return tuple(m.staged for m in sorted(found, key=lambda m: m.task_index))
 
 
-def _merges(messages: _Messages) -> list[Merged]:
-    """Return what the tasks merged."""
-    return [merged for m in messages if isinstance(m, StagedMessage) for merged in m.merges]
+def _compacted(messages: _Messages) -> list[Compacted]:
+    """Return what the tasks compacted."""
+    return [each for m in messages if isinstance(m, StagedMessage) for each in m.compacted]
 
 
 @called_by_spark

@@ -338,9 +338,9 @@ def compact(path: str, storage: Mapping[str, str], full: bool, as_json: bool) ->
     """Merge runs in this process. For large tables: pyspark_upsertflow.compact(spark, path)."""
     table = Table.open(path, storage=storage)
     before = table.log.head().run_count
-    merges = table.compact(full=full)
+    compactions = table.compact(full=full)
     runs = table.log.head().run_count
-    print_facts({"merges": merges, "runs_before": before, "runs": runs}, as_json=as_json)
+    print_facts({"compactions": compactions, "runs_before": before, "runs": runs}, as_json=as_json)
 
 
 @upsertflow.command()

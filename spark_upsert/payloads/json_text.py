@@ -387,7 +387,7 @@ def _read_lines(
 
     Notes
     -----
-    Once it stopped, it goes on in windows of twice the distance to the next bad line, because an
+    Once it stopped, it goes on in windows of twice the distance to the bad line, because an
     attempt costs as much as it is given, up to a block. What stood in a failed block is read again
     at the end, all at once.
     """
@@ -409,7 +409,7 @@ def _read_lines(
             at = min(lost.stop + 1 + (_NEAR if attempt.lost_until < _NEAR else 0), len(lines))
             pieces.append(unread[: at - lost.stop])
         else:
-            at, window = lost.stop, 2 * window
+            at, window = lost.stop, 16 * window
     if is_lost.any():
         is_read[is_lost], again = _read_again(lines.filter(pa.array(is_lost)), type_, no_integer)
         ends = np.append(0, np.cumsum(is_lost))

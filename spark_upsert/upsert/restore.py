@@ -13,8 +13,8 @@ for example those that are sent again after a mistake.
 stay. The schema stays, too: it only ever grows, and old rows show null in new columns.
 
 The changelog of the epoch compares the table before with the table behind it, as for any
-overwrite. Epochs that were staged before and sealed behind it are judged again; merges that
-were planned before are dropped (`Table.commit_merges`).
+overwrite. Epochs that were staged before and sealed behind it are judged again; compactions that
+were planned before are dropped (`Table.commit_compactions`).
 
 Rejected: to write the old rows anew. It costs the table's size, forgets tombstones, and loses
 the epochs by which late commands are told from new ones.

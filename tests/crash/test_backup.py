@@ -64,7 +64,7 @@ class Beside:
         self.errors: list[BaseException] = []
         self._stop = threading.Event()
         self._busy = threading.Event()
-        acts = (self._write, self._merge, self._clean)
+        acts = (self._write, self._compact, self._clean)
         self._threads = [threading.Thread(target=self._watched, args=(act,)) for act in acts]
 
     def __enter__(self) -> Beside:
@@ -99,7 +99,7 @@ class Beside:
             if len(self.written) == 30:
                 self._busy.set()
 
-    def _merge(self, table: Table) -> None:
+    def _compact(self, table: Table) -> None:
         while not self._stop.is_set():
             table.compact()
 

@@ -23,7 +23,7 @@ import pytest
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.state.compaction import Job, Merged, merge
+from spark_upsert.state.compaction import Compacted, Job, compact_runs
 from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.tombstones import PROPERTY, LateRows
@@ -201,15 +201,15 @@ class Life:
         except BrokenError:
             return action()
 
-    def _merge(self, head: Manifest, job: Job) -> Merged:
-        return merge(self.table.store, head, job)
+    def _compact(self, head: Manifest, job: Job) -> Compacted:
+        return compact_runs(self.table.store, head, job)
 
     def _compact_apart(self) -> None:
         head = Table(self.store, clock=self.now).log.head()
         jobs = self.call("compaction_jobs", lambda: self.table.compaction_jobs(full=True))
-        merges = [self.call("merge", partial(self._merge, head, job)) for job in jobs]
-        self.call("commit_merges", lambda: self.table.commit_merges(merges))
-        self.call("discard", lambda: self.table.discard((), merges))
+        compacted = [self.call("compact_runs", partial(self._compact, head, job)) for job in jobs]
+        self.call("commit_compactions", lambda: self.table.commit_compactions(compacted))
+        self.call("discard", lambda: self.table.discard((), compacted))
 
     def _read(self) -> None:
         columns = ("key", *self.world.columns)
@@ -299,4 +299,4 @@ def test_every_public_method_is_called() -> None:
     [world, *_] = WORLDS.values()
     called = undisturbed(world, [world.draw_script(2) for _ in range(8)]).called
     public = {name for name, what in vars(Table).items() if callable(what) and name[0] != "_"}
-    assert called - {"merge"} == public - {"open", "create", "unborn"}
+    assert called - {"compact_runs"} == public - {"open", "create", "unborn"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_upsert.errors import DataError
 from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.compaction import merge
+from spark_upsert.state.compaction import compact_runs
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
@@ -54,13 +54,13 @@ def test_what_is_shown_is_the_greatest_command_of_each_key(
     rejected = 0
     for index, (commands, when, full) in enumerate(steps):
         head = table.log.head()
-        merges = [merge(table.store, head, j) for j in table.compaction_jobs(full=full)]
+        merges = [compact_runs(table.store, head, j) for j in table.compaction_jobs(full=full)]
         if when == "before":
-            table.commit_merges(merges)
+            table.commit_compactions(merges)
         commit = table.append(rows(commands, index), deletes="deleted", late_rows=LateRows.REJECT)
         assert commit is not None
         if when == "after":
-            table.commit_merges(merges)
+            table.commit_compactions(merges)
         rejected += Counters.from_json(commit.counters).rejected
         for key, order, deleted in commands:
             mine = (order * 16 + index, deleted)

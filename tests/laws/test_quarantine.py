@@ -178,8 +178,8 @@ def test_compaction_of_any_two_runs_keeps_each_errors_epoch(history: list[Record
         return {(row["k"], row["_raw_key"]): row["_epoch"] for row in batches}
 
     before = epochs()
-    from spark_upsert.state.compaction import merge
+    from spark_upsert.state.compaction import compact_runs
 
     for job in choose(table.log.head(), fanout=2):
-        table.commit_merges([merge(table.store, table.log.head(), job)])
+        table.commit_compactions([compact_runs(table.store, table.log.head(), job)])
         assert epochs() == before

@@ -15,7 +15,7 @@ from spark_upsert.errors import DataError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.compaction import Job, merge
+from spark_upsert.state.compaction import Job, compact_runs
 from spark_upsert.state.sums import exact_sums
 from spark_upsert.table import Table
 from tests.support.stores import MemoryStore
@@ -119,7 +119,7 @@ def test_a_merge_that_overflows_without_the_older_runs_is_left_out() -> None:
     head = table.log.head()
     job = Job(hash_range=ALL_HASHES, slices=head.slices[1:], is_oldest=False)
     before = set(table.store.list("data"))
-    assert table.commit_merges([merge(table.store, head, job)]) == 0
+    assert table.commit_compactions([compact_runs(table.store, head, job)]) == 0
     assert set(table.store.list("data")) == before
     assert total(table) == most
     table.compact(full=True)

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import ErrorPolicy, Scope
-from spark_upsert.state.compaction import Merged, merge
+from spark_upsert.state.compaction import Compacted, compact_runs
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.stage import stage
@@ -175,14 +175,14 @@ class AnyTableAgreesWithItsRules(RuleBasedStateMachine):
         self.world.observer.compact(self.table, full=full)
 
     @rule(target=planned, full=st.booleans())
-    def merge(self, full: bool) -> list[Merged]:
+    def compact_runs(self, full: bool) -> list[Compacted]:
         head = self.table.log.head()
         jobs = self.table.compaction_jobs(full=full)
-        return [merge(self.table.store, head, job) for job in jobs]
+        return [compact_runs(self.table.store, head, job) for job in jobs]
 
     @rule(merges=consumes(planned))
-    def commit_merges(self, merges: list[Merged]) -> None:
-        self.table.commit_merges(merges)
+    def commit_compactions(self, merges: list[Compacted]) -> None:
+        self.table.commit_compactions(merges)
 
     @rule(back=st.integers(1, 4))
     def restore(self, back: int) -> None:

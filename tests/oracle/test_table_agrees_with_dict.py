@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.state.compaction import choose, merge
+from spark_upsert.state.compaction import choose, compact_runs
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.upsert.write_set import WriteSet
@@ -128,7 +128,7 @@ class TableAgreesWithDict(RuleBasedStateMachine):
     def compact_neighbours(self) -> None:
         head = self.table.log.head()
         for job in choose(head, fanout=2)[:1]:
-            self.table.commit_merges([merge(self.store, head, job)])
+            self.table.commit_compactions([compact_runs(self.store, head, job)])
         self._catch_up()
 
     @rule(number=st.integers(0, 2))

@@ -25,7 +25,7 @@ from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.compaction import Merged, choose, merge
+from spark_upsert.state.compaction import Compacted, choose, compact_runs
 from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Transaction
@@ -99,12 +99,12 @@ def many_checkpoints() -> Iterator[None]:
 def merge_neighbours(table: Table) -> None:
     head = table.log.head()
     for job in choose(head, fanout=2)[:1]:
-        table.commit_merges([merge(table.store, head, job)])
+        table.commit_compactions([compact_runs(table.store, head, job)])
 
 
-def merge_due(table: Table) -> list[Merged]:
+def merge_due(table: Table) -> list[Compacted]:
     head = table.log.head()
-    return [merge(table.store, head, job) for job in table.compaction_jobs()]
+    return [compact_runs(table.store, head, job) for job in table.compaction_jobs()]
 
 
 # -- P1: every reported command is in the table and in the changelog exactly once ---------
@@ -537,10 +537,10 @@ def test_p4_a_merge_from_before_a_restore_brings_no_key_back() -> None:
     append(table, [Command(1, 3, 3)])
     table.restore(3)
     (job,) = table.compaction_jobs(full=True)
-    merged = merge(table.store, table.log.head(), job)
+    merged = compact_runs(table.store, table.log.head(), job)
     assert merged.low_water is not None
     table.restore(4)
-    table.commit_merges([merged])
+    table.commit_compactions([merged])
     assert rows_at(table) == {2: 2}
 
 
@@ -782,7 +782,7 @@ def test_p7_a_delete_that_cannot_be_forgotten_is_not_written_again_for_ever() ->
     )
     append(table, [Command(1, None, 5)])
     append(table, [Command(1, 1, 3)])  # Late, so that it holds the delete.
-    merges = sum(table.commit_merges(merge_due(table)) for _ in range(10))
+    merges = sum(table.commit_compactions(merge_due(table)) for _ in range(10))
     assert merges <= 1
 
 

@@ -45,7 +45,7 @@ import pytest
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.model.schema import Scope, TableSchema, Ties
-from spark_upsert.state.compaction import merge
+from spark_upsert.state.compaction import compact_runs
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.tombstones import PROPERTY
@@ -214,8 +214,8 @@ class Runner:
     def do_compact(self, lines: Sequence[str], only: str = "") -> list[str]:
         for _ in range(MERGES_MAX):
             jobs = self.table.compaction_jobs(full=not only)
-            merges = [merge(self.store, self.table.log.head(), job) for job in jobs]
-            if not self.table.commit_merges(merges) or not only:
+            merges = [compact_runs(self.store, self.table.log.head(), job) for job in jobs]
+            if not self.table.commit_compactions(merges) or not only:
                 head = self.table.log.head()
                 return [f"version {head.version}, runs {len(head.slices)}"]
         return ["never ends"]

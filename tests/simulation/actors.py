@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataLossError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.compaction import merge
+from spark_upsert.state.compaction import compact_runs
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention
@@ -275,10 +275,10 @@ class Compactor(Actor):
         jobs = table.compaction_jobs(full=self.world.random.random() < 0.5)
         yield
         for job in jobs:
-            merged = merge(table.store, head, job)
+            merged = compact_runs(table.store, head, job)
             yield
             count = yield from self.attempt(
-                lambda merged=merged: table.commit_merges([merged])  # type: ignore[misc]
+                lambda merged=merged: table.commit_compactions([merged])  # type: ignore[misc]
             )
             self.world.trace.append(f"{self} merged {count}")
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.state.compaction import Merged, choose
+from spark_upsert.state.compaction import Compacted, choose
 from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.state.tombstones import PROPERTY
@@ -90,12 +90,12 @@ class WatchedTable(Table):
             )
         return super().commit(epoch)
 
-    def commit_merges(self, merges: Iterable[Merged]) -> int:
+    def commit_compactions(self, merges: Iterable[Compacted]) -> int:
         planned = list(merges)
         if self.merges_left is not None:
             self.merges_left -= len(planned)
             assert self.merges_left >= 0, "P7: a compaction does not end"
-        return super().commit_merges(planned)
+        return super().commit_compactions(planned)
 
 
 @dataclass

@@ -242,8 +242,8 @@ def test_what_a_terminal_would_obey_is_spelled_out_in_errors_too(tmp_path: Path)
 
 
 def test_compact_says_what_it_did(path: str) -> None:
-    assert lines("compact", path) == [{"merges": 0, "runs_before": 3, "runs": 3}]
-    assert lines("compact", path, "--full") == [{"merges": 1, "runs_before": 3, "runs": 1}]
+    assert lines("compact", path) == [{"compactions": 0, "runs_before": 3, "runs": 3}]
+    assert lines("compact", path, "--full") == [{"compactions": 1, "runs_before": 3, "runs": 1}]
 
 
 def test_expire_says_what_held_it_back(path: str) -> None:

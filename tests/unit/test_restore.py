@@ -16,7 +16,7 @@ from spark_upsert.errors import DataLossError
 from spark_upsert.metadata import summary
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.state.compaction import merge
+from spark_upsert.state.compaction import compact_runs
 from spark_upsert.state.log.manifest import Draft, Kind, Transaction
 from spark_upsert.table import Table
 from tests.support.clocked import ClockedStore, Now
@@ -266,10 +266,10 @@ def test_an_epoch_that_was_staged_before_is_judged_against_the_restored_table(
 
 def test_a_merge_that_was_planned_before_is_dropped(table: Table) -> None:
     (job,) = table.compaction_jobs(full=True)
-    merged = merge(table.store, table.log.head(), job)
+    merged = compact_runs(table.store, table.log.head(), job)
     table.restore(1)
     table.restore(3)
-    assert table.commit_merges([merged]) == 0
+    assert table.commit_compactions([merged]) == 0
     assert rows_at(table) == {2: 21, 3: 30}
 
 

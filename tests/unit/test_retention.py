@@ -576,25 +576,25 @@ def test_a_transaction_that_is_in_the_table_is_skipped_before_it_is_refused() ->
 
 
 def test_merges_that_are_slower_than_the_grace_are_dropped() -> None:
-    from spark_upsert.state.compaction import merge
+    from spark_upsert.state.compaction import compact_runs
 
     lived = Lived(9)
     jobs = lived.table.compaction_jobs(full=True)
-    merged = [merge(lived.store, lived.table.log.head(), job) for job in jobs]
+    merged = [compact_runs(lived.store, lived.table.log.head(), job) for job in jobs]
     lived.live(48)
     assert len(lived.table.vacuum().orphans) == 1
-    assert lived.table.commit_merges(merged) == 0
+    assert lived.table.commit_compactions(merged) == 0
     assert lived.reopened().check().is_sound
 
 
 def test_merges_that_are_committed_twice_keep_their_files() -> None:
-    from spark_upsert.state.compaction import merge
+    from spark_upsert.state.compaction import compact_runs
 
     lived = Lived(9)
     jobs = lived.table.compaction_jobs(full=True)
-    merged = [merge(lived.store, lived.table.log.head(), job) for job in jobs]
-    assert lived.table.commit_merges(merged) == 1
-    assert lived.table.commit_merges(merged) == 0
+    merged = [compact_runs(lived.store, lived.table.log.head(), job) for job in jobs]
+    assert lived.table.commit_compactions(merged) == 1
+    assert lived.table.commit_compactions(merged) == 0
     assert lived.reopened().check().is_sound
 
 

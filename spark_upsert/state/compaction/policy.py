@@ -1,22 +1,22 @@
-"""Which runs to merge: size-tiered, range by range of the hash. Pure: it looks and returns jobs.
+"""Which runs to compact: size-tiered, range by range of the hash. Pure: it looks and returns jobs.
 
 Runs stand in the order of their epochs. The *tier* of a run is the logarithm, to the base
 `FANOUT`, of the bytes it has per hash: so it is the same in every range. Where `FANOUT`
-of a tier stand with none larger between them, they are merged into one of the next tier. A
+of a tier stand with none larger between them, they become one of the next tier. A
 range then holds fewer than ``FANOUT`` runs per tier, and a row is written once per tier:
 
     write amplification <= 1 + log_FANOUT(table / epoch).
 
-Small runs are merged over all hashes at once. Where that would be more than `JOB_BYTES`, the
+Small runs are compacted over all hashes at once. Where that would be more than `JOB_BYTES`, the
 range is halved until it is not, so that one step of work is bounded whatever the size of the
-table, and a merge of large runs goes bucket after bucket. Only the values of one single hash
+table, and a compaction of large runs goes bucket after bucket. Only the values of one single hash
 are never parted.
 
-Only neighbours are merged: the epochs of a run are always an interval, and "the later run
+Only neighbours are compacted: the epochs of a run are always an interval, and "the later run
 wins" stays true.
 
 Source: size-tiered compaction as in O'Neil et al., "The log-structured merge-tree" (1996),
-and Cassandra. We merge neighbours in time instead of any runs of like size.
+and Cassandra. We take neighbours in time instead of any runs of like size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.state.log.manifest import Manifest, Slice, Taken
 
 FANOUT = 8
-"""Runs that are merged at once: eight searches per tier, and one write per tier."""
+"""Runs that are compacted at once: eight searches per tier, and one write per tier."""
 
 JOB_BYTES = 128 << 20
 """Upper bound of what one step of work reads."""
@@ -56,14 +56,14 @@ class Job:
 
     @property
     def epochs(self) -> Interval:
-        """The epochs that the merged run covers."""
+        """The epochs that the new run covers."""
         return Interval(
             lower=self.slices[0].epochs.lower, upper=max(s.epochs.upper for s in self.slices)
         )
 
     @property
     def taken(self) -> tuple[Taken, ...]:
-        """The ranges that the merged run replaces."""
+        """The ranges that the new run replaces."""
         return tuple(
             Taken(path=part.file.path, hash_range=part.live.intersect(self.hash_range))
             for part in self.slices
@@ -191,9 +191,9 @@ def _tier(size: float, fanout: int) -> int:
 
 
 def _neighbours(tiers: list[int], fanout: int) -> tuple[int, int] | None:
-    """Return the first and last (exclusive) run to merge: ``fanout`` of one tier, or None.
+    """Return the first and last (exclusive) run to compact: ``fanout`` of one tier, or None.
 
-    Smaller runs between them are merged along; they do not count, or one large run would
+    Smaller runs between them are taken along; they do not count, or one large run would
     be written again with every few small ones.
     """
     for tier in sorted(set(tiers)):

@@ -26,7 +26,7 @@ from spark_upsert.state.tombstones import encode_mark, higher_mark
 from spark_upsert.store import Store
 
 FILE_BYTES = 32 << 20
-"""A merged run is cut into files of about this size: a merge holds some four times as much."""
+"""A compacted run is cut into files of about this size; to compact holds four times as much."""
 
 FILE_BYTES_MAX = 128 << 20
 """The same for large tables, where a look-up would otherwise visit too many files."""
@@ -36,12 +36,12 @@ _FILES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class Compacted:
     """The durable, not yet visible outcome of a job."""
 
     added: tuple[Slice, ...]
     taken: tuple[Taken, ...]
-    """Empty if the runs cannot be merged: then there is nothing to make visible."""
+    """Empty if the runs cannot be compacted: then there is nothing to make visible."""
     base: Place
     """The version that the job was planned on."""
     low_water: str | None = None
@@ -65,7 +65,7 @@ class Merged:
         return not any(len(np.intersect1d(self.forgotten, p.hashes)) for p, _ in parts)
 
 
-def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
+def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
     """Merge the runs of a job and write the outcome durably.
 
     Notes
@@ -75,7 +75,7 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
     `Scope.TABLE`, if it is past its retention (`state.tombstones`).
 
     A sum that fits over all epochs may not fit over some of them alone. Then nothing is taken,
-    and the merge is left out, until it is one with the oldest runs.
+    and the compaction is left out, until it is one with the oldest runs.
     """
     count = max(1, -(-job.bytes // _file_bytes(manifest)))
     pieces = []
@@ -95,7 +95,7 @@ def merge(store: Store, manifest: Manifest, job: Job) -> Merged:
     for piece in pieces:
         mark = higher_mark(mark, piece.low_water, manifest.schema)
     nothing = np.empty(0, np.uint64)
-    return Merged(
+    return Compacted(
         added=tuple(
             Slice(file=f, epochs=job.epochs, index=i, is_held=is_held and f.tombstones > 0)
             for i, f in enumerate(files)
@@ -137,12 +137,12 @@ def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRan
 
 
 def _file_bytes(manifest: Manifest) -> int:
-    """Return how large the files of a merge may be, about."""
+    """Return how large the files of a compaction may be, about."""
     return min(max(FILE_BYTES, manifest.bytes // _FILES), FILE_BYTES_MAX)
 
 
 def with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.RecordBatch:
-    """Note the epoch of each error entry: a merged run is of many."""
+    """Note the epoch of each error entry: a compacted run is of many."""
     came = pc.coalesce(batch.column(EPOCH), pa.array(epochs))
     is_error = pc.equal(batch.column(DIFF), ERROR)
     index = batch.schema.get_field_index(EPOCH)

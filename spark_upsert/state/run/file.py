@@ -322,7 +322,7 @@ class Run:
             self._verify_range(low, high)
 
     def _require_order(self, layout: Layout, start: int, stop: int) -> None:
-        """Verify consecutive hashes, and that they ascend: merges and look-ups depend on it."""
+        """Verify consecutive hashes, and that they ascend: compaction and look-ups need it."""
         rows = layout.unjudged(start, stop)
         if rows is None:
             return
