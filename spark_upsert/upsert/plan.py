@@ -15,7 +15,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.engines import MergeEngine, Rule
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
 from spark_upsert.options.write import EnvelopeOptions, Truncates, WriteOptions
@@ -138,6 +138,9 @@ def plan_rows(
     """
     schema = manifest.schema
     types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}
+    for name in schema.columns.names:
+        if schema.engine.rule(name) is Rule.COLLECT:
+            types[name.lower()] = types[name.lower()].value_type
     own = {name.lower() for name in schema.columns.names}
     apart = {field.name for field in schema.order} | {*schema.engine.column_order.values()}
     apart = {name.lower() for name in (*apart, *([deletes] if deletes else []))}
@@ -254,7 +257,8 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
         found = storage_type(form.orders.field(name).type)
         if found != field.type:
             raise SchemaError(
-                f"the sequenceBy column '{name}' is {field.type} in the table, {found} in the rows.",
+                f"the sequenceBy column '{name}' is {field.type} in the table, but {found} in the "
+                "rows.",
                 hint=f"cast it to {field.type} before the write.",
                 column=name,
             )

@@ -23,6 +23,9 @@ import pytest
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
+from spark_upsert.model.engines import Rule
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Compacted, Job, compact_runs
 from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Manifest, Transaction
@@ -164,6 +167,25 @@ class Life:
         schema = self.table_schema()
         columns = schema.columns.append(pa.field("note", pa.string()))
         self.call("alter", lambda: self.table.alter(replace(schema, columns=columns)))
+        self._plan(replace(schema, columns=columns))
+
+    def _plan(self, schema: TableSchema) -> None:
+        """Plan a write of one more column, which alters the table."""
+        orders = {field.name: field for field in schema.order}
+        own = [field for field in schema.columns if field.name != schema.error_column]
+        rows = [
+            *(orders.get(field.name, _element(field, schema)) for field in own),
+            pa.field("more", pa.string()),
+        ]
+        others = [field for name, field in orders.items() if name not in schema.columns.names]
+        options = WriteOptions(
+            path="",
+            columns=tuple(f.name for f in rows),
+            merge_schema=True,
+            late_rows=LateRows.REJECT,
+        )
+        incoming = pa.schema([*rows, *others])
+        self.see("plan", lambda: self.table.plan(options, incoming).base.schema.columns.names)
 
     def table_schema(self) -> Any:
         """Return the table's schema, read without faults."""
@@ -289,6 +311,12 @@ def test_a_fault_and_a_retry_end_as_if_nothing_had_happened(
                 error.add_note(f"{life.steps.names[step]}, step {step}, {moment}")
                 raise
             assert life.end() == whole.end, f"{life.steps.names[step]}, step {step}, {moment}"
+
+
+def _element(field: pa.Field, schema: TableSchema) -> pa.Field:
+    """Return a column as rows have it: of a collected one, an element."""
+    is_collected = schema.engine.rule(field.name) is Rule.COLLECT
+    return field.with_type(field.type.value_type) if is_collected else field
 
 
 def test_every_kind_of_table_is_tried() -> None:

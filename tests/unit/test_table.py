@@ -18,6 +18,7 @@ from spark_upsert.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
@@ -412,3 +413,14 @@ def test_a_snapshot_of_many_small_runs_comes_in_few_batches() -> None:
     assert len(batches) == 1
     assert sorted(batches[0].column("k").to_pylist()) == list(range(1050))
     assert sum(batch.num_rows for batch in table.at().read([])) == 1050
+
+
+def test_rows_of_a_collected_column_are_elements(tmp_path: Path) -> None:
+    columns = pa.schema({"id": pa.int64(), "tags": pa.string(), "hits": pa.int64()})
+    rules = {"tags": Rule.COLLECT, "hits": Rule.SUM}
+    table = Table.create(
+        str(tmp_path / "t"), columns, keys=["id"], engine=MergeEngine(Engine.AGGREGATION, rules)
+    )
+    table.append(pa.table({"id": [1, 1], "tags": ["a", "b"], "hits": [1, 2]}))
+    table.append(pa.table({"id": [1], "tags": [["c"]], "hits": [4]}))
+    assert table.snapshot().to_pylist() == [{"id": 1, "tags": ["a", "b", "c"], "hits": 7}]
