@@ -232,6 +232,18 @@ def _() -> Patch:
 
 
 @bug(
+    "of the transactions of a version only one counts",
+    promises.test_p1_what_several_writers_put_into_one_version_is_there_once,
+)
+def _() -> Patch:
+    def first(original: Any, before: Any, commit: Commit) -> Manifest:
+        after: Manifest = original(before, replace(commit, transactions=commit.transactions[:1]))
+        return after
+
+    return applied_by(first)
+
+
+@bug(
     "an error behind the commit is taken for a lost race",
     promises.test_p1_an_error_behind_the_commit_does_not_commit_twice,
 )

@@ -11,6 +11,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -266,6 +267,21 @@ def test_p1_what_is_put_where_the_table_was_is_not_reported(other: bool) -> None
     assert (Table(store).log.try_head() is not None) == other
     if other:
         assert append(Table(store), [Command(8, 8, 8)]) is not None
+
+
+def test_p1_what_several_writers_put_into_one_version_is_there_once() -> None:
+    """Each of them comes again by itself, over a checkpoint, with rows that nobody wants."""
+    table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+    with many_checkpoints():
+        for number in range(5):
+            writers = tuple(Transaction(writer=f"w{w}", number=number) for w in range(3))
+            planned = plan_epoch(table, [[[Command(w, number, number)]] for w in range(3)])
+            assert table.commit(replace(planned, transactions=writers)) is not None
+            for writer in writers:
+                again = Table(table.store)
+                assert append(again, [Command(9, 9, 9)], transaction=writer) is None
+    assert rows_at(table) == dict.fromkeys(range(3), 4)
+    assert table.log.head().version == 5
 
 
 def test_p1_a_query_goes_on_only_behind_its_earlier_batches() -> None:

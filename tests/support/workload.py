@@ -18,9 +18,12 @@ from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import Store
 from spark_upsert.table import Table
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.truncate import with_truncates
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.model import Command, fold
 from tests.support.stores import forget_open_runs
-from tests.support.tables import changes_of, make_table, plan_epoch, rows_at, schema_of
+from tests.support.tables import batch_of, changes_of, make_table, plan_epoch, rows_at, schema_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,21 @@ def epoch(
         planned = plan_epoch(table, [[task] for task in tasks], overwrite=overwrite)
         transactions = tuple(Transaction(writer=writer, number=number) for writer in writers)
         return table.commit(replace(planned, transactions=transactions))
+
+    return act
+
+
+def truncate(number: int, at: int, commands: Sequence[Command]) -> Callable[[Store], Any]:
+    """Return what writes an epoch with a truncate at an order key."""
+
+    def act(store: Store) -> Any:
+        table = make_table(store, SCHEMA)
+        base = table.at()
+        schema = base.manifest.schema
+        batch = with_truncates(batch_of(schema, commands), [pa.array([at])], schema)
+        transactions = (Transaction(writer="query", number=number),)
+        staged = (stage(base, [batch]),)
+        return table.commit(WriteSet(base=base, staged=staged, transactions=transactions))
 
     return act
 
@@ -82,6 +100,7 @@ OPERATIONS = (
         "append of two writers",
         epoch(5, [put(6, 61, 2)], [put(7, 70, 1)], writers=("query", "other")),
     ),
+    Operation("truncate", truncate(6, 1, [put(8, 80, 1), put(9, 90, 3)])),
     Operation("replay of one of the two", epoch(5, [put(7, 70, 1)], writers=("other",))),
 )
 
