@@ -32,7 +32,7 @@ from spark_upsert.source.offset import Offset
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
 from spark_upsert.source.table_position import TablePosition
-from spark_upsert.state import lookup, mechanism, resolve
+from spark_upsert.state import history, lookup, mechanism, resolve
 from spark_upsert.state.compaction import worker
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log import checkpoints, fold, read
@@ -618,7 +618,7 @@ def _() -> Patch:
     def effective(original: Any, rows: Any, chosen: Any, *rest: Any) -> Any:
         return np.ones(len(chosen), dtype=np.bool_)
 
-    return wrapped(changes, "_effective", effective)
+    return wrapped(history, "_effective", effective)
 
 
 @bug(

@@ -16,8 +16,8 @@ from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.model.words import equal_rows
+from spark_upsert.state.found import ABSENT
 from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.state.lookup import ABSENT
 from spark_upsert.state.run.rows import Rows
 
 CHANGE_NAMES = ("insert", "update_preimage", "update_postimage", "delete")

@@ -17,9 +17,11 @@ that a retry whose tasks are numbered otherwise decides the same. With `Ties.FIR
 epoch, and an earlier row of a task, wins between equal order keys; with the engine
 ``first-row`` the smallest order key does, and the earliest epoch or place that is compared.
 
-So precedence is a total order of the entries of a key (equal contents apart, which nobody can
-tell apart), and who wins among many does not depend on who is compared first: a stash, a
-compaction, a look-up and a reader of changes may each ask about any entries, in any grouping.
+So it is a total order of the entries of one task, and of entries of which no two are of one task
+and epoch (equal contents apart, which nobody can tell apart): who wins does not depend on who is
+compared first. It is none of the rows of several tasks, among which places and contents could
+decide in a circle. So each task reduces its own rows first; what is left, a compaction, a look-up
+and a reader of changes may compare in any grouping.
 
 Contents are looked at in ties only: a total order pays nothing for them. The rule knows
 nothing of runs; `state.resolve`, `state.lookup`, the changelog and the outcomes of commands

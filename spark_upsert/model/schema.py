@@ -101,7 +101,7 @@ class Scope(Enum):
 class Ties(Enum):
     """What becomes of two commands of a key with equal order keys and other contents.
 
-    Which of two is the later one is the rule of `state.resolve`.
+    Which of two is the later one is the rule of `model.precedence`.
     """
 
     LAST = "last"

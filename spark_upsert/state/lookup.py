@@ -8,43 +8,25 @@ untouched: whoever needs a column gathers it by position afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.precedence import NONE
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import equal_rows
+from spark_upsert.state.found import Found
 from spark_upsert.state.mechanism import Hits, mechanism_of
 from spark_upsert.state.run.blocks import BLOCK_BYTES
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.rows import Part, Rows
 
-ABSENT = NONE
-
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
 
 _LIKE = 4
 """A part that is at most so many times as long as the probes is of about their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Where the table's entry of each probed key is."""
-
-    rows: Rows
-    """The rows of the searched state."""
-    at: Positions
-    """For each key, the row number in ``rows``, or `ABSENT`."""
-
-    @property
-    def present(self) -> Mask:
-        """Whether the table has an entry, be it a tombstone."""
-        return self.at != ABSENT
 
 
 def find(
@@ -70,10 +52,8 @@ def find(
         A run is damaged where it was searched.
     """
     rows = Rows(schema, [part for part, _ in state])
-    gathered = mechanism_of(schema).gather(
-        rows, [epoch for _, epoch in state], _hits(rows, hashes, keys), len(hashes)
-    )
-    return Found(*gathered)
+    epochs = [epoch for _, epoch in state]
+    return mechanism_of(schema).gather(rows, epochs, _hits(rows, hashes, keys), len(hashes))
 
 
 def _hits(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Iterator[Hits]:

@@ -15,11 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.precedence import NEW_CONTENTS, NONE, EpochOf, Precedence, Standing
+from spark_upsert.model.precedence import NEW_CONTENTS, EpochOf, Precedence, Standing
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.model.words import compare
 from spark_upsert.state.content import equal_contents
 from spark_upsert.state.fold import fold
+from spark_upsert.state.found import ABSENT, Found, LookUp
+from spark_upsert.state.history import History, chosen_history, folded_history
 from spark_upsert.state.resolve import beaten_by_others, beats, epochs_by_part, resolve
 from spark_upsert.state.run.rows import Rows
 
@@ -107,10 +109,8 @@ class Mechanism(Protocol):
         """
         ...
 
-    def gather(
-        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
-    ) -> tuple[Rows, Positions]:
-        """Return the entry of each of ``count`` probed keys, or `NONE`.
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+        """Return the entry of each of ``count`` probed keys.
 
         Parameters
         ----------
@@ -124,6 +124,20 @@ class Mechanism(Protocol):
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
         """Return what entries do to older ones of the same keys; both sorted by (hash, key)."""
+        ...
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        """Return what commands of several epochs make of the entries that a look-up finds.
+
+        Parameters
+        ----------
+        commands : Rows
+            In memory, one of each key, epoch and task.
+        epoch_of : callable
+            Gives the epoch of each.
+        look_up : callable
+            Finds entries in the state before them.
+        """
         ...
 
 
@@ -152,13 +166,11 @@ class Choosing:
     def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
         return rows, beaten_by_others(rows, epochs)
 
-    def gather(
-        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
-    ) -> tuple[Rows, Positions]:
-        at = np.full(count, NONE, dtype=np.int64)
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+        at = np.full(count, ABSENT, dtype=np.int64)
         known = np.array(epochs)
         for part, probes, found in hits:
-            contested = np.flatnonzero(at[probes] != NONE)
+            contested = np.flatnonzero(at[probes] != ABSENT)
             if len(contested):
                 ours, theirs = found[contested], at[probes[contested]]
                 is_later = known[part] > known[rows.part_of(theirs)]
@@ -166,7 +178,7 @@ class Choosing:
                 wins[contested] = beats(rows, ours, theirs, is_later)
                 probes, found = probes[wins], found[wins]
             at[probes] = found
-        return rows, at
+        return Found(rows, at)
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
         # One look at what was found: it lies scattered over many files.
@@ -179,6 +191,9 @@ class Choosing:
             signs, lambda equal: equal_contents(newer, ours[equal], older, theirs[equal])
         )
         return Meeting(was, diffs, standing)
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        return chosen_history(commands, epoch_of, look_up)
 
 
 class Folding:
@@ -203,18 +218,16 @@ class Folding:
             rows = fold(rows, epochs=epochs_by_part(rows, epochs)).rows
         return rows, _NOTHING
 
-    def gather(
-        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
-    ) -> tuple[Rows, Positions]:
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
         probes, found = _NOTHING, _NOTHING
         for hit in hits:
             probes, found = np.append(probes, hit.probes), np.append(found, hit.rows)
         order = np.argsort(found)
         probes, found = probes[order], found[order]
         made = fold(rows, found, epochs_by_part(rows, epochs))
-        at = np.full(count, NONE, dtype=np.int64)
+        at = np.full(count, ABSENT, dtype=np.int64)
         at[probes[np.searchsorted(found, made.firsts)]] = np.arange(len(made.rows))
-        return made.rows, at
+        return Found(made.rows, at)
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
         [was] = older.take([DIFF], theirs)
@@ -224,6 +237,9 @@ class Folding:
         [becomes] = made.rows.take([DIFF], np.arange(len(made.rows)))
         nothing = np.zeros(len(ours), dtype=np.bool_)
         return Meeting(was, becomes, Standing(~nothing, nothing, nothing))
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        return folded_history(commands, epoch_of, look_up)
 
 
 REPLACING: Mechanism = Choosing(NEW_CONTENTS)

@@ -1,9 +1,7 @@
 """The winning entry of each key, for the engines that choose one of them.
 
-Entries are grouped by (key hash, key), and `model.precedence` says which of a group wins. It is
-given the rows in the order of (epoch, task, position), and being a total order it is
-associative: a stash, a compaction and a read may each resolve any part of the entries, in any
-grouping that keeps this order.
+Entries are grouped by (key hash, key), and `model.precedence` says which of a group wins, or of
+two. Rows are given in the order of (epoch, task, position).
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ import pyarrow as pa
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import DIFF, is_live
+from spark_upsert.state.found import Found
 from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.state.lookup import Found, find
+from spark_upsert.state.lookup import find
 from spark_upsert.state.mechanism import mechanism_of
 from spark_upsert.state.run.file import RUNS, Span
 from spark_upsert.state.run.rows import Part, Rows, RunPart

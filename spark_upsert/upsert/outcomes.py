@@ -39,7 +39,7 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, is_live
 from spark_upsert.state.counters import Counters
-from spark_upsert.state.lookup import Found
+from spark_upsert.state.found import Found
 from spark_upsert.state.mechanism import REPLACING, mechanism_of
 from spark_upsert.state.run.rows import Rows
 from spark_upsert.state.tombstones import LateRows, is_at_or_below

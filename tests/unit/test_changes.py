@@ -21,7 +21,8 @@ from spark_upsert.changelog.render import render
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import HASH, Scope, TableSchema
-from spark_upsert.state.lookup import ABSENT, Found, find
+from spark_upsert.state.found import ABSENT, Found
+from spark_upsert.state.lookup import find
 from spark_upsert.state.run.rows import BatchPart
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of

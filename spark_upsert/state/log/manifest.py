@@ -219,7 +219,7 @@ class Manifest:
     low_water: str | None = None
     """Order key up to which deletes are forgotten (`tombstones`)."""
     forgot: int = 0
-    """The last version that forgot deletes, be it without raising the mark."""
+    """The last version that forgot deletes, whether or not that raised the mark."""
     token: str = ""
     """That of the version's commit: tells whether the log still holds this very version."""
     table_id: str = ""

@@ -249,7 +249,7 @@ class LogReader:
         return self.at(version)
 
     def version_at(self, timestamp_ms: int) -> int:
-        """Return the last version committed at or before a time, be it expired, or -1.
+        """Return the last version committed at or before a time, expired or not, or -1.
 
         Versions that the log was cut of count as the oldest.
         """
