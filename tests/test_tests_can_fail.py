@@ -915,7 +915,7 @@ def _() -> Patch:
     return wrapped(
         table_input,
         "readable_from",
-        lambda original, log, lower, **how: max(lower, log.head().first_changes),
+        lambda original, newest, lower, **how: max(lower, newest.first_changes),
     )
 
 
@@ -925,7 +925,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return together(
-        wrapped(TableInput, "_known", lambda original, self, table, at: TablePosition.unpacked(at)),
+        wrapped(TableInput, "_newest", lambda original, self, table, position: table.log.head()),
         wrapped(Log, "require_descent", lambda original, self, *args, **how: None),
     )
 

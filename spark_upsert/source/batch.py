@@ -71,7 +71,8 @@ class BatchRead:
             is_inclusive=options.ending_inclusive,
         )
         fail = options.fail_on_data_loss
-        lower = readable_from(table.log, lower or 0, path=options.path, fail_on_data_loss=fail)
+        newest = table.log.head()
+        lower = readable_from(newest, lower or 0, path=options.path, fail_on_data_loss=fail)
         return lower, upper
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:

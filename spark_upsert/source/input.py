@@ -57,8 +57,11 @@ class Input(Protocol):
         """Return the position behind all there is."""
         ...
 
-    def backlog(self, position: Position | None, head: Position) -> Backlog:
-        """Return what lies between a position and a head that was asked for some time before.
+    def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
+        """Return what lies between a position and a head.
+
+        Without a head it is all there is; else the head was asked for some time before. Called
+        again and again while nothing comes: it should cost next to nothing then.
 
         What is offered stays readable for those who hold a lease: it is taken in here, before
         anybody knows of the next position.

@@ -66,9 +66,9 @@ class Stream:
             Whether the batch is to hold all there is, whatever the limits.
         """
         offset = self._read(start)
-        heads = self._heads() if self._frozen is None else self._frozen
+        heads = self._frozen or {}
         backlogs = {
-            name: each.backlog(offset.positions.get(name), heads[name])
+            name: each.backlog(offset.positions.get(name), heads.get(name))
             for name, each in self._inputs.items()
         }
         reached = pace(backlogs, None if everything else self._limits, offset.state)

@@ -32,6 +32,7 @@ from spark_upsert.source.splits import Split, changes_splits, rows_splits
 from spark_upsert.source.table_position import TablePosition
 from spark_upsert.source.versions import first_wanted, readable_from
 from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.retention import Lease
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
@@ -82,12 +83,14 @@ class TableInput:
         upper = self._opened().log.head().upper
         return TablePosition.at_changes(upper - 1, upper).packed()
 
-    def backlog(self, position: Position | None, head: Position) -> Backlog:
+    def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return what lies before a position (`Input.backlog`); takes or renews the lease."""
         table = self._opened()
-        upper = TablePosition.unpacked(head).upper
-        known = None if position is None else self._known(table, position)
-        start = self._readable(table, known or self._begin(table, upper))
+        known = None if position is None else TablePosition.unpacked(position)
+        # An idle stream asks many times a second: one look at the end of the log is all it costs.
+        newest = self._newest(table, known)
+        upper = newest.upper if head is None else TablePosition.unpacked(head).upper
+        start = self._readable(table, newest, known or self._begin(table, upper))
         self._hold(table, start)
 
         def at(reached: TablePosition) -> Position:
@@ -108,15 +111,15 @@ class TableInput:
     def splits(self, start: Position | None, end: Position) -> list[Split]:
         """Return the work of a batch (`Input.splits`)."""
         table = self._opened()
-        last = self._known(table, end)
-        first = self._readable(table, self._beginning(start, last))
+        last = TablePosition.unpacked(end)
+        newest = self._newest(table, last)
+        first = self._readable(table, newest, self._beginning(start, last))
         self._hold(table, first)
-        schema = table.log.head().schema
-        require_columns(schema, self._columns, self._options)
+        require_columns(newest.schema, self._columns, self._options)
         found: list[Split] = []
         if first.is_in_snapshot:
             # In the newest schema, like changes: its columns are those that were planned.
-            manifest = replace(table.log.at(first.origin), schema=schema)
+            manifest = replace(table.log.at(first.origin), schema=newest.schema)
             due = HashRange(first.hash, last.hash)
             found += rows_splits(manifest, self._options, due)
         if not last.is_in_snapshot:
@@ -136,21 +139,20 @@ class TableInput:
 
     # -- where a stream stands -------------------------------------------------------
 
-    def _known(self, table: Table, position: Position) -> TablePosition:
-        """Return a position, if the table is the one it was planned on, and not an older copy.
+    def _newest(self, table: Table, position: TablePosition | None) -> Manifest:
+        """Return the newest version of the table that a position is in, and of no other.
 
         A position stands for all before it: each version names the one that it was made upon.
         """
-        found = TablePosition.unpacked(position)
-        if found.place is not None:
-            table.log.require(
-                found.place,
-                "the checkpoint of this query",
-                hint="if the table was replaced by mistake, put it back. If it was made anew, or "
-                "an older copy is to be gone on with, give the query a new checkpointLocation: it "
-                "delivers the whole table first, so let what it feeds begin anew, too.",
-            )
-        return found
+        if position is None or position.place is None:
+            return table.log.head()
+        return table.log.require(
+            position.place,
+            "the checkpoint of this query",
+            hint="if the table was replaced by mistake, put it back. If it was made anew, or an "
+            "older copy is to be gone on with, give the query a new checkpointLocation: it "
+            "delivers the whole table first, so let what it feeds begin anew, too.",
+        )
 
     def _placed(self, table: Table, position: TablePosition) -> Position:
         """Return a position with the version that it stands at; one yet to come has no token."""
@@ -189,7 +191,7 @@ class TableInput:
         options = self._options
         return options.starting_version is None and options.starting_timestamp_ms is None
 
-    def _readable(self, table: Table, position: TablePosition) -> TablePosition:
+    def _readable(self, table: Table, newest: Manifest, position: TablePosition) -> TablePosition:
         """Return where a stream at a position goes on; elsewhere only if data loss is allowed.
 
         Raises
@@ -197,20 +199,15 @@ class TableInput:
         DataLossError
             What comes next is expired.
         """
-        if not position.is_in_snapshot:
-            lower = self._readable_from(table, position.upper)
-            if lower <= table.log.head().version:
-                table.log.require_changes(lower)
-            return TablePosition.at_changes(position.origin, lower)
-        since = table.log.head().since
-        if position.origin >= since or self._options.fail_on_data_loss:
+        fail, path = self._options.fail_on_data_loss, self._options.path
+        if position.is_in_snapshot and (position.origin >= newest.since or fail):
             return position
-        self._readable_from(table, position.upper)
-        return TablePosition.in_snapshot(since, position.hash)
-
-    def _readable_from(self, table: Table, lower: int) -> int:
-        fail = self._options.fail_on_data_loss
-        return readable_from(table.log, lower, path=self._options.path, fail_on_data_loss=fail)
+        lower = readable_from(newest, position.upper, path=path, fail_on_data_loss=fail)
+        if position.is_in_snapshot:
+            return TablePosition.in_snapshot(newest.since, position.hash)
+        if lower < newest.first_changes:
+            table.log.require_changes(lower)
+        return TablePosition.at_changes(position.origin, lower)
 
     # -- what lies ahead -------------------------------------------------------------
 

@@ -101,7 +101,7 @@ def upper_wanted(
     return version + int(is_inclusive)
 
 
-def readable_from(log: Log, lower: int, *, path: str, fail_on_data_loss: bool) -> int:
+def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss: bool) -> int:
     """Return the version at which a read of changes from ``lower`` on begins.
 
     Notes
@@ -111,14 +111,13 @@ def readable_from(log: Log, lower: int, *, path: str, fail_on_data_loss: bool) -
     that the reader never hears of, so that a later retraction may name a row that it does
     not have: what is folded from such changes is not the table any more.
     """
-    head = log.head()
-    if fail_on_data_loss or lower >= head.first_changes:
+    if fail_on_data_loss or lower >= newest.first_changes:
         return lower
     _LOGGER.warning(
         "changes are expired and left out: path=%s lower=%d upper=%d hint=%s",
         masked(path),
         lower,
-        head.first_changes,
+        newest.first_changes,
         "what is folded from this read is not the table; read it anew",
     )
-    return head.first_changes
+    return newest.first_changes

@@ -20,10 +20,12 @@ from spark_upsert.source.pace import Limits
 from spark_upsert.source.splits import ChangesSplit, RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.store import LocalStore
+from spark_upsert.table import Table
 from tests.support.clocked import HOUR_S
 from tests.support.model import Command
-from tests.support.stores import forget_open_runs
+from tests.support.stores import FaultyStore, Steps, forget_open_runs
 from tests.support.streams import (
     Lived,
     Query,
@@ -128,6 +130,19 @@ def test_a_stream_at_rest_stays_at_its_very_offset(lived: Lived) -> None:
     assert query.stream.latest(start) is start
     query.restart()
     assert query.stream.latest(start) is start
+
+
+def test_an_idle_poll_costs_one_look_at_the_end_of_the_log(lived: Lived) -> None:
+    lived.write(*FIVE)
+    steps = Steps()
+    table = Table(FaultyStore(lived.store, steps), clock=lived.now)
+    query = Query(lambda: stream_of(table))
+    query.drain()
+    start = json.loads(query.noted[-1])
+    del steps.names[:]
+    assert query.stream.latest(start) is start
+    head = lived.table.log.head().version
+    assert steps.names == [f"read {commit_path(head + 1)}", f"read {commit_path(head)}"]
 
 
 def test_a_compaction_is_a_batch_without_rows_and_moves_the_offset(lived: Lived) -> None:
