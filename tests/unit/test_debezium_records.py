@@ -535,6 +535,17 @@ def test_a_truncate_leaves_what_is_younger_and_may_be_repeated(tmp_path: Path) -
     assert rows_of(path) == [image(2, "b")]
 
 
+def test_an_error_that_a_truncate_leaves_keeps_its_epoch(tmp_path: Path) -> None:
+    path, options = tmp_path / "t", {**EMPTYING, "onError": "quarantine"}
+    unknown = (key(2), bare(event("?", None, image(2, "b"), 9)))
+    write(path, records([put(1, "a", 1)]), **options)
+    write(path, records([unknown], offsets=[1]), **options)
+    write(path, records([truncate(5), put(3, "c", 7)], offsets=[2, 3]), **options)
+    assert sound_rows(path) == [image(3, "c")]
+    [error] = [row for b in Table.open(str(path)).quarantine() for row in b.to_pylist()]
+    assert (error["id"], error["_epoch"]) == (2, 1)
+
+
 def test_a_batch_with_a_truncate_that_died_is_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
