@@ -165,7 +165,7 @@ def test_ties_fail_the_write_or_leave_the_first_if_the_table_says_so(
         Table.open(str(path))
     save(tied, tmp_path / "first", ties="first", **options)
     assert rows_of(tmp_path / "first") == {(1,): (10,)}
-    with pytest.raises(PySparkException, match="option 'ties' expects the table's own 'first'"):
+    with pytest.raises(PySparkException, match="but the table has 'first'"):
         save(tied, tmp_path / "first", ties="last", **options)
 
 
@@ -281,7 +281,7 @@ def test_a_write_that_does_not_fit_its_table_changes_nothing(
         ({}, "k bigint, v string, seq bigint", "cast the column to int64"),
         ({"mergeSchema": "true"}, "k bigint, v double, seq bigint", "cast the column to int64"),
         ({}, "k bigint, v bigint, seq bigint, w int", "mergeSchema"),
-        ({"keys": "v"}, "k bigint, v bigint, seq bigint", "the table's own keys 'k'"),
+        ({"keys": "v"}, "k bigint, v bigint, seq bigint", "but the table has 'k'"),
     ):
         with pytest.raises(PySparkException, match=message):
             save(spark.createDataFrame([], schema), path, mode=mode, **options)

@@ -109,7 +109,7 @@ def test_the_policy_of_a_table_cannot_change(
 ) -> None:
     feed.add(*batches([(key(1), value("a"))]))
     drain(upserts(feed.stream(spark), path, tmp_path / "first", **JSON))
-    with pytest.raises(StreamingQueryException, match="the table's own 'fail'"):
+    with pytest.raises(StreamingQueryException, match="but the table has 'fail'"):
         drain(upserts(feed.stream(spark), path, tmp_path / "second", onError="inline", **JSON))
 
 

@@ -155,12 +155,12 @@ class OptionError(UpsertFlowError, ValueError):
 
     @classmethod
     def conflict(cls, name: str, other: str, *, why: str = "", hint: str = "") -> Self:
-        """Return the error of two options that do not go together."""
+        """Return the error of two options that do not go together, each with its value or not."""
         return cls(
             f"options '{name}' and '{other}' contradict each other{why and ': '}{why}.",
             hint=hint or "give one of them.",
-            option=name,
-            other=other,
+            option=name.partition("=")[0],
+            other=other.partition("=")[0],
         )
 
     @classmethod

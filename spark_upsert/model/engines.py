@@ -66,6 +66,12 @@ class MergeEngine:
     column_order: Mapping[str, str] = field(default_factory=dict)
     """For `Rule.LAST`: the order column of the rows, where it is not the ``sequenceBy`` one."""
 
+    def __str__(self) -> str:
+        """The options that ask for it: ``aggregation aggregate.n=sum``."""
+        rules = [f"aggregate.{column}={rule.value}" for column, rule in self.rules.items()]
+        order = [f"sequenceBy.{column}={other}" for column, other in self.column_order.items()]
+        return " ".join([self.kind.value, *rules, *order])
+
     @property
     def folds(self) -> bool:
         """Whether entries are folded instead of chosen."""
@@ -100,25 +106,21 @@ class MergeEngine:
         )
 
     @classmethod
-    def parse(
-        cls, name: str | None, rules: Mapping[str, str], order: Mapping[str, str]
+    def chosen(
+        cls, kind: Engine, rules: Mapping[str, Rule], order: Mapping[str, str]
     ) -> MergeEngine:
         """Build an engine from the options ``mergeEngine``, ``aggregate.*``, ``sequenceBy.*``."""
-        kind = _member(Engine, "mergeEngine", name) if name else Engine.DEDUPLICATE
-        if rules and kind is not Engine.AGGREGATION:
-            raise OptionError.invalid(
-                f"aggregate.{next(iter(rules))}",
-                next(iter(rules.values())),
-                "mergeEngine=aggregation beside it",
-            )
-        if order and kind is not Engine.PARTIAL_UPDATE:
-            raise OptionError.invalid(
-                f"sequenceBy.{next(iter(order))}",
-                next(iter(order.values())),
-                "mergeEngine=partial-update beside it",
-            )
-        parsed = {c: _member(Rule, f"aggregate.{c}", rule) for c, rule in rules.items()}
-        return cls(kind, parsed, dict(order))
+        for given, option, own in (
+            (rules, "aggregate", Engine.AGGREGATION),
+            (order, "sequenceBy", Engine.PARTIAL_UPDATE),
+        ):
+            if given and kind is not own:
+                raise OptionError.conflict(
+                    f"{option}.{next(iter(given))}",
+                    f"mergeEngine={kind.value}",
+                    hint=f"use mergeEngine={own.value}, or drop the option.",
+                )
+        return cls(kind, dict(rules), dict(order))
 
     def resolved(self, columns: Sequence[str], rows: Sequence[str]) -> MergeEngine:
         """Return the engine with its names as the table and the rows spell them."""
@@ -179,10 +181,3 @@ def _is_summable(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal128(type_)
     )
-
-
-def _member(kind: Any, option: str, text: str) -> Any:
-    for member in kind:
-        if member.value.replace("-", "_") == text.strip().lower().replace("-", "_"):
-            return member
-    raise OptionError.not_one_of(option, text, [member.value for member in kind])

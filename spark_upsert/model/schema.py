@@ -262,13 +262,17 @@ class TableSchema:
         self.engine.check(self.columns, self.keys, self.order)
         name = self.engine.kind.value
         if self.engine.folds and self.scope is Scope.EPOCH:
-            raise OptionError.invalid("sequenceScope", "epoch", f"'table' with mergeEngine={name}")
+            raise OptionError.conflict(
+                "sequenceScope=epoch", f"mergeEngine={name}", hint="use sequenceScope=table."
+            )
         if self.engine.folds and self.ties is Ties.FAIL:
-            raise OptionError.invalid("ties", "fail", f"'last' or 'first' with mergeEngine={name}")
+            raise OptionError.conflict(
+                "ties=fail", f"mergeEngine={name}", hint="use ties=last or ties=first."
+            )
         # An error is a value that a later one replaces: nothing to fold, and no first row.
         if self.on_error is not ErrorPolicy.FAIL and self.engine.kind is not Engine.DEDUPLICATE:
-            raise OptionError.invalid(
-                "onError", self.on_error.value, f"'fail' with mergeEngine={name}"
+            raise OptionError.conflict(
+                f"onError={self.on_error.value}", f"mergeEngine={name}", hint="use onError=fail."
             )
 
     @classmethod

@@ -1,14 +1,14 @@
 """How given options are read: names, texts, and the checks that reads and writes share.
 
-Names are matched without case, ``-`` and ``_``, so that ``starting_version`` is
-``startingVersion``. An unknown name is an error that says the nearest one. Everything is
-parsed at once, on the driver, before anything is written.
+Names, and the values of choices, are matched without case, ``-`` and ``_``, so that
+``starting_version`` is ``startingVersion``. An unknown name is an error that says the nearest
+one. Everything is parsed at once, on the driver, before anything is written.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TypeVar
@@ -117,10 +117,7 @@ class Options:
         """Raise if more than one of some options is given."""
         given = [name for name in names if self.text(name) is not None]
         if len(given) > 1:
-            raise OptionError(
-                f"options '{given[0]}' and '{given[1]}' contradict each other.",
-                hint="give one of them.",
-            )
+            raise OptionError.conflict(given[0], given[1])
 
     def refuse(self, name: str, reason: str, *, hint: str) -> None:
         """Raise if an option is given where it means nothing."""
@@ -174,7 +171,19 @@ def choice(options: Options, name: str, members: type[_Member]) -> _Member | Non
 
 def member(name: str, value: str, members: type[_Member]) -> _Member:
     """Return the member that a value means; raises `OptionError`."""
-    for member in members:
-        if member.value == value.lower():
-            return member
-    raise OptionError.not_one_of(name, value, [str(member.value) for member in members])
+    return members(one_of(name, value, [member.value for member in members]))
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> str:
+    """Return the known value that a given one means, as names are compared (`fold`).
+
+    Raises
+    ------
+    OptionError
+        It means none of them.
+    """
+    by_fold = {fold(each): each for each in known}
+    found = by_fold.get(fold(value.strip()))
+    if found is None:
+        raise OptionError.not_one_of(name, value, known)
+    return found

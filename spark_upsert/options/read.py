@@ -8,7 +8,7 @@ from enum import Enum
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError
-from spark_upsert.options.parse import Options, choice, fold
+from spark_upsert.options.parse import Options, choice
 from spark_upsert.options.reference import READ_OPTIONS
 from spark_upsert.state.retention.leases import require_name
 from spark_upsert.state.retention.policy import LEASE_MS
@@ -125,8 +125,11 @@ class ReadOptions:
                         "read the table as it was.",
                     )
         elif self.version_as_of is not None or self.timestamp_as_of_ms is not None:
-            raise OptionError(
-                "options 'versionAsOf' and 'timestampAsOf' do not go with 'readChangeFeed'.",
+            given_as_of = "timestampAsOf" if self.version_as_of is None else "versionAsOf"
+            raise OptionError.conflict(
+                "readChangeFeed",
+                given_as_of,
+                why="changes are of several versions",
                 hint="use 'startingVersion' and 'endingVersion'.",
             )
 
@@ -145,9 +148,10 @@ class ReadOptions:
                     hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
                 )
         if self.change_feed and self.ignore_deletes:
-            raise OptionError(
-                "options 'readChangeFeed' and 'ignoreDeletes' contradict each other: the change "
-                "feed shows deletes.",
+            raise OptionError.conflict(
+                "readChangeFeed",
+                "ignoreDeletes",
+                why="the change feed shows deletes",
                 hint="drop one of them, or filter with where(\"_change_type != 'delete'\").",
             )
         if not self.change_feed and not self.compute_updates:
@@ -158,21 +162,17 @@ class ReadOptions:
 
 
 def _deduplication(options: Options) -> Deduplication:
-    value = options.text("deduplicationMode")
-    if value is None:
-        everything = options.flag("emitUnchanged")
+    mode = choice(options, "deduplicationMode", Deduplication)
+    everything = options.flag("emitUnchanged")
+    if mode is None:
         return Deduplication.NONE if everything else Deduplication.DROP_CARRYOVERS
-    for mode in Deduplication:
-        if fold(mode.value) == fold(value):
-            if options.flag("emitUnchanged") and mode is not Deduplication.NONE:
-                raise OptionError(
-                    f"options 'emitUnchanged' and 'deduplicationMode={value}' contradict "
-                    "each other.",
-                    hint="drop 'emitUnchanged', or use deduplicationMode=none.",
-                )
-            return mode
-    names = "', '".join(mode.value for mode in Deduplication)
-    raise OptionError.invalid("deduplicationMode", value, f"one of '{names}'")
+    if everything and mode is not Deduplication.NONE:
+        raise OptionError.conflict(
+            "emitUnchanged",
+            f"deduplicationMode={mode.value}",
+            hint="drop 'emitUnchanged', or use deduplicationMode=none.",
+        )
+    return mode
 
 
 def _consumer(options: Options) -> str | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_upsert.errors import OptionError
-from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
-from spark_upsert.options.parse import Options, choice, member
+from spark_upsert.options.parse import Options, choice, member, one_of
 from spark_upsert.options.reference import WRITE_OPTIONS
 from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.state.properties import checked
@@ -147,9 +147,6 @@ class WriteOptions:
         """Check the options of a write; raises `OptionError`."""
         options = Options(given, WRITE_OPTIONS)
         options.refuse_together("columnList", "exceptColumnList")
-        scope = options.text("sequenceScope")
-        if scope is not None and scope.lower() not in ("table", "epoch"):
-            raise OptionError.invalid("sequenceScope", scope, "'table' or 'epoch'")
         app_id, app_version = options.text("txnAppId"), options.number("txnVersion")
         if (app_id is None) != (app_version is None):
             missing = "txnAppId" if app_id is None else "txnVersion"
@@ -159,7 +156,7 @@ class WriteOptions:
             storage=options.storage,
             keys=options.names("keys"),
             sequence_by=options.names("sequenceBy"),
-            scope=Scope(scope.lower()) if scope else None,
+            scope=_scope(options),
             deletes=options.text("applyAsDeletes"),
             columns=options.names("columnList"),
             except_columns=options.names("exceptColumnList"),
@@ -179,11 +176,20 @@ class WriteOptions:
         )
 
 
+def _scope(options: Options) -> Scope | None:
+    scope = options.text("sequenceScope")
+    chosen = (Scope.TABLE.value, Scope.EPOCH.value)
+    return None if scope is None else Scope(one_of("sequenceScope", scope, chosen))
+
+
 def _engine(options: Options) -> MergeEngine | None:
-    rules = options.by_column("aggregate.<column>")
+    kind = choice(options, "mergeEngine", Engine)
+    texts = options.by_column("aggregate.<column>")
+    rules = {column: member(f"aggregate.{column}", text, Rule) for column, text in texts.items()}
     order = options.by_column("sequenceBy.<column>")
-    name = options.text("mergeEngine")
-    return None if not (name or rules or order) else MergeEngine.parse(name, rules, order)
+    if kind is None and not (rules or order):
+        return None
+    return MergeEngine.chosen(kind or Engine.DEDUPLICATE, rules, order)
 
 
 def _properties(options: Options) -> dict[str, str]:

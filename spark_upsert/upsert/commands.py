@@ -420,11 +420,10 @@ class UpsertEnvelope:
         if not self.nulls_as_deletes:
             return
         if self.deletes is not None:
-            raise OptionError(
-                f"options 'nullsAsDeletes' and 'applyAsDeletes={self.deletes}' contradict each "
-                "other: one says that a row of nulls is a delete, the other that it is a row.",
-                hint="give one of them.",
-                option="nullsAsDeletes",
+            raise OptionError.conflict(
+                "nullsAsDeletes",
+                f"applyAsDeletes={self.deletes}",
+                why="one says that a row of nulls is a delete, the other that it is a row",
             )
         if not self._judged:
             raise OptionError(

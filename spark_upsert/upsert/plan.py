@@ -223,34 +223,21 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
             find_column(key, schema.columns.names, role="key column") for key in options.keys
         )
         if keys != schema.keys:
-            raise OptionError.invalid(
-                "keys", ",".join(options.keys), f"the table's own keys '{','.join(schema.keys)}'"
-            )
+            raise OptionError.fixed("keys", ",".join(options.keys), ",".join(schema.keys))
     own = ",".join(field.name for field in schema.order)
     if options.sequence_by:
         given = ",".join(options.sequence_by)
         if given.lower() != own.lower():
-            raise OptionError.invalid(
-                "sequenceBy",
-                given,
-                f"the table's own order '{own}'" if own else "nothing (the table has no order)",
-                hint="the order of a table is fixed by its first write.",
-            )
+            raise OptionError.fixed("sequenceBy", given, own)
     if options.scope is not None and options.scope is not schema.scope:
-        raise OptionError.invalid(
-            "sequenceScope",
-            options.scope.value,
-            f"the table's own '{schema.scope.value}'",
-            hint="the scope of a table is fixed by its first write.",
-        )
+        raise OptionError.fixed("sequenceScope", options.scope.value, schema.scope.value)
     if options.ties not in (None, schema.ties) and Ties.FIRST in (options.ties, schema.ties):
         assert options.ties is not None
-        raise OptionError.invalid(
+        raise OptionError.fixed(
             "ties",
             options.ties.value,
-            f"the table's own '{schema.ties.value}'",
-            hint="which of two tied rows stays is fixed by the first write, because rows that lost "
-            "are gone; only 'last' and 'fail' can be changed into each other.",
+            schema.ties.value,
+            why="rows that lost are gone (only 'last' and 'fail' may become each other)",
         )
     for field in schema.order:
         name = find_column(field.name, form.orders.names, role="sequenceBy column")
@@ -267,12 +254,7 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
 def _check_engine(engine: MergeEngine | None, schema: TableSchema) -> None:
     """Refuse a merge engine that is not the table's own."""
     if engine is not None and engine != schema.engine:
-        raise OptionError.invalid(
-            "mergeEngine",
-            engine.kind.value,
-            f"the table's own '{schema.engine.kind.value}' with the same options per column",
-            hint="the merge engine of a table is fixed by its first write.",
-        )
+        raise OptionError.fixed("mergeEngine", str(engine), str(schema.engine))
 
 
 def _gains_quarantine(options: WriteOptions, schema: TableSchema) -> bool:
@@ -289,19 +271,12 @@ def _check_policy(options: WriteOptions, schema: TableSchema) -> None:
     asked, own_policy = options.on_error, schema.on_error
     if asked not in (None, own_policy) and not _gains_quarantine(options, schema):
         assert asked is not None
-        raise OptionError.invalid(
+        raise OptionError.fixed(
             "onError",
             asked.value,
-            f"the table's own '{own_policy.value}'",
-            hint="the error policy of a table is fixed by its first write, because it decides "
-            "what the table stores (only 'fail' may become 'quarantine'); drop the option, or "
-            "write into a new table.",
+            own_policy.value,
+            why="it decides what the table stores (only 'fail' may become 'quarantine')",
         )
     if options.error_column not in (None, schema.error_column):
-        own = schema.error_column
-        raise OptionError.invalid(
-            "errorColumn",
-            options.error_column,
-            f"the table's own '{own}'" if own else "nothing (the table has no column of errors)",
-            hint="the error policy of a table is fixed by its first write.",
-        )
+        assert options.error_column is not None
+        raise OptionError.fixed("errorColumn", options.error_column, schema.error_column)

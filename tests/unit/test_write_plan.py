@@ -151,9 +151,9 @@ LATER_WRITES: dict[str, tuple[Given, str, str]] = {
     "a column less": ({}, "k long, seq long", "the column 'v' is not among"),
     "no order": ({"exceptColumnList": "seq"}, "k long, v int", "'seq' is not among"),
     "an order of another type": ({}, "k long, v int, seq text", "cast it to int64"),
-    "other keys": ({"keys": "v"}, OWN, "the table's own keys 'k'"),
-    "another order": ({"sequenceBy": "v"}, OWN, "the table's own order 'seq'"),
-    "another scope": ({"sequenceScope": "epoch"}, OWN, "the table's own 'table'"),
+    "other keys": ({"keys": "v"}, OWN, "but the table has 'k'"),
+    "another order": ({"sequenceBy": "v"}, OWN, "but the table has 'seq'"),
+    "another scope": ({"sequenceScope": "epoch"}, OWN, "but the table has 'table'"),
     "no key, even if the schema may change": (
         {"mergeSchema": "true"},
         "v int, seq long",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.parse import one_of
 from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.confluent import ConfluentDecoder
 from spark_upsert.payloads.ddl import parse_schema
@@ -67,8 +68,7 @@ class Written:
         name = given[option] or default
         if name is None:
             raise OptionError.missing(option, f"one of {', '.join(formats)}")
-        if name.lower() not in formats:
-            raise OptionError.invalid(option, name, f"one of {', '.join(formats)}")
+        name = one_of(option, name, formats)
         written = cls(side, name, given[f"{side}Schema"], schema_ids[side])
         if written.schema_id is not None and not written.has_header:
             raise OptionError(
