@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def written(path: Path, options: Mapping[str, str]) -> UpsertFlowError:
     given = {"path": str(path), **options}
     fields = StructType().add("id", LongType()).add("extra", LongType())
     with pytest.raises(UpsertFlowError) as error:
-        UpsertBatchWriter(given, fields, False)
+        pickle.dumps(UpsertBatchWriter(given, fields, False))
     return error.value
 
 

@@ -18,7 +18,7 @@ from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.frugal import frugal, frugally, is_frugal
 from spark_upsert.store import open_store, resident_bytes
 from spark_upsert.table import Table
-from spark_upsert_sink import writers
+from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
 
 BYTES = 64 << 20
 
@@ -103,13 +103,22 @@ def test_what_spark_reads_is_made_frugally() -> None:
     assert not is_frugal()
 
 
-def test_what_spark_writes_is_staged_frugally(monkeypatch: pytest.MonkeyPatch) -> None:
-    staged: list[bool] = []
-    monkeypatch.setattr(writers, "_stage", lambda plan, batches: staged.append(is_frugal()))
-    kinds: list[Any] = [writers.UpsertBatchWriter, writers.UpsertStreamWriter]
+class Staging:
+    """Notes how it is asked to stage."""
+
+    def __init__(self) -> None:
+        self.seen: list[bool] = []
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self.seen.append(is_frugal())
+
+
+def test_what_spark_writes_is_staged_frugally() -> None:
+    staging = Staging()
+    kinds: list[Any] = [UpsertBatchWriter, UpsertStreamWriter]
     for kind in kinds:
         writer = kind.__new__(kind)
-        writer._plan = None
+        writer._write = staging
         writer.write(iter(()))
-    assert staged == [True, True]
+    assert staging.seen == [True, True]
     assert not is_frugal()
