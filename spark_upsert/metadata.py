@@ -136,7 +136,7 @@ def _origin(commit: Commit) -> Row:
 
 def _written(commit: Commit) -> Row:
     # A restore takes over what older versions have written.
-    files = [] if commit.restored is not None else [part.file for part in commit.slices()]
+    files = [] if commit.restored is not None else [slice_.file for slice_ in commit.slices()]
     return {"files": len(files), "bytes": sum(file.bytes for file in files)}
 
 
@@ -144,25 +144,25 @@ def _state(manifest: Manifest) -> Row:
     return {
         "live_rows": manifest.live_rows,
         "runs": manifest.run_count,
-        "table_files": len({part.file.path for part in manifest.slices}),
+        "table_files": len({slice_.file.path for slice_ in manifest.slices}),
         "table_bytes": manifest.bytes,
     }
 
 
 def _files(table: Table) -> Iterator[Row]:
-    for part in table.log.head().slices:
-        live = part.live.to_json()
+    for slice_ in table.log.head().slices:
+        live = slice_.live.to_json()
         yield {
-            "path": part.file.path,
-            "epoch_lower": part.epochs.lower,
-            "epoch_upper": part.epochs.upper,
-            "index": part.index,
+            "path": slice_.file.path,
+            "epoch_lower": slice_.epochs.lower,
+            "epoch_upper": slice_.epochs.upper,
+            "index": slice_.index,
             "hash_lower": live[0],
             "hash_upper": live[1],
-            "rows": part.file.rows,
-            "tombstones": part.file.tombstones,
-            "errors": part.file.errors,
-            "bytes": part.file.bytes,
+            "rows": slice_.file.rows,
+            "tombstones": slice_.file.tombstones,
+            "errors": slice_.file.errors,
+            "bytes": slice_.file.bytes,
         }
 
 

@@ -82,9 +82,9 @@ def check(store: Store, log: Log) -> Report:
     head = log.head()
     base = log.before(head.first_changes)
     commits = list(log.commits(head.first_changes, head.upper))
-    files = {part.file.path: part.file for part in base.slices}
+    files = {slice_.file.path: slice_.file for slice_ in base.slices}
     for commit in commits:
-        files |= {part.file.path: part.file for part in commit.slices()}
+        files |= {slice_.file.path: slice_.file for slice_ in commit.slices()}
     findings = [*_check_counts(base, commits)]
     for file in files.values():
         findings += _check_file(store, head.schema, file)

@@ -46,12 +46,12 @@ class Snapshot:
     def parts(self, hash_range: HashRange = ALL_HASHES) -> list[tuple[Part, int]]:
         """Return the entries with hashes in a range: parts with their epochs."""
         found: list[tuple[Part, int]] = []
-        for part in self.manifest.slices:
-            if part.overlaps(hash_range):
-                run = RUNS.open(self.store, part.file)
-                span = Span.within(run, part.live.intersect(hash_range))
+        for slice_ in self.manifest.slices:
+            if slice_.overlaps(hash_range):
+                run = RUNS.open(self.store, slice_.file)
+                span = Span.within(run, slice_.live.intersect(hash_range))
                 if len(span):
-                    found.append((RunPart(span), part.epochs.lower))
+                    found.append((RunPart(span), slice_.epochs.lower))
         return found
 
     def find(self, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
@@ -86,12 +86,12 @@ class Snapshot:
     def chunks(self, hash_range: HashRange = ALL_HASHES) -> list[HashRange]:
         """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries."""
         rows = size = 0.0
-        for part in self.manifest.slices:
-            if part.overlaps(hash_range):
-                stored = part.file.hash_range
+        for slice_ in self.manifest.slices:
+            if slice_.overlaps(hash_range):
+                stored = slice_.file.hash_range
                 share = stored.intersect(hash_range).width / stored.width
-                rows += part.file.rows * share
-                size += part.file.bytes * share
+                rows += slice_.file.rows * share
+                size += slice_.file.bytes * share
         count = max(1, int(rows // CHUNK_ROWS), int(size // CHUNK_BYTES))
         return hash_range.cut(count)
 

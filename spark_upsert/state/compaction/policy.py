@@ -65,8 +65,8 @@ class Job:
     def taken(self) -> tuple[Taken, ...]:
         """The ranges that the new run replaces."""
         return tuple(
-            Taken(path=part.file.path, hash_range=part.live.intersect(self.hash_range))
-            for part in self.slices
+            Taken(path=slice_.file.path, hash_range=slice_.live.intersect(self.hash_range))
+            for slice_ in self.slices
         )
 
     @property
@@ -103,23 +103,23 @@ def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list
 
     A file is written again once at most: what is left then is held (`Slice.is_held`).
     """
-    busy = {part.file.path for job in jobs for part in job.slices}
-    first = min((part.epochs.lower for part in manifest.slices), default=0)
+    busy = {slice_.file.path for job in jobs for slice_ in job.slices}
+    first = min((slice_.epochs.lower for slice_ in manifest.slices), default=0)
     return [
         Job(
-            hash_range=part.live,
-            slices=(part,),
+            hash_range=slice_.live,
+            slices=(slice_,),
             is_oldest=True,
         )
-        for part in manifest.slices
-        if part.epochs.lower == first
-        and part.epochs.upper <= forget_before
-        and part.index == 0
-        and not part.is_held
-        and part.file.path not in busy
-        and part.file.tombstones * _TOMBSTONE_SHARE > part.file.rows
+        for slice_ in manifest.slices
+        if slice_.epochs.lower == first
+        and slice_.epochs.upper <= forget_before
+        and slice_.index == 0
+        and not slice_.is_held
+        and slice_.file.path not in busy
+        and slice_.file.tombstones * _TOMBSTONE_SHARE > slice_.file.rows
         and not any(
-            s.epochs.lower == first and s is not part and s.overlaps(part.live)
+            s.epochs.lower == first and s is not slice_ and s.overlaps(slice_.live)
             for s in manifest.slices
         )
     ]
@@ -158,7 +158,7 @@ def _is_uniform(slices: list[Slice], hash_range: HashRange) -> bool:
 
 def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
     """Return the jobs that leave one run everywhere, whatever the sizes."""
-    live = sum(part.bytes_within(ALL_HASHES) for part in manifest.slices)
+    live = sum(slice_.bytes_within(ALL_HASHES) for slice_ in manifest.slices)
     jobs = []
     for hash_range in ALL_HASHES.cut(max(1, -(-live // JOB_BYTES))):
         runs = _runs(s for s in manifest.slices if s.overlaps(hash_range))
@@ -174,15 +174,15 @@ def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
 
 
 def _job(runs: list[list[Slice]], hash_range: HashRange, *, is_oldest: bool) -> Job:
-    slices = tuple(part for run in runs for part in run)
+    slices = tuple(slice_ for run in runs for slice_ in run)
     return Job(hash_range=hash_range, slices=slices, is_oldest=is_oldest)
 
 
 def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
     """Group slices by their epochs; their order is that of the manifest."""
     runs: dict[Interval, list[Slice]] = {}
-    for part in slices:
-        runs.setdefault(part.epochs, []).append(part)
+    for slice_ in slices:
+        runs.setdefault(slice_.epochs, []).append(slice_)
     return list(runs.values())
 
 

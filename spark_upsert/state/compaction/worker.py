@@ -185,11 +185,11 @@ def _reduced(
     """Return what is left of a job's entries in a range of hashes, and the slices they were in."""
     schema = manifest.schema
     parts, slices = [], []
-    for part in job.slices:
-        live = part.live.intersect(hash_range)
+    for slice_ in job.slices:
+        live = slice_.live.intersect(hash_range)
         if not live.is_empty:
-            parts.append(RunPart(Span.within(RUNS.open(store, part.file), live)))
-            slices.append(part)
+            parts.append(RunPart(Span.within(RUNS.open(store, slice_.file), live)))
+            slices.append(slice_)
     rows = Rows(schema, parts)
-    epochs = epochs_by_part(rows, [part.epochs.lower for part in slices])
+    epochs = epochs_by_part(rows, [slice_.epochs.lower for slice_ in slices])
     return mechanism_of(schema).reduce(rows, epochs=epochs), slices

@@ -50,11 +50,11 @@ def commit_to_json(commit: Commit) -> dict[str, Any]:
     if commit.added:
         record["added"] = [file.to_json() for file in commit.added]
     if commit.compacted:
-        record["compacted"] = [slice_to_json(part) for part in commit.compacted]
+        record["compacted"] = [slice_to_json(slice_) for slice_ in commit.compacted]
     if commit.restored is not None:
         record["restored"] = commit.restored
     if commit.taken:
-        record["taken"] = [[part.path, *part.hash_range.to_json()] for part in commit.taken]
+        record["taken"] = [[slice_.path, *slice_.hash_range.to_json()] for slice_ in commit.taken]
     if commit.counters:
         record["counters"] = dict(commit.counters)
     if commit.properties is not None:
@@ -85,7 +85,7 @@ def commit_from_json(record: dict[str, Any]) -> Commit:
             for writer, number in record.get("transactions", {}).items()
         ),
         added=tuple(RunFile.from_json(file) for file in record.get("added", ())),
-        compacted=tuple(slice_from_json(part) for part in record.get("compacted", ())),
+        compacted=tuple(slice_from_json(slice_) for slice_ in record.get("compacted", ())),
         restored=record.get("restored"),
         taken=tuple(
             Taken(path=text(path), hash_range=HashRange.from_json(bounds))
@@ -109,7 +109,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "version": manifest.version,
         "timestamp_ms": manifest.timestamp_ms,
         "schema": manifest.schema.to_json(),
-        "slices": [slice_to_json(part) for part in manifest.slices],
+        "slices": [slice_to_json(slice_) for slice_ in manifest.slices],
         "transactions": {
             writer: [number, manifest.written_ms[writer]]
             for writer, number in manifest.transactions.items()
@@ -134,7 +134,7 @@ def manifest_from_json(record: dict[str, Any]) -> Manifest:
         version=whole(record["version"]),
         timestamp_ms=whole(record["timestamp_ms"], most=TIME_MS_MAX),
         schema=TableSchema.from_json(record["schema"]),
-        slices=tuple(slice_from_json(part) for part in record["slices"]),
+        slices=tuple(slice_from_json(slice_) for slice_ in record["slices"]),
         transactions={text(w): whole(number) for w, (number, _) in writers.items()},
         written_ms={text(w): whole(time, most=TIME_MS_MAX) for w, (_, time) in writers.items()},
         forgotten=fingerprints(record["forgotten"]),

@@ -112,15 +112,15 @@ def _repairs(manifest: Manifest, commit: Commit, since: int) -> tuple[Repair, ..
     return (*kept, own)
 
 
-def _slice_order(part: Slice) -> tuple[int, int, int]:
-    return part.epochs.lower, part.index, part.live.first
+def _slice_order(slice_: Slice) -> tuple[int, int, int]:
+    return slice_.epochs.lower, slice_.index, slice_.live.first
 
 
 def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
     """Return whether all ranges that a compaction takes away are still live."""
     live: dict[str, list[HashRange]] = {}
-    for part in manifest.slices:
-        live.setdefault(part.file.path, []).append(part.live)
+    for slice_ in manifest.slices:
+        live.setdefault(slice_.file.path, []).append(slice_.live)
     return all(any(own.covers(t.hash_range) for own in live.get(t.path, ())) for t in taken)
 
 
@@ -130,16 +130,16 @@ def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice
     for each in taken:
         by_path.setdefault(each.path, []).append(each.hash_range)
     left: list[Slice] = []
-    for part in slices:
-        pieces = [part]
-        for gone in by_path.get(part.file.path, ()):
+    for slice_ in slices:
+        pieces = [slice_]
+        for gone in by_path.get(slice_.file.path, ()):
             pieces = [rest for piece in pieces for rest in _cut(piece, gone)]
         left += pieces
     return tuple(left)
 
 
-def _cut(part: Slice, gone: HashRange) -> list[Slice]:
-    if not part.live.overlaps(gone):
-        return [part]
-    pieces = (replace(part, live=rest) for rest in part.live.without(gone))
+def _cut(slice_: Slice, gone: HashRange) -> list[Slice]:
+    if not slice_.live.overlaps(gone):
+        return [slice_]
+    pieces = (replace(slice_, live=rest) for rest in slice_.live.without(gone))
     return [piece for piece in pieces if not piece.occupied.is_empty]

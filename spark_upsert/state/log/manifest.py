@@ -278,7 +278,7 @@ class Manifest:
     @property
     def bytes(self) -> int:
         """Bytes of the files that are at least partly live."""
-        return sum({part.file.path: part.file.bytes for part in self.slices}.values())
+        return sum({slice_.file.path: slice_.file.bytes for slice_ in self.slices}.values())
 
     def has(self, transaction: Transaction) -> bool:
         """Return whether a writer's epoch is part of the table."""
@@ -305,7 +305,7 @@ class Manifest:
     @property
     def run_count(self) -> int:
         """Runs that a look-up searches at most: each is of other epochs."""
-        return len({part.epochs for part in self.slices})
+        return len({slice_.epochs for slice_ in self.slices})
 
     def accepts(self, base_version: int) -> bool:
         """Return whether what was staged on a version may still be committed."""

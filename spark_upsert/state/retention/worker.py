@@ -284,9 +284,9 @@ def _named(log: Log) -> set[str]:
     for _ in range(COMMIT_TRIES_MAX):
         head = log.head()
         try:
-            files = {part.file.path for part in log.at(head.since).slices}
+            files = {slice_.file.path for slice_ in log.at(head.since).slices}
             for commit in log.commits(head.since + 1, head.upper):
-                files |= {part.file.path for part in commit.slices()}
+                files |= {slice_.file.path for slice_ in commit.slices()}
         except DataLossError:
             continue  # An expiry came between; ask for its `since`.
         return files

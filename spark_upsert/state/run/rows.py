@@ -1,6 +1,7 @@
 """Rows of several places, addressed as one.
 
-Runs on disk and batches in memory are **parts**. `Rows` lines parts up, so that a row is one
+Runs on disk and batches in memory are **parts**, and nothing else is (what a manifest lists are
+*slices* of files). `Rows` lines parts up, so that a row is one
 number, and gathers any columns of any rows with one call per part. A part that lacks a
 column (it was written before the table gained it) yields nulls; one that holds a narrower
 type is widened on the way out. One that was written before the table had a quarantine holds
