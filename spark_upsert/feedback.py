@@ -12,8 +12,9 @@ Three frontiers decide everything:
 - *resume upper*: ``p`` as it was when this incarnation began.
 
 A command at ``ts`` is dropped if ``ts < p``, emitted if ``ts == p < i``, kept otherwise
-(`epochs.judge`). Emitting is committing one epoch; the commit carries the timestamp, so that
-of several incarnations one wins each timestamp, and the others see ``p`` move and drop.
+(`epochs.judge`); timestamps that the source left out are durable with the next one. Emitting is
+committing one epoch; the commit carries the timestamp, so that of several incarnations one wins
+each timestamp, and the others see ``p`` move and drop.
 
 Inside Spark the micro-batch is the timestamp and Spark's checkpoint keeps the input
 frontier; there every batch is eligible at once, and the same `stage` and `seal` apply it.
@@ -40,6 +41,7 @@ from spark_upsert.model.epochs import Verdict, judge
 from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_rows
 from spark_upsert.upsert.stage import Staged, stage_sealed
 from spark_upsert.upsert.stash import Stash
 from spark_upsert.upsert.write_set import WriteSet
@@ -70,21 +72,30 @@ class FeedbackUpsert:
     table : Table
     writer : str
         Name of the source. Incarnations of one source share it; that is what fences them.
-    commands : callable
-        Turns a batch of the source's rows into commands (`UpsertEnvelope.commands`).
+    commands : callable, optional
+        Turns a batch of the source's rows into commands (`Envelope.commands`). By default rows
+        are plain columns of the table, as of `Table.append`.
+    deletes : str, optional
+        With plain columns: the boolean column that marks deletes.
 
     Notes
     -----
-    Not safe for threads. Rows are only acknowledged by a commit: what is stashed is lost with
-    the process, and comes again from the source.
+    Not safe for threads. Stashed commands are not durable: after a crash the source must replay
+    what is at or beyond `persist_upper`.
     """
 
     def __init__(
-        self, table: Table, writer: str, commands: Callable[[pa.RecordBatch], pa.RecordBatch]
+        self,
+        table: Table,
+        writer: str,
+        commands: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        *,
+        deletes: str | None = None,
     ) -> None:
         self._table = table
         self._writer = f"operator:{writer}"
-        self._commands = commands
+        self._commands = commands or self._plain
+        self._deletes = deletes
         self._stashes: dict[int, Stash] = {}
         self._emitting: WriteSet | None = None
         self._resume_upper = self.persist_upper
@@ -102,6 +113,11 @@ class FeedbackUpsert:
     ) -> None:
         for ts in list(self._stashes):
             self._close_stash(ts)
+
+    def _plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of rows that are plain columns of the table."""
+        plan = plan_rows(self._table.log.head(), rows.schema, deletes=self._deletes)
+        return plan.envelope.commands(rows)
 
     @property
     def persist_upper(self) -> Timestamp:
@@ -141,11 +157,11 @@ class FeedbackUpsert:
         self._stashes[ts].add(commands)
 
     def advance(self, input_upper: int) -> None:
-        """Learn that no more rows come before a timestamp; going back is ignored."""
+        """Advance the input upper; smaller values are ignored."""
         self._input_upper = Timestamp(max(self._input_upper, input_upper))
 
     def close(self) -> None:
-        """Learn that no more rows come at all. What is not eligible then is abandoned."""
+        """Advance the input upper to the end. What is not eligible then is abandoned."""
         self._input_upper = CLOSED
 
     def step(self) -> Commit | None:
@@ -159,12 +175,14 @@ class FeedbackUpsert:
         Notes
         -----
         One pass emits at most one timestamp: what the next one does depends on this one
-        being durable. Where the next buffered timestamp lies ahead, an empty epoch takes the
+        being durable. Where nothing is buffered below the input upper, an empty epoch takes the
         persist upper there.
         """
         persist_upper = self.persist_upper
         for ts in sorted(self._stashes):
-            verdict = judge(Timestamp(ts), state_upper=persist_upper, input_upper=self._input_upper)
+            # Nothing is buffered before it, and nothing can come: its epoch covers the gap.
+            reached = max(persist_upper, min(Timestamp(ts), self._input_upper))
+            verdict = judge(Timestamp(ts), state_upper=reached, input_upper=self._input_upper)
             if verdict is Verdict.DROP:
                 self._drop(ts)
             elif verdict is Verdict.EMIT:

@@ -572,18 +572,48 @@ class Table:
         """Return the table at a version, by default the newest."""
         return Snapshot(self.store, manifest_at(self.log, version=version))
 
+    @property
+    def schema(self) -> TableSchema:
+        """The columns, keys and rules of the newest version."""
+        return self.log.head().schema
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, version: int | None = None
+    ) -> pa.RecordBatchReader:
+        """Return a reader of all rows at a version, in no particular order.
+
+        Rows are read as the reader is pulled, some `CHUNK_ROWS` at a time, so that memory is
+        bounded whatever the size of the table.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            In the order in which they are to come; by default all. With none at all, batches
+            have rows without columns.
+        version : int, optional
+            By default the newest.
+
+        Raises
+        ------
+        SchemaError
+            There is no such column.
+        DataLossError
+            The version is expired, or not there.
+        """
+        snapshot = self.at(version)
+        schema = snapshot.manifest.schema
+        names = schema.columns.names if columns is None else schema.select(columns)
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        return pa.RecordBatchReader.from_batches(fields, snapshot.read(names))
+
     def snapshot(
         self, version: int | None = None, *, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Return all rows at a version, in no particular order."""
-        snapshot = self.at(version)
-        schema = snapshot.manifest.schema
-        names = schema.columns.names if columns is None else schema.select(columns)
-        batches = list(snapshot.read(names))
-        if not names:  # Only the number of rows is asked for.
-            return pa.Table.from_batches(batches or [_NO_ROWS]).select([])
-        fields = pa.schema([schema.columns.field(name) for name in names])
-        return pa.Table.from_batches(batches, schema=fields)
+        reader = self.scan(columns, version=version)
+        if not reader.schema.names:  # Only the number of rows is asked for.
+            return pa.Table.from_batches(list(reader) or [_NO_ROWS]).select([])
+        return reader.read_all()
 
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that could not be applied and that nothing has cleared yet.

@@ -21,7 +21,12 @@ SOURCE_ROOTS = (
 )
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("spark_upsert", "spark_upsert.errors", "spark_upsert.durations", "spark_upsert.parallel"),
+    (
+        "spark_upsert._version",
+        "spark_upsert.errors",
+        "spark_upsert.durations",
+        "spark_upsert.parallel",
+    ),
     ("spark_upsert.log_fields", "spark_upsert.model"),
     ("spark_upsert.store", "spark_upsert.payloads"),
     ("spark_upsert.state.run",),
@@ -35,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.upsert.plan",),
     ("spark_upsert.table",),
     ("spark_upsert.metadata", "spark_upsert.feedback", "spark_upsert.source"),
+    ("spark_upsert",),
     ("spark_upsert.cli", "spark_upsert_sink"),
     ("pyspark_upsertflow",),
 )
@@ -91,7 +97,7 @@ def _module_of(name: str, known: dict[str, Path]) -> str | None:
 def unit_of(module: str) -> str | None:
     """Return the unit of a module, None if no layer names it."""
     named = {unit for layer in LAYERS for unit in layer}
-    if module in ("spark_upsert", "spark_upsert._version"):
+    if module == "spark_upsert":
         return "spark_upsert"
     # The package is a module like others, not the folder of all that lies in no other unit.
     while module and (module not in named or module == "spark_upsert"):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 import pyarrow as pa
 
-from spark_upsert import __version__
+from spark_upsert._version import __version__
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_upsert import __version__
+from spark_upsert._version import __version__
 from spark_upsert.cli.java import find_java
 from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.store import open_store

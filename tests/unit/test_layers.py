@@ -37,8 +37,8 @@ def test_imports_point_down() -> None:
         ("spark_upsert.state.log.log", "spark_upsert.state.log.clock", True),
         ("spark_upsert.state.log.log", "spark_upsert.state.check", False),
         ("spark_upsert.state.compaction.worker", "spark_upsert.state.retention.policy", False),
-        ("spark_upsert.model.schema", "spark_upsert", True),
-        ("spark_upsert", "spark_upsert.table", False),
+        ("spark_upsert.model.schema", "spark_upsert", False),
+        ("spark_upsert", "spark_upsert.table", True),
     ],
 )
 def test_what_is_down(module: str, imported: str, is_down: bool) -> None:

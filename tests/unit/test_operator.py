@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,8 @@ from spark_upsert.errors import ContentionError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Commit, Draft, Kind
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest
 from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
 from spark_upsert.upsert.commands import UpsertEnvelope
@@ -271,6 +272,17 @@ def test_a_failed_commit_keeps_the_rows_for_the_next_step(table: Table) -> None:
     assert contents(table) == {"k": "a"}
 
 
+def test_timestamps_that_the_source_leaves_out_cost_no_version(table: Table) -> None:
+    loop = start(table)
+    for ts in (99, 250, 4000):
+        send(loop, f"k={ts}@{ts}")
+        loop.advance(ts + 1)
+        before = table.log.head().version
+        assert [commit.version for commit in loop.run()] == [before + 1]
+        assert loop.persist_upper == ts + 1
+    assert contents(table) == {"k": "4000"}
+
+
 def _no_space(self: Table, epoch: object) -> Commit | None:
     raise OSError("no space left on device")
 
@@ -279,9 +291,9 @@ def test_a_commit_that_is_refused_as_too_old_is_staged_again(table: Table) -> No
     loop = start(table)
     send(loop, "k=a@0")
     loop.advance(1)
-    append = type(table.log).append
+    heads = type(table.log).heads
 
-    def fenced(log: object, propose: object) -> Commit | None:
+    def fenced(log: Log) -> Iterator[Manifest]:
         patched.undo()
         send(other, "x=x@0")
         other.advance(1)
@@ -293,11 +305,11 @@ def test_a_commit_that_is_refused_as_too_old_is_staged_again(table: Table) -> No
                 fence=head.version,
             )
         )
-        return append(table.log, propose)  # type: ignore[arg-type]
+        return heads(log)
 
     other = start(table, "another source")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(type(table.log), "append", fenced)
+        patched.setattr(type(table.log), "heads", fenced)
         with pytest.raises(ContentionError, match="planned on version 0"):
             loop.step()
     assert loop.step() is not None
