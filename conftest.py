@@ -41,7 +41,10 @@ def file_of(test: str) -> str:
 
 def rank(file: str) -> int:
     """Return when a file should begin: what takes long goes first."""
-    return 0 if lane_of(file) == SHARED else 1 if file.startswith("integration/") else 2
+    if lane_of(file) == SHARED:
+        return 0
+    # The longest files: whichever came last would run alone.
+    return 1 if file.startswith(("integration/", "tests/crash/", "tests/simulation/")) else 2
 
 
 @pytest.hookimpl(trylast=True)
