@@ -157,6 +157,8 @@ def test_the_operations_do_what_they_are_named_after() -> None:
         "alter",
         "overwrite",
         "append",
+        "append",
+        "overwrite",
     ]
     assert [seen.rows for seen in _SEEN] == [
         None,
@@ -169,6 +171,9 @@ def test_the_operations_do_what_they_are_named_after() -> None:
         {3: 31, 5: 50},
         {3: 31, 5: 50},
         {3: 31, 6: 60},
+        {3: 31, 6: 61, 7: 70},
+        {6: 61, 9: 90},
+        {6: 61, 9: 90},
     ]
 
 
