@@ -99,7 +99,7 @@ def test_a_bad_record_stops_a_query_that_was_not_told_to_go_on(
     text = str(caught.value)
     assert "[DATA] the value is undecodable" in text
     assert "in 1 of 2 rows of a batch (for example k=2, value {" in text
-    assert "onError', 'quarantine'" in text
+    assert '.option("onError", "quarantine")' in text
     assert rows_of(path) == {(1,): ("a",)}
     assert orphans(path) == set()
 

@@ -244,6 +244,7 @@ class Life:
         options = ChangeOptions(columns=columns)
         self.see("snapshot", lambda: rows([self.table.snapshot(columns=columns)]))
         self.see("snapshot", lambda: rows([self.table.snapshot(2, columns=columns)]))
+        self.see("scan", lambda: rows([self.table.scan(columns).read_all()]))
         self.see("quarantine", lambda: rows(self.table.quarantine()))
         self.see("changes", lambda: rows([self.table.changes(1)]))
         self.see("iter_changes", lambda: rows(self.table.iter_changes(1, head.upper, options)))
