@@ -117,13 +117,14 @@ class TableInput:
         self._hold(table, first)
         require_columns(newest.schema, self._columns, self._options)
         found: list[Split] = []
-        if first.is_in_snapshot:
-            # In the newest schema, like changes: its columns are those that were planned.
-            manifest = replace(table.log.at(first.origin), schema=newest.schema)
-            due = HashRange(first.hash, last.hash)
-            found += rows_splits(manifest, self._options, due)
-        if not last.is_in_snapshot:
-            found += changes_splits(table.log, self._options, first.upper, last.upper)
+        with table.log.as_seen():  # All that follows is older than the look before.
+            if first.is_in_snapshot:
+                # In the newest schema, like changes: its columns are those that were planned.
+                manifest = replace(table.log.at(first.origin), schema=newest.schema)
+                due = HashRange(first.hash, last.hash)
+                found += rows_splits(manifest, self._options, due)
+            if not last.is_in_snapshot:
+                found += changes_splits(table.log, self._options, first.upper, last.upper)
         tell(found, self._options, table_columns(self._columns))
         return found
 
@@ -156,8 +157,9 @@ class TableInput:
 
     def _placed(self, table: Table, position: TablePosition) -> Position:
         """Return a position with the version that it stands at; one yet to come has no token."""
-        version = min(position.version, table.log.head().version)
-        return replace(position, place=table.log.place(version)).packed()
+        with table.log.as_seen():
+            version = min(position.version, table.log.head().version)
+            return replace(position, place=table.log.place(version)).packed()
 
     def _begin(self, table: Table, upper: int) -> TablePosition:
         """Return where a stream begins, by its options."""

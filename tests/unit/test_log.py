@@ -121,6 +121,36 @@ def test_the_newest_version_costs_two_reads_if_nothing_is_new() -> None:
     assert steps.names[before:] == [f"read {commit_path(6)}", f"read {commit_path(5)}"]
 
 
+def test_who_has_looked_may_read_what_is_before_without_another_look() -> None:
+    store = MemoryStore()
+    steps = Steps()
+    log = Log(FaultyStore(store, steps), clock=Ticks())
+    other = grown(store, 5)
+    log.head()
+    before = len(steps.names)
+    with log.as_seen():
+        other.append(epoch())
+        assert log.head().version == 5
+        assert (log.at(3).version, log.before(3).version) == (3, 2)
+        with log.as_seen():
+            pass
+        assert log.head().version == 5
+    assert f"read {commit_path(6)}" not in steps.names[before:]
+    assert log.head().version == 6
+
+
+def test_what_expires_behind_a_look_is_expired_and_no_damage() -> None:
+    store = MemoryStore()
+    log, other = grown(store, 5), Log(store, clock=Ticks())
+    with log.as_seen():
+        other.append(lambda head: Draft(kind=Kind.EXPIRE, live_rows=head.live_rows, since=5))
+        for version in range(5):
+            store.delete(commit_path(version))
+        log._commits.clear()
+        with pytest.raises(DataLossError, match="version 3"):
+            log.at(3)
+
+
 def test_commits_are_yielded_for_a_half_open_range() -> None:
     log = grown(MemoryStore(), 4)
     assert [commit.version for commit in log.commits(2, 4)] == [2, 3]

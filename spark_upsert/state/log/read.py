@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from spark_upsert.errors import (
     DataLossError,
     OtherTableError,
     TableNotFoundError,
+    UpsertFlowError,
 )
 from spark_upsert.state.log.checkpoints import last_checkpoint, newest_up_to, read_checkpoint
 from spark_upsert.state.log.codec import commit_from_json, manifest_from_json
@@ -63,6 +65,21 @@ class LogReader:
         self._head: Manifest | None = None
         self._commits: dict[int, Commit] = {}
         self._durable_version = -1
+        self._resting = threading.local()
+
+    @contextmanager
+    def as_seen(self) -> Iterator[None]:
+        """Let the newest version that was seen stand for the newest, in this thread.
+
+        For who has just looked and only reads what is before that: each look at the end of the
+        log is two requests. Not for who must know what has come since, as of an expiry.
+        """
+        before = getattr(self._resting, "is_on", False)
+        self._resting.is_on = True
+        try:
+            yield
+        finally:
+            self._resting.is_on = before
 
     def head(self) -> Manifest:
         """Return the manifest of the newest version.
@@ -83,6 +100,12 @@ class LogReader:
 
     def try_head(self) -> Manifest | None:
         """Return the manifest of the newest version, or None if there is no table."""
+        with self._lock:
+            is_resting = self._head is not None and getattr(self._resting, "is_on", False)
+            return self._head if is_resting else self._look()
+
+    def _look(self) -> Manifest | None:
+        """Look at the end of the log, whatever was seen."""
         with self._lock:
             base = self._head or last_checkpoint(self._store)
             for _ in range(READ_TRIES_MAX):
@@ -280,9 +303,11 @@ class LogReader:
         for version in range(lower, upper):
             yield self.commit(version)
 
-    def _gone(self, version: int) -> DataLossError | CorruptionError:
-        """Return the error for a version that could not be read."""
-        head = self.head()
+    def _gone(self, version: int) -> UpsertFlowError:
+        """Return the error for a version that could not be read; it may have expired just now."""
+        head = self._look()
+        if head is None:
+            return TableNotFoundError.at(self._store.url)
         if head.since <= version <= head.version:
             return CorruptionError.in_file(
                 f"{self._store.url}/{FOLDER}", f"version {version} and those below", "a gap"

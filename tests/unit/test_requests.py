@@ -1,0 +1,94 @@
+"""What an epoch asks of the storage, request by request: the counts of docs/object-stores.md.
+
+A run of one upload is created and closed: one request. What is asked is asked in a row.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.table import Table
+from tests.support.stores import FaultyStore, MemoryStore, Steps
+from tests.support.streams import Query, stream_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "object-stores.md"
+COLUMNS = pa.schema({"id": pa.int64(), "n": pa.int64()})
+NO_REQUEST = ("prepare ", "sync ", "write ", "close ")
+"""On an object store: what has no folders, is durable at once, or belongs to one upload."""
+
+
+class Counted:
+    """A table of a few versions on a store that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        self.store = FaultyStore(MemoryStore(), self.steps)
+        self.table = Table(self.store)
+        self.table.ensure(TableSchema.of(COLUMNS, keys=["id"]))
+        for number in range(3):
+            self.append(number)
+
+    def append(self, number: int) -> None:
+        self.table.append(pa.table({"id": [number, 7], "n": [number, number]}))
+
+    def asked(self) -> list[str]:
+        """Return what was asked since the last time."""
+        names = [name for name in self.steps.names if not name.startswith(NO_REQUEST)]
+        del self.steps.names[:]
+        return names
+
+
+@pytest.fixture
+def counted() -> Counted:
+    found = Counted()
+    found.asked()
+    return found
+
+
+def told(what: str) -> int:
+    """Return the count of the page."""
+    [count] = re.findall(rf"^\| {re.escape(what)} \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    return int(count)
+
+
+def test_an_append_to_an_open_table(counted: Counted) -> None:
+    counted.append(4)
+    asked = counted.asked()
+    assert len(asked) == told("an append to an open table"), asked
+
+
+def test_a_micro_batch_of_a_running_stream(counted: Counted) -> None:
+    table = Table(counted.store)
+    query = Query(lambda: stream_of(table))
+    query.drain()
+    counted.append(4)
+    counted.asked()
+    query.drain()
+    asked = counted.asked()
+    assert len(asked) == told("a micro-batch of changes, one epoch"), asked
+
+
+def test_an_idle_poll(counted: Counted) -> None:
+    table = Table(counted.store)
+    query = Query(lambda: stream_of(table))
+    query.drain()
+    counted.asked()
+    assert not query.plan()
+    asked = counted.asked()
+    assert len(asked) == told("a poll that finds nothing"), asked
+
+
+def test_a_process_that_sees_the_table_for_the_first_time(counted: Counted) -> None:
+    Table(counted.store).log.head()
+    asked = counted.asked()
+    behind = counted.table.log.head().version + 1  # No checkpoint yet.
+    assert (
+        len(asked)
+        == told("the first look of a process, and a version since the last checkpoint each")
+        + behind
+    ), asked
