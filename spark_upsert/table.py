@@ -243,14 +243,7 @@ class Table:
 
     # -- writing ---------------------------------------------------------------------
 
-    def plan(
-        self,
-        options: WriteOptions,
-        incoming: pa.Schema,
-        *,
-        overwrite: bool = False,
-        late_rows: LateRows = LateRows.FAIL,
-    ) -> WritePlan:
+    def plan(self, options: WriteOptions, incoming: pa.Schema) -> WritePlan:
         """Plan a write upon the newest version (`upsert.plan.plan_write`).
 
         Where the options allow it, the table is altered first; where there is none, the plan
@@ -263,7 +256,7 @@ class Table:
         """
         manifest = self.log.try_head()
         for _ in range(_ALTERATIONS_MAX):
-            step = plan_write(manifest, options, incoming, overwrite=overwrite, late_rows=late_rows)
+            step = plan_write(manifest, options, incoming)
             match step:
                 case WritePlan():
                     return step

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Job
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.plan import WritePlan
@@ -35,20 +34,14 @@ class SinkPlan:
         return Table(open_store(self.path, self.storage))
 
 
-def plan_sink(
-    options: WriteOptions,
-    incoming: pa.Schema,
-    *,
-    overwrite: bool,
-    late_rows: LateRows = LateRows.FAIL,
-) -> SinkPlan:
+def plan_sink(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -> SinkPlan:
     """Check a write against its table, altering the table if allowed; the commit makes a new one.
 
     Parameters and errors as of `spark_upsert.upsert.plan.plan_write`; after an error the table is
     as it was.
     """
     table = Table(open_store(options.path, options.storage))
-    write = table.plan(options, incoming, overwrite=overwrite, late_rows=late_rows)
+    write = table.plan(options, incoming)
     idle = overwrite or write.base.is_unborn
     return SinkPlan(
         path=table.store.url,

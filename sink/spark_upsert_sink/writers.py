@@ -65,9 +65,7 @@ class _Write:
 
     @cached_property
     def _plan(self) -> SinkPlan:
-        return plan_sink(
-            self._options, self._incoming, overwrite=self._overwrite, late_rows=self._late_rows
-        )
+        return plan_sink(self._options, self._incoming, overwrite=self._overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan": self._plan}
@@ -82,8 +80,8 @@ class _Write:
         staged = stage(
             Snapshot(store, write.base),
             commands,
-            overwrite=write.overwrite,
-            late_rows=write.late_rows,
+            overwrite=self._overwrite,
+            late_rows=self._late_rows,
         )
         jobs = plan.jobs[task_index : task_index + 1]
         return StagedMessage(

@@ -53,22 +53,12 @@ class WritePlan:
     base: Manifest
     """Unborn if there is no table: the epoch makes it."""
     envelope: Envelope
-    overwrite: bool
-    allow_unordered: bool
-    late_rows: LateRows
 
 
 Step: TypeAlias = Create | Alter | WritePlan
 
 
-def plan_write(
-    manifest: Manifest | None,
-    options: WriteOptions,
-    incoming: pa.Schema,
-    *,
-    overwrite: bool = False,
-    late_rows: LateRows = LateRows.FAIL,
-) -> Step:
+def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema) -> Step:
     """Check a write against its table.
 
     Parameters
@@ -78,10 +68,6 @@ def plan_write(
     options : WriteOptions
     incoming : pyarrow.Schema
         The columns of the rows.
-    overwrite : bool
-        Whether the rows replace the contents.
-    late_rows : LateRows
-        What becomes of late rows if the options do not say.
 
     Returns
     -------
@@ -110,13 +96,7 @@ def plan_write(
     schema = schema.accept(columns, merge=options.merge_schema)
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         return Alter(schema=schema, properties=options.properties)
-    return WritePlan(
-        base=manifest,
-        envelope=form.envelope(manifest.schema, columns),
-        overwrite=overwrite,
-        allow_unordered=options.allow_unordered,
-        late_rows=usual_late_rows(options, late_rows),
-    )
+    return WritePlan(base=manifest, envelope=form.envelope(manifest.schema, columns))
 
 
 def plan_rows(

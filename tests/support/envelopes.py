@@ -14,7 +14,9 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.plan import SinkPlan, plan_sink
@@ -78,7 +80,8 @@ def write(path: Path, rows: pa.Table, **options: Any) -> Commit:
     table = planned.table()
     base = Snapshot(table.store, planned.write.base)
     commands = (planned.write.envelope.commands(batch) for batch in rows.to_batches())
-    late = planned.write.late_rows
+    given = WriteOptions.parse({"path": str(path), **{k: str(v) for k, v in options.items()}})
+    late = usual_late_rows(given, LateRows.FAIL)
     staged = stage(base, commands, late_rows=late)
     commit = table.commit(WriteSet(base=base, staged=(staged,), late_rows=late))
     assert commit is not None
