@@ -1,6 +1,6 @@
 """The feedback upsert as a loop with explicit frontiers, for sources outside Spark.
 
-    source --commands @ts--> stash --seal--> judge --emit--> epoch --commit--> table
+    source --commands @ts--> stash --seal--> fate --emit--> epoch --commit--> table
                                ^                                                 |
                                +-------- persist upper (feedback) ---------------+
 
@@ -12,7 +12,7 @@ Three frontiers decide everything:
 - *resume upper*: ``p`` as it was when this incarnation began.
 
 A command at ``ts`` is dropped if ``ts < p``, emitted if ``ts == p < i``, kept otherwise
-(`epochs.judge`); timestamps that the source left out are durable with the next one. Emitting is
+(`epochs.fate_of`); timestamps that the source left out are durable with the next one. Emitting is
 committing one epoch; the commit carries the timestamp, so that of several incarnations one wins
 each timestamp, and the others see ``p`` move and drop.
 
@@ -37,7 +37,7 @@ from typing import Final
 import pyarrow as pa
 
 from spark_upsert.model.epochs import Epoch as Timestamp
-from spark_upsert.model.epochs import Verdict, judge
+from spark_upsert.model.epochs import Fate, fate_of
 from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
@@ -182,10 +182,10 @@ class FeedbackUpsert:
         for ts in sorted(self._stashes):
             # Nothing is buffered before it, and nothing can come: its epoch covers the gap.
             reached = max(persist_upper, min(Timestamp(ts), self._input_upper))
-            verdict = judge(Timestamp(ts), state_upper=reached, input_upper=self._input_upper)
-            if verdict is Verdict.DROP:
+            fate = fate_of(Timestamp(ts), state_upper=reached, input_upper=self._input_upper)
+            if fate is Fate.DROP:
                 self._drop(ts)
-            elif verdict is Verdict.EMIT:
+            elif fate is Fate.EMIT:
                 return self._emit(ts)
         return self._skip_to_next(persist_upper)
 

@@ -373,8 +373,8 @@ class Table:
             Made by the same tasks, on the same version.
         """
         staged, compacted = list(staged), list(compacted)
-        files = [file for part in staged for file in part.files]
-        files += [part.file for each in compacted for part in each.added]
+        files = [file for each in staged for file in each.files]
+        files += [slice_.file for each in compacted for slice_ in each.added]
         if not files:
             return
         head = self.log.try_head()
@@ -444,7 +444,7 @@ class Table:
         if head.schema.keeps_deletes:
             return 0
         retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
-        if retention.is_for_ever or not any(part.file.tombstones for part in head.slices):
+        if retention.is_for_ever or not any(slice_.file.tombstones for slice_ in head.slices):
             return 0
         before: int = head.upper
         if retention.epochs is not None:
@@ -459,7 +459,7 @@ class Table:
         count = 0
         for each in compacted:
 
-            def propose(head: Manifest, each: Compacted = each) -> Commit | None:
+            def propose(head: Manifest, each: Compacted = each) -> Draft | None:
                 self.log.require_descent(head, each.base, "the compaction")
                 if not each.taken or not head.accepts(each.base_version):
                     return None
@@ -470,11 +470,8 @@ class Table:
                 if not is_applicable(head, each.taken) or not each.is_safe(self.store, head):
                     return None
                 mark = each.low_water and higher_mark(each.low_water, head.low_water, head.schema)
-                return Commit(
-                    version=0,
+                return Draft(
                     kind=Kind.COMPACT,
-                    timestamp_ms=0,
-                    token="",
                     compacted=each.added,
                     taken=each.taken,
                     live_rows=head.live_rows,

@@ -120,7 +120,7 @@ class _Write:
         for message in messages:
             if isinstance(message, StagedMessage) and message.unborn is not None:
                 return message.unborn
-        bases = {part.base for part in _staged(messages)}
+        bases = {each.base for each in _staged(messages)}
         for base in bases:
             table.log.require(base, "the batch")
         if not bases:

@@ -22,7 +22,7 @@ from typing import NewType
 Epoch = NewType("Epoch", int)
 
 
-class Verdict(Enum):
+class Fate(Enum):
     """The fate of a stashed command at a seal."""
 
     DROP = "drop"
@@ -30,13 +30,13 @@ class Verdict(Enum):
     KEEP = "keep"
 
 
-def judge(epoch: Epoch, *, state_upper: Epoch, input_upper: Epoch) -> Verdict:
+def fate_of(epoch: Epoch, *, state_upper: Epoch, input_upper: Epoch) -> Fate:
     """Decide the fate of a stashed command; pure, total, and the only copy of the rule."""
     if epoch < state_upper:
-        return Verdict.DROP
+        return Fate.DROP
     if epoch == state_upper and epoch < input_upper:
-        return Verdict.EMIT
-    return Verdict.KEEP
+        return Fate.EMIT
+    return Fate.KEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "valueSchemaId": "The same as `keySchemaId`, for values.",
     "timeUnit": "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
     "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 texts.",
-    "timeUnit.<column>": "The same for one column, be it TIMESTAMP or TIMESTAMP_NTZ.",
+    "timeUnit.<column>": "The same for one column, TIMESTAMP or TIMESTAMP_NTZ.",
     "decimalHandling": "With `envelope=debezium` and JSON without schemas: how DECIMAL columns are "
     "written, as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
     "`string` or `double`. Required if there are any.",

@@ -73,7 +73,7 @@ class Unsaid:
     unit: TimeUnit | None = None
     """The unit of numbers in TIMESTAMP_NTZ columns."""
     units: Mapping[str, TimeUnit] = field(default_factory=dict)
-    """The unit of one column by its name in lower case, be it TIMESTAMP or TIMESTAMP_NTZ."""
+    """The unit of one column, TIMESTAMP or TIMESTAMP_NTZ, by its name in lower case."""
     decimals: DecimalForm | None = None
 
     def of(self, column: str, type_: pa.DataType) -> TimeUnit | None:

@@ -123,7 +123,7 @@ def _contents(
 def _changes(
     splits: Sequence[ChangesSplit], options: ReadOptions, columns: Sequence[str]
 ) -> list[str]:
-    stretches = [_whole(parts) for parts in zip(*(s.stretches for s in splits), strict=True)]
+    stretches = [_whole(pieces) for pieces in zip(*(s.stretches for s in splits), strict=True)]
     first = stretches[0].before.version + 1
     last = max(stretches[-1].times_ms)
     mode = options.deduplication
@@ -148,10 +148,10 @@ def _shown(options: ReadOptions) -> str:
     return "an update as delete and insert"
 
 
-def _whole(parts: Sequence[Stretch]) -> Stretch:
+def _whole(pieces: Sequence[Stretch]) -> Stretch:
     """Return a stretch of which each split has what lies in its range."""
-    slices = _together(part.before.slices for part in parts)
-    return replace(parts[0], before=replace(parts[0].before, slices=slices))
+    slices = _together(piece.before.slices for piece in pieces)
+    return replace(pieces[0], before=replace(pieces[0].before, slices=slices))
 
 
 def _stretch(number: int, stretch: Stretch) -> list[str]:

@@ -76,9 +76,9 @@ def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> li
     if not stretches:
         return []
     rows = sum(
-        part.file.rows
+        slice_.file.rows
         for stretch in stretches
-        for part in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
+        for slice_ in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
     )
     return [
         ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece)
@@ -88,7 +88,7 @@ def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> li
 
 def _count(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> int:
     share = hash_range.width / ALL_HASHES.width
-    return _split_count(options, int(share * sum(part.file.rows for part in manifest.slices)))
+    return _split_count(options, int(share * sum(slice_.file.rows for slice_ in manifest.slices)))
 
 
 def _split_count(options: ReadOptions, rows: int) -> int:
@@ -104,5 +104,5 @@ def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
 
 def _within(manifest: Manifest, hash_range: HashRange) -> Manifest:
     """Keep only what a split needs, so that it stays small on its way to the task."""
-    kept = tuple(part for part in manifest.slices if part.overlaps(hash_range))
+    kept = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
     return replace(manifest.without_writers(), slices=kept)

@@ -232,7 +232,7 @@ class TableInput:
     def _rest_of_snapshot(self, table: Table, start: TablePosition) -> Piece:
         manifest = table.log.at(start.origin)
         steps = -(-(HASH_END - start.hash) // _STEP)
-        rows = sum(part.file.rows for part in manifest.slices)
+        rows = sum(slice_.file.rows for slice_ in manifest.slices)
 
         def after(taken: int) -> Position:
             reached = min(HASH_END, start.hash + taken * _STEP)

@@ -425,7 +425,7 @@ class UpsertEnvelope:
                 f"applyAsDeletes={self.deletes}",
                 why="one says that a row of nulls is a delete, the other that it is a row",
             )
-        if not self._judged:
+        if not self._telling:
             raise OptionError(
                 "option 'nullsAsDeletes' needs a column whose null can say a delete, found none "
                 "beside the keys and the order.",
@@ -434,7 +434,7 @@ class UpsertEnvelope:
             )
 
     @property
-    def _judged(self) -> list[str]:
+    def _telling(self) -> list[str]:
         """The columns of the rows that are all null in a row without values."""
         given = (name for name in self.schema.values if name in self.sources)
         return [name for name in given if self.sources[name] not in self.order]
@@ -461,4 +461,4 @@ class UpsertEnvelope:
             return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if not self.nulls_as_deletes:
             return np.zeros(batch.num_rows, dtype=np.bool_)
-        return _all_null([columns[name] for name in self._judged])
+        return _all_null([columns[name] for name in self._telling])

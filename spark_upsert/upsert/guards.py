@@ -18,7 +18,7 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
     url = write_set.base.store.url
     if not is_new(write_set, head):
         return False
-    for base in {part.base for part in write_set.staged}:
+    for base in {each.base for each in write_set.staged}:
         log.require_descent(head, base, "the epoch")
     if write_set.base.manifest.schema.on_error is not head.schema.on_error:
         raise ContentionError(
@@ -92,7 +92,7 @@ def _require_remembered(transaction: Transaction, head: Manifest, url: str) -> N
 
 def _require_unfenced(write_set: WriteSet, head: Manifest, url: str) -> None:
     """Refuse an epoch whose staged files a vacuum may have taken for left behind."""
-    versions = [part.base_version for part in write_set.staged if part.files]
+    versions = [each.base_version for each in write_set.staged if each.files]
     if versions and not head.accepts(min(versions)):
         raise ContentionError(
             f"the epoch was planned on version {min(versions)} of '{url}', and what was planned "

@@ -1,4 +1,4 @@
-"""What a task does with its commands: stash, judge, write and count them. Nothing is visible yet.
+"""What a task does with its commands: stash, resolve, write and count them. Nothing is visible yet.
 
 A task stashes its commands, writes them as one run (in files of disjoint hash ranges) and counts
 what they do to the table as of the version that the epoch was planned on. What all tasks staged
@@ -100,11 +100,13 @@ def stage_sealed(
     with Scratch(snapshot.store) as scratch:
         for batch in stash.seal():
             rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
-            judge = partial(outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows)
+            outcomes_in = partial(
+                outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows
+            )
             useful = useful_threads(len(rows), threads)
             everything = np.arange(len(rows))
             pieces = np.array_split(everything, useful)
-            outcomes = Outcomes.joined(in_order(judge, pieces, useful))
+            outcomes = Outcomes.joined(in_order(outcomes_in, pieces, useful))
             counters += count(outcomes)
             examples |= examples_of(rows, everything, outcomes, late_rows)
             batch = accepted(batch, outcomes)

@@ -3,8 +3,8 @@
 It is one version with the rows among which it came: an overwrite by what stays of the contents
 (entries that are younger; there are some only where changes arrived out of order) and by those
 rows. The version's **low-water mark** is the truncate's order key: so a row before the truncate is
-late, be it of the same epoch, of another task or of a later one, by the rule that guards forgotten
-deletes (`state.tombstones`).
+late, whether of the same epoch, of another task or of a later one, by the rule that guards
+forgotten deletes (`state.tombstones`).
 
 It may be repeated: where nothing is left below the mark, there is nothing to do.
 

@@ -53,14 +53,14 @@ class WriteSet:
     def truncated(self) -> str | None:
         """The mark of the youngest truncate that came in the epoch."""
         schema, youngest = self.base.manifest.schema, None
-        for part in self.staged:
-            youngest = higher_mark(youngest, part.truncated, schema)
+        for each in self.staged:
+            youngest = higher_mark(youngest, each.truncated, schema)
         return youngest
 
     @property
     def files(self) -> tuple[RunFile, ...]:
         """What the tasks wrote, in their order."""
-        return tuple(file for part in self.staged for file in part.files)
+        return tuple(file for each in self.staged for file in each.files)
 
     def is_judged_for(self, head: Manifest) -> bool:
         """Return whether it was known of all commands, when they were judged, if they are late.
@@ -75,7 +75,7 @@ class WriteSet:
         Rare. Runs that hold late commands are written again without them; the others stay.
         """
         newest = Snapshot(self.base.store, head)
-        staged = tuple(self._without_late(newest, part, scratch) for part in self.staged)
+        staged = tuple(self._without_late(newest, each, scratch) for each in self.staged)
         return replace(self, staged=staged)
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> Sealed:
@@ -94,8 +94,8 @@ class WriteSet:
             or late, and the policy for them is that the write fails.
         """
         newest = Snapshot(self.base.store, head)
-        counters = sum((part.counters for part in self.staged), EMPTY)
-        examples = {k: v for part in self.staged for k, v in part.examples.items()}
+        counters = sum((each.counters for each in self.staged), EMPTY)
+        examples = {k: v for each in self.staged for k, v in each.examples.items()}
         for rows, chosen in self._contested(head, between):
             correction, found = self._recount(newest, rows, chosen)
             counters += correction
@@ -116,11 +116,11 @@ class WriteSet:
         self, head: Manifest, between: Iterable[Commit]
     ) -> Iterator[tuple[Rows, npt.NDArray[np.int64]]]:
         """Yield the commands whose counts do not simply add up, range by range of the hash."""
-        writing = [part for part in self.staged if part.files]
+        writing = [each for each in self.staged if each.files]
         if not writing:
             return
         epochs = [commit for commit in between if commit.is_epoch]
-        slices = tuple(part for commit in epochs for part in commit.slices())
+        slices = tuple(slice_ for commit in epochs for slice_ in commit.slices())
         # Where the past was replaced, or late rows are applied, it may be any key.
         is_all = (
             self.truncated is not None
@@ -130,7 +130,7 @@ class WriteSet:
         if len(writing) == 1 and not slices and not is_all:
             return
         newer = Snapshot(self.base.store, replace(head, slices=slices))
-        total = sum(file.rows for part in writing for file in part.files)
+        total = sum(file.rows for each in writing for file in each.files)
         for hash_range in ALL_HASHES.cut(1 + total // SEAL_ROWS):
             rows = self._rows(head, writing, hash_range)
             if is_all:
@@ -145,8 +145,8 @@ class WriteSet:
         """Return the staged commands with hashes in a range, in the order of the tasks."""
         spans = [
             Span.within(RUNS.open(self.base.store, file), hash_range)
-            for part in staged
-            for file in part.files
+            for each in staged
+            for file in each.files
             if file.hash_range.overlaps(hash_range)
         ]
         return Rows(head.schema, [RunPart(span) for span in spans])

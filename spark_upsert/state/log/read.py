@@ -373,8 +373,8 @@ class LogReader:
             if entry.version >= version:
                 continue
             slices = _slices_of_checkpoint if entry.is_checkpoint else _slices_of_commit
-            parts = read_record(self._store, entry.path, slices)
-            files |= {part.file.path for part in parts or ()}
+            named = read_record(self._store, entry.path, slices)
+            files |= {slice_.file.path for slice_ in named or ()}
         return files
 
 

@@ -247,8 +247,8 @@ class Run:
                     self._require_order(layout, start, stop)
                 elif layout.is_plain:
                     self._verify_rows(layout, start, stop)
-                elif not layout.is_known and (rows := layout.unjudged(start, stop)) is not None:
-                    self._judge_rows(layout, *rows)
+                elif not layout.is_known and (rows := layout.unexamined(start, stop)) is not None:
+                    self._examine_rows(layout, *rows)
         return [layout.array.slice(start, stop - start) for layout in layouts]
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
@@ -266,7 +266,7 @@ class Run:
         return taken
 
     def verify(self) -> None:
-        """Verify every block, and judge every column."""
+        """Verify every block, and examine every column."""
         self._verify(np.arange(len(self._blocks)))
         for name in self.names:
             self.slice([name], 0, self.file.rows)
@@ -285,7 +285,7 @@ class Run:
             self._verify(np.concatenate([NO_BLOCKS, *parts]))
         for layout in wanted:
             if layout.is_nested:
-                self._judge_rows(layout, 0, self.file.rows)
+                self._examine_rows(layout, 0, self.file.rows)
         self._verify_texts([layout for layout in wanted if layout.is_text], positions)
         for layout in wanted:
             # It is only worth a look where much of the column was wanted.
@@ -293,13 +293,13 @@ class Run:
                 self._learn(layout)
 
     def _learn(self, layout: Layout) -> None:
-        """Judge a column whose blocks happen to be verified, so that it is never asked again."""
+        """Examine a column whose blocks happen to be verified, so that it is never asked again."""
         if not all(self._blocks.has_verified(*extent) for extent in layout.extents):
             return
         if layout.is_plain:
             layout.is_known = True
         else:
-            self._judge_rows(layout, 0, self.file.rows)
+            self._examine_rows(layout, 0, self.file.rows)
 
     def _verify_texts(self, layouts: Sequence[Layout], positions: Positions) -> None:
         """Verify the bytes of texts at some positions, whose offsets are verified."""
@@ -323,7 +323,7 @@ class Run:
 
     def _require_order(self, layout: Layout, start: int, stop: int) -> None:
         """Verify consecutive hashes, and that they ascend: compaction and look-ups need it."""
-        rows = layout.unjudged(start, stop)
+        rows = layout.unexamined(start, stop)
         if rows is None:
             return
         low, high = rows
@@ -342,13 +342,13 @@ class Run:
                 f"hashes in ascending order from {bounds[0]:016x} to {bounds[1]:016x}",
                 f"others in rows {low} to {high}",
             )
-        layout.judge(low, high)
+        layout.examine(low, high)
 
-    def _judge_rows(self, layout: Layout, start: int, stop: int) -> None:
-        """Verify and judge consecutive rows."""
+    def _examine_rows(self, layout: Layout, start: int, stop: int) -> None:
+        """Verify and examine consecutive rows."""
         try:
             self._verify_rows(layout, start, stop)
-            layout.judge(start, stop)
+            layout.examine(start, stop)
         except pa.ArrowException as error:
             raise self._unsound(error) from error
 

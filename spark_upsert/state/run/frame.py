@@ -13,7 +13,7 @@ that leads out of a buffer ends the process. So a file is parsed here and nowher
 - the columns that the engine computes with, the hash and the diff, have their types and no
   null.
 
-What the buffers hold is judged when it is touched (`layout`).
+What the buffers hold is examined when it is touched (`layout`).
 """
 
 from __future__ import annotations

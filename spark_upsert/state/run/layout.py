@@ -5,7 +5,7 @@ of texts. Texts are found in two steps: offsets say where the bytes are, and are
 the blocks that hold them are verified, and once they are known to stay within the buffer:
 Arrow reads whatever offsets say, and right checksums do not make an offset right.
 
-So the contents of a column are *judged* when they are touched first: texts must be UTF-8 and
+So the contents of a column are *examined* when they are touched first: texts must be UTF-8 and
 their offsets in order, decimals must fit their precision, nested values must be sound as
 Arrow's full validation says. Numbers are what they are; any bits will do.
 """
@@ -27,7 +27,7 @@ Range = tuple[int, int]
 NO_BLOCKS = np.empty(0, dtype=np.int64)
 
 _GROUP_ROWS = 1024
-"""Rows that are judged together, and remembered by one byte."""
+"""Rows that are examined together, and remembered by one byte."""
 
 
 class Layout:
@@ -38,13 +38,13 @@ class Layout:
         self.is_nested = pa.types.is_nested(array.type)
         self.is_text = is_text(array.type)
         self.is_plain = is_plain(array.type)
-        """Whether no bits could be wrong, so that nothing is judged."""
+        """Whether no bits could be wrong, so that nothing is examined."""
         buffers = [b for b in array.buffers() if b is not None and b.size]
         self.extents = [(b.address - base, b.address - base + b.size) for b in buffers]
         self.block_count = sum(block_count(high - low) for low, high in self.extents)
         self.is_known = False
-        """Whether all of the column is known to be verified and, unless plain, judged."""
-        self._judged = np.zeros(-(-len(array) // _GROUP_ROWS), dtype=np.bool_)
+        """Whether all of the column is known to be verified and, unless plain, examined."""
+        self._examined = np.zeros(-(-len(array) // _GROUP_ROWS), dtype=np.bool_)
         if self.is_nested:
             return
         valid, values, *rest = array.buffers()
@@ -58,19 +58,19 @@ class Layout:
         else:
             self.bits = array.type.bit_width
 
-    def unjudged(self, start: int, stop: int) -> Range | None:
-        """Return rows that must be judged before the rows ``start <= i < stop`` are used."""
+    def unexamined(self, start: int, stop: int) -> Range | None:
+        """Return rows that must be examined before the rows ``start <= i < stop`` are used."""
         if self.is_nested:
             return None if self.is_known else (0, len(self.array))
         first = start // _GROUP_ROWS
-        left = np.flatnonzero(~self._judged[first : -(-stop // _GROUP_ROWS)])
+        left = np.flatnonzero(~self._examined[first : -(-stop // _GROUP_ROWS)])
         if not len(left):
             return None
         low, high = (first + int(left[0])) * _GROUP_ROWS, (first + int(left[-1]) + 1) * _GROUP_ROWS
         return low, min(high, len(self.array))
 
-    def judge(self, start: int, stop: int) -> None:
-        """Judge verified rows, from one of `unjudged` to another.
+    def examine(self, start: int, stop: int) -> None:
+        """Examine verified rows, from one of `unexamined` to another.
 
         Raises
         ------
@@ -78,8 +78,8 @@ class Layout:
             They are not sound.
         """
         require_sound(self.array.slice(start, stop - start))
-        self._judged[start // _GROUP_ROWS : -(-stop // _GROUP_ROWS)] = True
-        self.is_known = bool(self._judged.all())
+        self._examined[start // _GROUP_ROWS : -(-stop // _GROUP_ROWS)] = True
+        self.is_known = bool(self._examined.all())
 
     def blocks_at(self, positions: Numbers) -> Iterator[Numbers]:
         """Yield the blocks that hold the rows at some positions, but for the bytes of texts."""
