@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("spark_upsert.log_fields", "spark_upsert.model"),
     ("spark_upsert.store", "spark_upsert.payloads"),
-    ("spark_upsert.state.run",),
+    ("spark_upsert.state.run", "spark_upsert.merge"),
     ("spark_upsert.state.log",),
     ("spark_upsert.state",),
     ("spark_upsert.state.compaction", "spark_upsert.state.retention"),
