@@ -14,6 +14,7 @@ a batch carries all that is needed to plan it again:
 
 Version 1 was the position of one table, without a name, beside ``"format": 2``. It is read as
 an offset of one unnamed input, and written no more; a stream at rest keeps the text it has.
+Version 3 is the form of very many inputs (`compact_offsets`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from spark_upsert.errors import NewerFormatError, OptionError
 from spark_upsert.source.position import Json, Position, canonical
 
 VERSION = 2
+VERSION_OF_MANY = 3
 
 UNNAMED = ""
 """The name of the sole input of a stream that names none."""
@@ -67,15 +69,19 @@ class Offset:
         if record.keys() == _FIELDS_OF_VERSION_1 and record["format"] == _FORMAT_OF_VERSION_1:
             return cls._from_version_1(record)
         version = record.get("version")
-        if type(version) is int and version > VERSION:
-            raise NewerFormatError.of("the offset in the checkpoint", version, VERSION)
+        if version == VERSION_OF_MANY:
+            raise OptionError.missing(
+                "offsetsPath", "the offset in the checkpoint keeps its positions in a base there"
+            )
+        if type(version) is int and version > VERSION_OF_MANY:
+            raise NewerFormatError.of("the offset in the checkpoint", version, VERSION_OF_MANY)
         if version != VERSION or record.keys() != _FIELDS:
-            raise _no_offset(record)
+            raise no_offset(record)
         try:
             positions = {name: Position.of(each) for name, each in record["positions"].items()}
             state = {name: json.loads(canonical(each)) for name, each in record["state"].items()}
         except (AttributeError, TypeError, ValueError) as error:
-            raise _no_offset(record) from error
+            raise no_offset(record) from error
         return cls(positions=positions, state=state)
 
     @classmethod
@@ -87,7 +93,42 @@ class Offset:
         return cls(positions={UNNAMED: Position.of(kept)})
 
 
-def _no_offset(record: Mapping[str, Any]) -> OptionError:
+class Offsets(Protocol):
+    """The form of the offsets of a stream."""
+
+    def read(self, record: Mapping[str, Any]) -> Offset:
+        """Return what an offset says."""
+        ...
+
+    def write(self, offset: Offset, start: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the form of a batch's end, from that of its start: one text for equal ones.
+
+        What it refers to is durable by then.
+        """
+        ...
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Let go of what only batches before an offset need."""
+        ...
+
+
+class PlainOffsets:
+    """Offsets that hold all positions (`Offsets`)."""
+
+    def read(self, record: Mapping[str, Any]) -> Offset:
+        """Return what an offset says (`Offset.from_json`)."""
+        return Offset.from_json(record)
+
+    def write(self, offset: Offset, start: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the canonical form, whatever the start."""
+        return offset.to_json()
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Do nothing: an offset holds all of it."""
+
+
+def no_offset(record: Mapping[str, Any]) -> OptionError:
+    """Return the error of a record that is no offset of this source."""
     return OptionError(
         f"the checkpoint holds {dict(record)!r:.500}, which is no offset of this source.",
         hint="this checkpoint belongs to another source or to an older release; give the query a "

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import OptionError
 from spark_upsert.source.input import Input
-from spark_upsert.source.offset import Offset
+from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.position import Position
 
@@ -37,11 +37,16 @@ class Stream:
         By their names, which a checkpoint remembers.
     limits : Limits
         Of one batch.
+    offsets : Offsets, optional
+        Their form; by default they hold all positions.
     """
 
-    def __init__(self, inputs: Mapping[str, Input], limits: Limits) -> None:
+    def __init__(
+        self, inputs: Mapping[str, Input], limits: Limits, *, offsets: Offsets | None = None
+    ) -> None:
         self._inputs = inputs
         self._limits = limits
+        self._offsets = offsets or PlainOffsets()
         self._frozen: Mapping[str, Position] | None = None
 
     # -- planning --------------------------------------------------------------------
@@ -72,7 +77,7 @@ class Stream:
             for name, each in self._inputs.items()
         }
         reached = pace(backlogs, None if everything else self._limits, offset.state)
-        return start if reached == offset else reached.to_json()
+        return start if reached == offset else self._offsets.write(reached, start)
 
     def head(self) -> dict[str, Any]:
         """Return the offset behind all there is, for a report."""
@@ -92,12 +97,13 @@ class Stream:
         """Let go of what is before an offset: Spark begins no batch there any more."""
         for name, position in self._read(end).positions.items():
             self._inputs[name].commit(position)
+        self._offsets.commit(end)
 
     def _heads(self) -> dict[str, Position]:
         return {name: each.head() for name, each in self._inputs.items()}
 
     def _read(self, record: Mapping[str, Any]) -> Offset:
-        offset = Offset.from_json(record)
+        offset = self._offsets.read(record)
         unknown = offset.positions.keys() - self._inputs.keys()
         if unknown:
             raise OptionError(

@@ -9,7 +9,7 @@ import pytest
 
 from spark_upsert.errors import NewerFormatError, OptionError
 from spark_upsert.model.hashing import HASH_END
-from spark_upsert.source.offset import VERSION, Offset
+from spark_upsert.source.offset import VERSION_OF_MANY, Offset
 from spark_upsert.source.position import Position, canonical
 from spark_upsert.source.table_position import TablePosition
 from spark_upsert.state.log.manifest import Place
@@ -70,8 +70,10 @@ def test_an_offset_of_version_1_is_written_as_version_2() -> None:
 
 
 def test_an_offset_of_a_newer_version_asks_for_an_upgrade() -> None:
-    record = {**Offset().to_json(), "version": VERSION + 1, "pace": {}}
-    with pytest.raises(NewerFormatError, match=f"checkpoint has format {VERSION + 1}") as error:
+    record = {**Offset().to_json(), "version": VERSION_OF_MANY + 1, "pace": {}}
+    with pytest.raises(
+        NewerFormatError, match=f"checkpoint has format {VERSION_OF_MANY + 1}"
+    ) as error:
         Offset.from_json(record)
     assert "upgrade upsertflow" in error.value.hint
     assert "new checkpointLocation" not in str(error.value)

@@ -1,0 +1,190 @@
+"""Offsets of very many inputs: a base, and what differs from it.
+
+Spark writes each offset into its checkpoint, hands it over on each call and keeps three of them
+in each of a hundred progress records; with 100 000 inputs the plain form has some 15 MB. Above
+`INPUTS_MAX` inputs an offset is
+
+==========  ====================================================================
+``bases``   the names of the bases (`bases.Base`) that offsets of the last
+            `BATCHES_KEPT` batches name, the oldest first; the last one is its own
+``delta``   the position of each input that differs from the base, by name; null for
+            one that the base has and the offset has not
+``number``  how many batches of this form there were, with this one
+``state``   as in the plain form
+``stream``  the id of the stream: the folder of its bases
+``version``  3
+==========  ====================================================================
+
+The base of a batch's start stays that of its end until more than `DELTA_MAX` inputs differ. So the
+text is a function of the start, the positions and the state. A stream that has come to this form
+keeps it, however many inputs are left.
+
+Which bases may go is told by an offset alone, in any process: those that it does not list and
+that are no newer. They are counted by batches and not by age, as Spark does
+(``spark.sql.streaming.minBatchesToRetain``): a query that rests for a year may still go on.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from spark_upsert.source.bases import Base, Bases, stream_id
+from spark_upsert.source.offset import VERSION_OF_MANY, Offset, no_offset
+from spark_upsert.source.position import Json, Position, canonical
+from spark_upsert.store.records import whole
+
+INPUTS_MAX = 300
+"""Up to so many inputs the plain form is used: below 50 kB, and 3 ms a batch."""
+
+DELTA_MAX = 1_000
+"""When more inputs than this differ from the base, the next one is written."""
+
+BATCHES_KEPT = 110
+"""Spark keeps the offsets of 100 batches; a batch needs that before it, and Spark cleans late."""
+
+_FIELDS = frozenset({"bases", "delta", "number", "state", "stream", "version"})
+
+
+def _new_stream() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compact:
+    """An offset of this form."""
+
+    stream: str
+    number: int
+    bases: tuple[Base, ...]
+    delta: Mapping[str, Position | None]
+    state: Mapping[str, Json]
+
+    def to_json(self) -> dict[str, Any]:
+        record = {
+            "bases": [str(base) for base in self.bases],
+            "delta": {name: each and each.record for name, each in self.delta.items()},
+            "number": self.number,
+            "state": dict(self.state),
+            "stream": self.stream,
+            "version": VERSION_OF_MANY,
+        }
+        found: dict[str, Any] = json.loads(canonical(record))
+        return found
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> _Compact:
+        if record.keys() != _FIELDS:
+            raise no_offset(record)
+        try:
+            bases = tuple(map(Base.parse, record["bases"]))
+            if not bases or sorted(bases) != list(bases):
+                raise ValueError("the bases are not in order")
+            return cls(
+                stream=stream_id(record["stream"]),
+                number=whole(record["number"], least=1),
+                bases=bases,
+                delta={
+                    name: None if each is None else Position.of(each)
+                    for name, each in record["delta"].items()
+                },
+                state={name: json.loads(canonical(e)) for name, e in record["state"].items()},
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise no_offset(record) from error
+
+
+class CompactOffsets:
+    """Offsets whose positions lie in bases where there are many (`Offsets`).
+
+    Parameters
+    ----------
+    bases : Bases
+        Where they lie.
+    new_stream : callable, optional
+        Draws the id of a stream that comes to this form.
+    """
+
+    def __init__(self, bases: Bases, *, new_stream: Callable[[], str] = _new_stream) -> None:
+        self._bases = bases
+        self._new_stream = new_stream
+        self._drawn: str | None = None
+        self._cleaned: tuple[Base, ...] | None = None
+
+    def read(self, record: Mapping[str, Any]) -> Offset:
+        """Return what an offset of either form says; may read its base."""
+        compact = _compact(record)
+        if compact is None:
+            return Offset.from_json(record)
+        positions = dict(self._bases.read(compact.stream, compact.bases[-1]))
+        for name, position in compact.delta.items():
+            if position is None:
+                positions.pop(name, None)
+            else:
+                positions[name] = position
+        return Offset(positions=positions, state=compact.state)
+
+    def write(self, offset: Offset, start: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the form of a batch's end; a new base is durable by then."""
+        before = _compact(start)
+        if before is None and len(offset.positions) <= INPUTS_MAX:
+            return offset.to_json()
+        stream = self._stream() if before is None else before.stream
+        number = 1 if before is None else before.number + 1
+        bases = () if before is None else before.bases
+        delta: Mapping[str, Position | None] | None = None
+        if bases:
+            delta = difference(self._bases.read(stream, bases[-1]), offset.positions)
+        if delta is None or len(delta) > DELTA_MAX:
+            delta = {}
+            bases = (*bases, self._bases.write(stream, number, offset.positions))
+        return _Compact(
+            stream=stream,
+            number=number,
+            bases=still_needed(bases, number),
+            delta=delta,
+            state=offset.state,
+        ).to_json()
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Remove the bases that no batch needs any more."""
+        compact = _compact(end)
+        if compact is None or compact.bases == self._cleaned:
+            return
+        self._bases.remove_all_but(compact.stream, compact.bases, number=compact.number)
+        self._cleaned = compact.bases
+
+    def _stream(self) -> str:
+        # Once: who asks twice for the first offset gets the same text.
+        if self._drawn is None:
+            self._drawn = self._new_stream()
+        return self._drawn
+
+
+def difference(
+    base: Mapping[str, Position], positions: Mapping[str, Position]
+) -> dict[str, Position | None]:
+    """Return what makes some positions out of those of a base."""
+    delta: dict[str, Position | None] = {
+        name: position
+        for name, position in positions.items()
+        # Most are the very objects of the base, which is much faster to see.
+        if (known := base.get(name)) is not position and known != position
+    }
+    delta.update(dict.fromkeys(base.keys() - positions.keys()))
+    return delta
+
+
+def still_needed(bases: tuple[Base, ...], number: int) -> tuple[Base, ...]:
+    """Return those of some bases, each in use until the next, that recent batches name."""
+    recent = (base for base, after in pairwise(bases) if after.number > number - BATCHES_KEPT)
+    return (*recent, bases[-1])
+
+
+def _compact(record: Mapping[str, Any]) -> _Compact | None:
+    is_compact = record.get("version") == VERSION_OF_MANY
+    return _Compact.from_json(record) if is_compact else None
