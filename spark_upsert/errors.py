@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 _USER_INFO = re.compile(
@@ -98,6 +99,13 @@ class UpsertFlowError(Exception):
         self._form = form
         self.args = (self._text(),)
 
+    def name_input(self, name: str) -> None:
+        """Say which of several inputs it is about; what is said first stays."""
+        if "input" not in self.fields:
+            self.fields["input"] = name
+            self.message = f"input '{name}': {self.message}"
+            self.args = (self._text(),)
+
     def _text(self) -> str:
         text = f"[{self.code}] {self.message}"
         return f"{text}\n\nHint: {self.hint}" if self._marked_hint else text
@@ -112,6 +120,21 @@ def _rebuild(
     error = cls(message, hint=hint, **fields)
     error.name_settings(form)
     return error
+
+
+@contextmanager
+def about_input(name: str) -> Iterator[None]:
+    """Let errors from within say which input they are about; ``""`` is the only one."""
+    try:
+        yield
+    except UpsertFlowError as error:
+        if name:
+            error.name_input(name)
+        raise
+    except Exception as error:
+        if name:
+            error.add_note(f"It is about the input '{name}'.")
+        raise
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

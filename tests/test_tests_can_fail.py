@@ -865,12 +865,12 @@ def _() -> Patch:
     promises.test_p3_an_epoch_is_whole_in_one_batch_of_a_stream,
 )
 def _() -> Patch:
-    def take(original: Any, self: Any, piece: Any) -> int:
-        was_open = self._rows < (self._limits.rows or 99)
-        taken: int = original(self, piece)
-        return max(taken, int(was_open))
+    def fitting(original: Any, self: Any, piece: Any, behind: int, bounds: Any) -> int:
+        was_open = self._spent[0] < min(99, bounds[0])
+        fits: int = original(self, piece, behind, bounds)
+        return max(fits, int(was_open))
 
-    return wrapped(pace._Spent, "take", take)
+    return wrapped(pace._Room, "fitting", fitting)
 
 
 @bug(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_upsert.options.reference import READ_OPTIONS, WRITE_OPTIONS
+from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
 
 TARGET = Path(__file__).parent.parent / "docs" / "options.md"
 
@@ -26,6 +26,12 @@ _READS = """
 Batch (`spark.read`) and stream (`spark.readStream`). `readChangeFeed` alone decides about the columns
 ([why](adr/0014-a-stream-without-an-option-delivers-new-values.md)): with it there are the table's and those of the changelog; without it a batch
 reads the rows of a version, and a stream delivers the table and then new values, until it meets a delete, at which it stops.
+"""
+
+_INPUTS = """
+### Reads of several inputs
+
+One query, batch or stream, over several tables.
 """
 
 _WRITES = """
@@ -56,7 +62,8 @@ location, owner and comment of a table) is passed over. `TBLPROPERTIES` it mixes
 
 def reference() -> str:
     """Return the whole page."""
-    return _HEAD + _WRITES + _table(WRITE_OPTIONS) + _READS + _table(READ_OPTIONS) + _SQL
+    writes, reads = _WRITES + _table(WRITE_OPTIONS), _READS + _table(READ_OPTIONS)
+    return _HEAD + writes + reads + _INPUTS + _table(INPUT_OPTIONS) + _SQL
 
 
 def _table(options: Mapping[str, str]) -> str:

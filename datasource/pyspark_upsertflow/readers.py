@@ -18,11 +18,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
 from spark_upsert.errors import SchemaError, setting
 from spark_upsert.options.hints import called_by_spark, spoken_to_spark
+from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
-from spark_upsert.source.batch import BatchRead
-from spark_upsert.source.columns import read_columns
+from spark_upsert.source.kinds import batch_inputs, plan_columns
+from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.splits import RowsSplit
-from spark_upsert.source.table_input import open_table
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.frugal import frugally
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 @spoken_to_spark
 def read_schema(given: Mapping[str, str]) -> StructType:
     """Return the columns of a read, batch or stream."""
-    options = ReadOptions.parse(given)
-    if options.metadata is not None and options.metadata is not Metadata.QUARANTINE:
-        return metadata_schema(options.metadata)
-    columns = read_columns(open_table(options), options)
+    plan = ReadPlan.parse(given)
+    if (about := _of_the_log(plan)) is not None:
+        return metadata_schema(about[1])
+    columns = plan_columns(plan)
     for field in columns:
         _require_spark_has(field)
     return from_arrow_schema(columns)
@@ -85,27 +85,38 @@ def _in_types(
 @spoken_to_spark
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Return the reader that the options mean."""
-    options = ReadOptions.parse(given)
-    options.require_batch()
-    if options.metadata is not None and options.metadata is not Metadata.QUARANTINE:
-        return MetadataReader(options, options.metadata, schema)
-    return BatchReader(options, schema)
+    plan = ReadPlan.parse(given)
+    if (about := _of_the_log(plan)) is not None:
+        about[0].require_batch()
+        return MetadataReader(*about, schema)
+    return BatchReader(plan, schema)
+
+
+def _of_the_log(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
+    """Return what is asked for about a table that its log alone can tell."""
+    if not plan.is_unnamed:
+        return None
+    options = plan.inputs[0].of_table()
+    if options.metadata in (None, Metadata.QUARANTINE):
+        return None
+    return options, options.metadata
 
 
 @called_by_spark
 class BatchReader(DataSourceReader):
-    """Reads the rows of a version, its quarantine, or the changes of some versions."""
+    """Reads the rows of a version, its quarantine, or changes; of one table, or of inputs."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._read = BatchRead(options, to_arrow_schema(schema, timezone="UTC"))
+    def __init__(self, plan: ReadPlan, schema: StructType) -> None:
+        columns = to_arrow_schema(schema, timezone="UTC")
+        self._read = MergedRead(batch_inputs(plan, columns), plan.query)
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(split) for split in self._read.splits()]
+        return [InputPartition(pack) for pack in self._read.splits()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        split = partition.value
-        if split is None:
+        pack = partition.value
+        if pack is None:
             return  # Spark makes one empty partition out of none.
-        is_scan = isinstance(split, RowsSplit)
-        yield from to_spark(self._read.read(split), self._schema, is_scan=is_scan)
+        is_scan = all(isinstance(each.split, RowsSplit) for each in pack)
+        yield from to_spark(self._read.read(pack), self._schema, is_scan=is_scan)

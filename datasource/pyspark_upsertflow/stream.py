@@ -18,12 +18,10 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_upsertflow.readers import to_spark
 from spark_upsert.options.hints import called_by_spark
-from spark_upsert.options.read import ReadOptions
-from spark_upsert.source.offset import UNNAMED
-from spark_upsert.source.pace import Limits
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.kinds import stream_inputs
 from spark_upsert.source.splits import RowsSplit
-from spark_upsert.source.stream import InputSplit, Stream
-from spark_upsert.source.table_input import TableInput
+from spark_upsert.source.stream import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -33,7 +31,7 @@ _NO_BOUND = 2**62
 
 @called_by_spark
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the changelog of one table as a stream, whole or its new values.
+    """Reads inputs as a stream: the changelog of a table, whole or its new values, or of several.
 
     The constructor never raises: Spark would stop the reader that it has not got, and what the user
     sees first would be its `UnboundLocalError`.
@@ -45,22 +43,16 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # A relative path is the driver's, so that the options travel as they were understood there.
-        return {**self.__dict__, "_options": self._options, "_stream": self._stream}
+        return {**self.__dict__, "_plan": self._plan, "_stream": self._stream}
 
     @cached_property
-    def _options(self) -> ReadOptions:
-        options = ReadOptions.parse(self._given)
-        options.require_stream()
-        return options
+    def _plan(self) -> ReadPlan:
+        return ReadPlan.parse(self._given)
 
     @cached_property
     def _stream(self) -> Stream:
-        options = self._options
         columns = to_arrow_schema(self._schema, timezone="UTC")
-        return Stream(
-            {UNNAMED: TableInput(options, columns)},
-            Limits(rows=options.rows_max, bytes=options.bytes_max, epochs=options.epochs_max),
-        )
+        return Stream(stream_inputs(self._plan, columns), self._plan.query)
 
     # -- planning, on the driver --------------------------------------------------------
 
@@ -69,7 +61,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # The real limits are combined in `pace`; Spark can pass only one of its own.
-        return ReadMaxRows(self._options.rows_max or _NO_BOUND)
+        return ReadMaxRows(self._plan.query.rows_max or _NO_BOUND)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._stream.freeze()
@@ -82,7 +74,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.head()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition(split) for split in self._stream.splits(start, end)]
+        return [InputPartition(pack) for pack in self._stream.splits(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._stream.commit(end)
@@ -93,9 +85,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading, in the tasks ----------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        split = partition.value
-        if split is None:
+        pack = partition.value
+        if pack is None:
             return  # Spark makes one empty partition out of none.
-        assert isinstance(split, InputSplit)
-        is_scan = isinstance(split.split, RowsSplit)
-        yield from to_spark(self._stream.read(split), self._schema, is_scan=is_scan)
+        is_scan = all(isinstance(each.split, RowsSplit) for each in pack)
+        yield from to_spark(self._stream.read(pack), self._schema, is_scan=is_scan)

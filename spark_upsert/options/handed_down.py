@@ -55,7 +55,8 @@ def _several_paths(text: str) -> OptionError:
         paths = [text]
     return OptionError(
         f"expected the path of one table, and found {len(paths)} paths: {', '.join(paths)}.",
-        hint="load each path by itself, and join the results with union.",
+        hint='name them as inputs of one read: .option("inputs", "a,b"), .option("input.a.path", '
+        '...), .option("input.b.path", ...); or load each by itself, and join them with union.',
         option="paths",
     )
 

@@ -9,6 +9,7 @@ from enum import Enum
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError
 from spark_upsert.options.parse import Options, choice
+from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.reference import READ_OPTIONS
 from spark_upsert.state.retention.leases import require_name
 from spark_upsert.state.retention.policy import LEASE_MS
@@ -29,6 +30,7 @@ class Metadata(Enum):
 class ReadOptions:
     """The checked options of a read, batch or stream."""
 
+    query: QueryOptions
     path: str
     storage: Mapping[str, str] = field(repr=False)
     columns: tuple[str, ...]
@@ -45,11 +47,7 @@ class ReadOptions:
     ending_inclusive: bool
     deduplication: Deduplication
     compute_updates: bool
-    rows_max: int | None
-    bytes_max: int | None
-    epochs_max: int | None
     splits: int | None
-    parallelism: int | None
     fail_on_data_loss: bool
     consumer: str | None
     consumer_ttl_ms: int
@@ -71,6 +69,7 @@ class ReadOptions:
         else:
             version = _version(options, "startingVersion", "a version, 'latest' or 'earliest'")
         return cls(
+            query=QueryOptions.parse(options),
             path=options.path(),
             storage=options.storage,
             columns=options.names("columns"),
@@ -86,11 +85,7 @@ class ReadOptions:
             ending_inclusive=options.flag("endingBoundInclusive", default=True),
             deduplication=_deduplication(options),
             compute_updates=options.flag("computeUpdates", default=True),
-            rows_max=options.number("maxRowsPerTrigger", least=1),
-            bytes_max=options.number("maxBytesPerTrigger", least=1),
-            epochs_max=options.number("maxEpochsPerTrigger", least=1),
             splits=options.number("splits", least=1),
-            parallelism=options.number("parallelism", least=1),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             consumer=_consumer(options),
             consumer_ttl_ms=options.duration_ms("consumerTtl") or LEASE_MS,
@@ -99,18 +94,13 @@ class ReadOptions:
 
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
+        self.query.require_batch()
         for name, value in (
-            ("maxRowsPerTrigger", self.rows_max),
-            ("maxBytesPerTrigger", self.bytes_max),
-            ("maxEpochsPerTrigger", self.epochs_max),
             ("consumerId", self.consumer),
             ("ignoreDeletes", self.ignore_deletes or None),
         ):
             if value is not None:
-                raise OptionError(
-                    f"option '{name}' has no meaning in a batch read.",
-                    hint="use spark.readStream, or drop the option.",
-                )
+                raise of_streams_only(name)
         if not self.change_feed:
             for name, given in (
                 ("startingVersion", self.starting_version),

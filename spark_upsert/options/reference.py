@@ -125,3 +125,16 @@ READ_OPTIONS: Mapping[str, str] = {
     "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history` or "
     "`consumers`; or the rows that could not be applied (`onError=quarantine`): `quarantine`.",
 }
+
+INPUT_OPTIONS: Mapping[str, str] = {
+    "inputs": "Comma-separated names of the inputs, instead of `path`. The checkpoint and errors "
+    "know an input by its name.",
+    "input.<name>.<option>": "An option of one input: `input.east.path`. Those of reads above may "
+    "be given for an input; given without the prefix, they are those of every input that does not "
+    "say otherwise. `columns`, `readChangeFeed`, `parallelism` and limits per trigger are of the "
+    "query alone.",
+    "input.<name>.format": "What the input is. `upsertflow`: a table. Default `upsertflow`.",
+    "mergeColumns": "Columns about the merge, behind all others: `_input`, the name of the input "
+    "that a row is from. Default: none.",
+}
+"""Of reads of several inputs; all but those per input are of the query."""

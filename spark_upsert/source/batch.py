@@ -10,7 +10,13 @@ from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.source.columns import require_columns, table_columns
 from spark_upsert.source.explain import explain, tell
 from spark_upsert.source.serve import serve
-from spark_upsert.source.splits import Split, changes_splits, quarantine_splits, rows_splits
+from spark_upsert.source.splits import (
+    Split,
+    changes_splits,
+    quarantine_splits,
+    rows_splits,
+    split_bytes,
+)
 from spark_upsert.source.table_input import open_table
 from spark_upsert.source.versions import first_wanted, manifest_at, readable_from, upper_wanted
 from spark_upsert.store import open_store
@@ -37,6 +43,10 @@ class BatchRead:
         splits = self._planned()
         tell(splits, self._options, table_columns(self._columns))
         return splits
+
+    def split_bytes(self, split: Split) -> int:
+        """Estimate the bytes that a split reads."""
+        return split_bytes(split)
 
     def explain(self) -> str:
         """Return what the read will do, as text."""

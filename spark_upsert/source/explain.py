@@ -9,16 +9,22 @@ commands in place of that of their keys, which is known only when they are read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.changelog.stretches import Cut, Stretch
 from spark_upsert.log_fields import Fields
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.source.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
+from spark_upsert.source.splits import (
+    ChangesSplit,
+    QuarantineSplit,
+    RowsSplit,
+    Split,
+    read_by,
+    together,
+)
 from spark_upsert.state.log.manifest import Slice
 from spark_upsert.state.lookup import HASHES_PER_BLOCK, is_sparse
 
@@ -81,7 +87,7 @@ def tell(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) 
 def _fields(splits: Sequence[Split], options: ReadOptions) -> Fields:
     contents = [split for split in splits if not isinstance(split, ChangesSplit)]
     stretches = next((s.stretches for s in splits if isinstance(s, ChangesSplit)), ())
-    read = _Amount.of(_together(slices for split in splits for slices in _read_by(split)))
+    read = _Amount.of(together(slices for split in splits for slices in read_by(split)))
     return Fields(
         path=options.path,
         snapshot=contents[0].manifest.version if contents else None,
@@ -105,7 +111,7 @@ def _contents(
     columns: Sequence[str],
 ) -> list[str]:
     manifest = splits[0].manifest
-    slices = _together(split.manifest.slices for split in splits)
+    slices = together(split.manifest.slices for split in splits)
     read = HashRange(splits[0].hash_range.first, splits[-1].hash_range.end)
     runs = len({slice_.epochs for slice_ in slices})
     how = "read through" if runs < 2 else "entries of one key are compared, the winner is read"
@@ -150,7 +156,7 @@ def _shown(options: ReadOptions) -> str:
 
 def _whole(pieces: Sequence[Stretch]) -> Stretch:
     """Return a stretch of which each split has what lies in its range."""
-    slices = _together(piece.before.slices for piece in pieces)
+    slices = together(piece.before.slices for piece in pieces)
     return replace(pieces[0], before=replace(pieces[0].before, slices=slices))
 
 
@@ -200,22 +206,11 @@ def _splits(splits: Sequence[Split]) -> list[str]:
 
 
 def _within(split: Split) -> str:
-    read = f"reads {_Amount.of(_together(_read_by(split)), split.hash_range)}"
+    read = f"reads {_Amount.of(together(read_by(split)), split.hash_range)}"
     if not isinstance(split, ChangesSplit):
         return read
     searched = (s.before.slices for s in split.stretches if not s.is_comparison)
-    return f"{read}; searches {_Amount.of(_together(searched), split.hash_range)}"
-
-
-def _read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
-    """Yield the slices that a split reads through; others it only searches."""
-    if not isinstance(split, ChangesSplit):
-        yield split.manifest.slices
-        return
-    for stretch in split.stretches:
-        yield stretch.after
-        if stretch.is_comparison:
-            yield stretch.before.slices
+    return f"{read}; searches {_Amount.of(together(searched), split.hash_range)}"
 
 
 # -- words ------------------------------------------------------------------------------
@@ -244,11 +239,6 @@ class _Amount:
             return "nothing"
         entries = _counted(self.entries, "entry", "entries")
         return f"{_counted(self.files, 'file')}, {entries}, {self.bytes:,} bytes"
-
-
-def _together(several: Iterable[Iterable[Slice]]) -> tuple[Slice, ...]:
-    """Return slices that may be given several times, each once."""
-    return tuple(dict.fromkeys(chain.from_iterable(several)))
 
 
 def _counted(count: int, one: str, many: str | None = None) -> str:

@@ -80,6 +80,10 @@ class Input(Protocol):
         """Yield the rows of a split; called in a task, on a pickled copy."""
         ...
 
+    def split_bytes(self, split: Any) -> int:
+        """Estimate the bytes that a split reads; called where it was planned."""
+        ...
+
     def commit(self, position: Position) -> None:
         """Let go of what is before a position: no batch begins there any more."""
         ...

@@ -8,7 +8,7 @@ a batch carries all that is needed to plan it again:
 ``positions``  the position of each input by its name; an input without one has not
                begun. The sole input of a stream that names none is called ``""``
 ``state``      what else a replay must decide by, by the name of the rule that keeps
-               it: whose turn it is, the next number of an exact order. Empty so far
+               it: whose turn it is (`pace`)
 ``version``    2
 =============  ====================================================================
 
@@ -25,13 +25,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from spark_upsert.errors import NewerFormatError, OptionError
+from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.source.position import Json, Position, canonical
 
 VERSION = 2
 VERSION_OF_MANY = 3
-
-UNNAMED = ""
-"""The name of the sole input of a stream that names none."""
 
 _FORMAT_OF_VERSION_1 = 2
 _FIELDS_OF_VERSION_1 = frozenset({"format", "hash", "origin", "place", "snapshot", "upper"})

@@ -7,15 +7,16 @@ all of them have together does not.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.changelog.stretches import Stretch, cut_into_stretches
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.log.manifest import Manifest, Slice
 
 SPLIT_ROWS = 50_000
 """Fewer rows than this are not worth a task of their own."""
@@ -94,8 +95,7 @@ def _count(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> i
 def _split_count(options: ReadOptions, rows: int) -> int:
     if options.splits is not None:
         return options.splits
-    most = options.parallelism or os.cpu_count() or 1
-    return max(1, min(most, rows // SPLIT_ROWS))
+    return max(1, min(options.query.slots, rows // SPLIT_ROWS))
 
 
 def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
@@ -106,3 +106,24 @@ def _within(manifest: Manifest, hash_range: HashRange) -> Manifest:
     """Keep only what a split needs, so that it stays small on its way to the task."""
     kept = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
     return replace(manifest.without_writers(), slices=kept)
+
+
+def read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
+    """Yield the slices that a split reads through; others it only searches."""
+    if not isinstance(split, ChangesSplit):
+        yield split.manifest.slices
+        return
+    for stretch in split.stretches:
+        yield stretch.after
+        if stretch.is_comparison:
+            yield stretch.before.slices
+
+
+def together(several: Iterable[Iterable[Slice]]) -> tuple[Slice, ...]:
+    """Return slices that may be given several times, each once."""
+    return tuple(dict.fromkeys(chain.from_iterable(several)))
+
+
+def split_bytes(split: Split) -> int:
+    """Estimate the bytes that a split reads through."""
+    return sum(each.bytes_within(split.hash_range) for each in together(read_by(split)))

@@ -28,7 +28,7 @@ from spark_upsert.source.explain import tell
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
 from spark_upsert.source.serve import serve
-from spark_upsert.source.splits import Split, changes_splits, rows_splits
+from spark_upsert.source.splits import Split, changes_splits, rows_splits, split_bytes
 from spark_upsert.source.table_position import TablePosition
 from spark_upsert.source.versions import first_wanted, readable_from
 from spark_upsert.state.counters import Counters
@@ -127,6 +127,10 @@ class TableInput:
                 found += changes_splits(table.log, self._options, first.upper, last.upper)
         tell(found, self._options, table_columns(self._columns))
         return found
+
+    def split_bytes(self, split: Split) -> int:
+        """Estimate the bytes that a split reads (`Input.split_bytes`)."""
+        return split_bytes(split)
 
     def commit(self, position: Position) -> None:
         """Move the lease (`Input.commit`); where a stream stands is in Spark's checkpoint."""

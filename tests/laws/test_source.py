@@ -131,6 +131,44 @@ def test_of_what_is_divisible_as_many_steps_are_taken_as_fit_and_at_least_one(
     assert taken == max(fitting, default=1)
 
 
+AHEAD = st.dictionaries(st.sampled_from("abcd"), SIZES, min_size=1, max_size=4)
+
+
+def backlog_of(sizes: Sequence[tuple[int, int, int]], taken: int) -> Backlog:
+    """Return what is left of some epochs."""
+    left = range(taken, len(sizes))
+    pieces = [
+        Piece(steps=1, rows=r, bytes=b, epochs=e, after=partial(lambda n, _: at(n), index + 1))
+        for index, (r, b, e) in zip(left, sizes[taken:], strict=True)
+    ]
+    whole = at(len(sizes))
+    return Backlog(start=at(taken), pieces=pieces, reach=lambda: whole, end=lambda: whole)
+
+
+@given(AHEAD, LIMITS)
+def test_of_several_inputs_each_is_served_within_as_many_batches_as_there_are_inputs(
+    ahead: dict[str, list[tuple[int, int, int]]], limits: Limits
+) -> None:
+    taken = dict.fromkeys(ahead, 0)
+    waits = dict.fromkeys(ahead, 0)
+    state: Any = {}
+    for _ in range(100):
+        backlogs = {name: backlog_of(sizes, taken[name]) for name, sizes in ahead.items()}
+        offset = pace(backlogs, limits, state)
+        state = offset.state
+        reached = {name: p.record["at"] for name, p in offset.positions.items()}
+        batch = [size for name in ahead for size in ahead[name][taken[name] : reached[name]]]
+        assert fits(batch, limits) or sum(map(any, batch)) == 1
+        if reached == taken:
+            break
+        for name, sizes in ahead.items():
+            is_served = reached[name] > taken[name] or reached[name] == len(sizes)
+            waits[name] = 0 if is_served else waits[name] + 1
+            assert waits[name] < len(ahead), "it starves"
+        taken = reached
+    assert taken == {name: len(sizes) for name, sizes in ahead.items()}
+
+
 # -- streams over a table -----------------------------------------------------------------
 
 EPOCHS = st.lists(

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_upsert.model.schema import Scope
+from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.columns import read_columns
-from spark_upsert.source.offset import UNNAMED, Offset
-from spark_upsert.source.pace import Limits
+from spark_upsert.source.offset import Offset
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
 from spark_upsert.source.table_position import TablePosition
@@ -35,15 +35,14 @@ def options_of(**given: Any) -> ReadOptions:
 def stream_of(table: Table, **given: Any) -> Stream:
     """Return the stream that options mean, over a table that is open."""
     options = options_of(**given)
-    limits = Limits(rows=options.rows_max, bytes=options.bytes_max, epochs=options.epochs_max)
     columns = read_columns(table, options)
-    return Stream({UNNAMED: TableInput(options, columns, table=table)}, limits)
+    return Stream({UNNAMED: TableInput(options, columns, table=table)}, options.query)
 
 
 def read(stream: Stream, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Row]:
     """Return the rows of the batch between two offsets; its splits travel as to tasks."""
     splits = pickle.loads(pickle.dumps(stream.splits(start, end)))
-    return [row for split in splits for batch in stream.read(split) for row in batch.to_pylist()]
+    return [row for pack in splits for batch in stream.read(pack) for row in batch.to_pylist()]
 
 
 class Query:

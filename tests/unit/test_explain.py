@@ -16,12 +16,11 @@ from click.testing import CliRunner
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.schema import ErrorPolicy
+from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
 from spark_upsert.source.explain import explain
-from spark_upsert.source.offset import UNNAMED
-from spark_upsert.source.pace import Limits
 from spark_upsert.source.splits import Split, changes_splits, rows_splits
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
@@ -252,7 +251,7 @@ def test_a_planned_read_is_one_line(table: Table, caplog: pytest.LogCaptureFixtu
 def test_a_batch_of_a_stream_is_told_too(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_upsert")
     options = ReadOptions.parse({"path": table.store.url, "splits": "1"})
-    stream = Stream({UNNAMED: TableInput(options, read_columns(table, options))}, Limits())
+    stream = Stream({UNNAMED: TableInput(options, read_columns(table, options))}, options.query)
     begin = stream.initial()
     middle = stream.latest(begin)
     stream.splits(begin, middle)

@@ -111,8 +111,102 @@ def test_what_is_divisible_is_cut_behind_a_step(limits: Limits, expected: int) -
     assert reached(divisible(steps=64, rows=64, size=640), limits) == expected
 
 
-def test_a_limit_counts_for_all_inputs_together_and_the_state_is_handed_on() -> None:
-    backlogs = {name: epochs(*[(1, 9, 1)] * 3) for name in ("east", "west")}
-    offset = pace(backlogs, Limits(rows=4), {"turn": "east"})
-    assert {name: p.record["at"] for name, p in offset.positions.items()} == {"east": 3, "west": 1}
-    assert offset.state == {"turn": "east"}
+# -- several inputs -----------------------------------------------------------------------
+
+EMPTY_EPOCH: Size = (0, 0, 1)
+SMALL: Size = (1, 9, 1)
+LARGE: Size = (9, 9, 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "ahead", "turn", "expected", "next_turn"),
+    [
+        pytest.param(
+            Limits(rows=4), {"a": [SMALL] * 3, "b": [SMALL] * 3}, None, "a2 b2", "a", id="shares"
+        ),
+        pytest.param(
+            Limits(rows=5), {"a": [SMALL] * 9, "b": [SMALL]}, None, "a4 b1", "a", id="what is left"
+        ),
+        pytest.param(
+            Limits(rows=2),
+            {"a": [SMALL], "b": [SMALL], "c": [SMALL]},
+            None,
+            "a1 b1 c0",
+            "c",
+            id="the next begins with who was not served",
+        ),
+        pytest.param(
+            Limits(rows=2),
+            {"a": [SMALL], "b": [SMALL], "c": [SMALL]},
+            "c",
+            "a1 b0 c1",
+            "b",
+            id="it begins with whose turn it is",
+        ),
+        pytest.param(
+            Limits(rows=2),
+            {"a": [SMALL], "b": [SMALL], "c": [SMALL]},
+            "bb",
+            "a1 b0 c1",
+            "b",
+            id="whose turn it was is gone",
+        ),
+        pytest.param(
+            Limits(rows=4),
+            {"a": [SMALL], "b": [LARGE], "c": [SMALL] * 2},
+            None,
+            "a1 b0 c2",
+            "b",
+            id="who does not fit is next, and does not hold up the others",
+        ),
+        pytest.param(
+            Limits(rows=4),
+            {"a": [SMALL], "b": [LARGE], "c": [SMALL] * 2},
+            "b",
+            "a0 b1 c0",
+            "c",
+            id="an epoch that is too large is a batch of its own",
+        ),
+        pytest.param(
+            Limits(epochs=2), {"a": [EMPTY_EPOCH] * 3, "b": [SMALL]}, "b", "a1 b1", "a", id="epochs"
+        ),
+        pytest.param(
+            Limits(rows=9), {"a": [SMALL], "b": [SMALL]}, "b", "a1 b1", "b", id="all of it fits"
+        ),
+        pytest.param(Limits(rows=9), {"a": [], "b": []}, None, "a0 b0", None, id="nothing"),
+        pytest.param(Limits(rows=1), {"a": [SMALL] * 3}, None, "a1", None, id="one input alone"),
+    ],
+)
+def test_inputs_are_served_in_turn(
+    limits: Limits,
+    ahead: dict[str, list[Size]],
+    turn: str | None,
+    expected: str,
+    next_turn: str | None,
+) -> None:
+    backlogs = {name: epochs(*sizes) for name, sizes in ahead.items()}
+    offset = pace(backlogs, limits, {} if turn is None else {"turn": turn})
+    places = {name: position.record["at"] for name, position in offset.positions.items()}
+    assert " ".join(f"{name}{place}" for name, place in sorted(places.items())) == expected
+    assert offset.state.get("turn") == next_turn
+
+
+def test_a_snapshot_is_no_larger_for_being_taken_in_small_shares() -> None:
+    backlogs = {
+        "a": divisible(steps=1 << 16, rows=100, size=0),
+        "b": divisible(steps=1 << 16, rows=100_000, size=0),
+    }
+    offset = pace(backlogs, Limits(rows=50), {})
+    rows = {
+        name: offset.positions[name].record["at"] * size >> 16
+        for name, size in (("a", 100), ("b", 100_000))
+    }
+    assert 49 <= sum(rows.values()) <= 50
+    assert min(rows.values()) >= 24
+
+
+def test_what_else_the_state_holds_is_handed_on() -> None:
+    backlogs = {name: epochs(SMALL, SMALL) for name in ("a", "b")}
+    assert pace(backlogs, Limits(rows=1), {"other": 1}).state == {"other": 1, "turn": "b"}
+    assert pace(backlogs, Limits(), {"other": 1}).state == {"other": 1}
+    assert pace(backlogs, None, {"other": 1}).state == {"other": 1}

@@ -1,0 +1,233 @@
+"""Which inputs a read has, and what is said of each: ``inputs=east,west``, ``input.east.path=...``.
+
+An option without a prefix is the query's; those of a table's read are also what every input is told
+that does not say otherwise. A read that names no inputs has one, whose name is ``""``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_upsert.errors import OptionError, about_input, did_you_mean
+from spark_upsert.options.handed_down import users_own
+from spark_upsert.options.parse import Options, fold
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS
+
+UNNAMED = ""
+"""The name of the sole input of a read that names none."""
+
+TABLE = "upsertflow"
+"""The format of an input that is a table."""
+
+_PREFIX = "input."
+_FORMAT = "format"
+_NAME = re.compile(r"[\w-]+")
+
+_EXCLUSIVE = (
+    ("startingVersion", "startingTimestamp"),
+    ("endingVersion", "endingTimestamp"),
+    ("versionAsOf", "timestampAsOf"),
+)
+"""Who is told one of them is not told the other by default."""
+
+_OF_QUERY = (
+    "columns",
+    "maxBytesPerTrigger",
+    "maxEpochsPerTrigger",
+    "maxRowsPerTrigger",
+    "metadata",
+    "parallelism",
+    "readChangeFeed",
+    *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
+)
+"""What an input cannot be told by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """What is said of one input."""
+
+    name: str
+    """As it was written, `UNNAMED` for the only one of a read that names none."""
+    format: str
+    """In lower case but for what stands behind a colon."""
+    own: Mapping[str, str] = field(repr=False)
+    """The options of this input alone, by their names as given: Spark hands them in lower case."""
+    shared: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those of the query that the read of a table knows."""
+
+    def of_table(self) -> ReadOptions:
+        """Return the options of a table's read.
+
+        Raises
+        ------
+        OptionError
+            One is unknown, malformed, or of the query alone.
+        """
+        with about_input(self.name):
+            for name in self.own:
+                if (of_query := _meant(name, _OF_QUERY)) and self.name:
+                    raise OptionError(
+                        f"option '{of_query}' is of the query, and not of an input.",
+                        hint=f"give '{of_query}' without '{_PREFIX}{self.name}.'.",
+                        option=of_query,
+                    )
+            return ReadOptions.parse(self._merged())
+
+    def _merged(self) -> dict[str, str]:
+        said = {fold(name) for name in self.own}
+        for group in _EXCLUSIVE:
+            folded = {fold(name) for name in group}
+            if said & folded:
+                said |= folded
+        shared = {name: text for name, text in self.shared.items() if fold(name) not in said}
+        return {**shared, **self.own}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPlan:
+    """A read: what is said of the query, and the inputs in their declared order."""
+
+    query: QueryOptions
+    inputs: tuple[InputOptions, ...]
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether it reads one table that has no name."""
+        return self.inputs[0].name == UNNAMED
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ReadPlan:
+        """Check the options of a read.
+
+        Raises
+        ------
+        OptionError
+            An option is unknown or malformed; inputs are named twice, or not at all; options are
+            those of an input that does not exist. What is said of each is checked by its format.
+        """
+        of_query, of_inputs = _apart(users_own(given))
+        options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
+        names = _names(options.text("inputs"))
+        if not names:
+            _refuse_without_inputs(options, of_inputs)
+            only = InputOptions(name=UNNAMED, format=TABLE, own=of_query)
+            return cls(query=QueryOptions.parse(options), inputs=(only,))
+        for name, what in (("path", "each input has its own"), ("metadata", "it is of one table")):
+            options.refuse(
+                name,
+                f"has no meaning beside 'inputs': {what}",
+                hint=f"give '{_PREFIX}{names[0]}.path'."
+                if name == "path"
+                else "drop 'inputs', and give the 'path' of the table.",
+            )
+        shared = {
+            name: text for name, text in of_query.items() if _meant(name, INPUT_OPTIONS) is None
+        }
+        by_lower = {name.lower(): name for name in names}
+        told: dict[str, dict[str, str]] = {name: {} for name in names}
+        for lower, own in of_inputs.items():
+            if lower not in by_lower:
+                raise OptionError(
+                    f"option '{_PREFIX}{lower}.{next(iter(own))}' is of an input that 'inputs' "
+                    f"({', '.join(names)}) does not name.",
+                    hint=did_you_mean(lower, names),
+                    option="inputs",
+                )
+            told[by_lower[lower]] = own
+        inputs = tuple(_input(name, told[name], shared) for name in names)
+        _refuse_one_path_twice(inputs)
+        return cls(query=QueryOptions.parse(options), inputs=inputs)
+
+
+def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Return the options of the query, and those of each input by its name in lower case."""
+    of_query: dict[str, str] = {}
+    of_inputs: dict[str, dict[str, str]] = {}
+    for name, text in given.items():
+        if not name.lower().startswith(_PREFIX):
+            of_query[name] = text
+            continue
+        input_name, dot, own = name[len(_PREFIX) :].partition(".")
+        if not (input_name and dot and own):
+            raise OptionError(
+                f"option '{name}' names no option of an input.",
+                hint=f"write {_PREFIX}<name>.<option>, such as '{_PREFIX}east.path'.",
+                option=name,
+            )
+        of_inputs.setdefault(input_name.lower(), {})[own] = text
+    return of_query, of_inputs
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise OptionError.invalid(
+                "inputs", text, "comma-separated names of letters, digits, '_' and '-'"
+            )
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            as_what = "" if other == name else f", as '{other}', too"
+            raise OptionError(
+                f"option 'inputs' names '{name}' twice{as_what}.",
+                hint="name each input once; case does not tell them apart.",
+                option="inputs",
+            )
+    return names
+
+
+def _refuse_without_inputs(options: Options, of_inputs: Mapping[str, Mapping[str, str]]) -> None:
+    for name, own in of_inputs.items():
+        raise OptionError(
+            f"option '{_PREFIX}{name}.{next(iter(own))}' is given, but not 'inputs'.",
+            hint=f"give 'inputs', such as 'inputs' = '{','.join(of_inputs)}'.",
+            option="inputs",
+        )
+    for name in INPUT_OPTIONS:
+        options.refuse(
+            name, "has no meaning without 'inputs'", hint="give 'inputs', or drop the option."
+        )
+
+
+def _input(name: str, told: Mapping[str, str], shared: Mapping[str, str]) -> InputOptions:
+    own = dict(told)
+    formats = [own.pop(key) for key in list(own) if fold(key) == _FORMAT]
+    return InputOptions(name=name, format=(formats or [TABLE])[-1].strip(), own=own, shared=shared)
+
+
+def _refuse_one_path_twice(inputs: tuple[InputOptions, ...]) -> None:
+    seen: dict[tuple[str, str], str] = {}
+    for each in inputs:
+        path = next((text for name, text in each.own.items() if fold(name) == "path"), None)
+        if path is None:
+            continue
+        path = path.strip().rstrip("/")
+        place = path if ":/" in path else os.path.abspath(path)
+        other = seen.setdefault((each.format, place), each.name)
+        if other != each.name:
+            raise listed_twice(other, each.name, f"at '{place}'")
+
+
+def listed_twice(one: str, other: str, what: str) -> OptionError:
+    """Return the error of two inputs that are one thing."""
+    return OptionError(
+        f"the inputs '{one}' and '{other}' are the same, {what}: each row would come twice.",
+        hint=f"drop '{other}' from 'inputs', or correct its path.",
+        option="inputs",
+        input=other,
+    )
+
+
+def _meant(name: str, known: Mapping[str, str] | tuple[str, ...]) -> str | None:
+    """Return the known option that a given name is, None if it is none of them."""
+    return next((each for each in known if fold(each) == fold(name)), None)

@@ -1,0 +1,43 @@
+"""A batch read of one input or of several: the same splits, packed as those of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from spark_upsert.errors import about_input
+from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.source.kinds import Bounded
+from spark_upsert.source.packs import InputSplit, Pack, packed, read_pack
+
+
+class MergedRead:
+    """What one batch read of all inputs reads; pickled into the tasks.
+
+    Parameters
+    ----------
+    inputs : mapping of str to Bounded
+        In their declared order.
+    query : QueryOptions
+        What is said of all of them.
+    """
+
+    def __init__(self, inputs: Mapping[str, Bounded], query: QueryOptions) -> None:
+        query.require_batch()
+        self._inputs = inputs
+        self._query = query
+
+    def splits(self) -> list[Pack]:
+        """Return the work: what each task reads."""
+        found: list[tuple[InputSplit, int]] = []
+        for name, each in self._inputs.items():
+            with about_input(name):
+                splits = each.splits()
+                found += [(InputSplit(name, split), each.split_bytes(split)) for split in splits]
+        return packed(found, len(found) if UNNAMED in self._inputs else self._query.slots)
+
+    def read(self, pack: Pack) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that one task reads."""
+        yield from read_pack(self._inputs, pack, self._query.merge_columns)

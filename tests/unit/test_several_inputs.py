@@ -1,0 +1,270 @@
+"""Several tables in one read: columns agree, splits share tasks, each row comes once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.agreement import Described, agreed
+from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.source.merged_read import MergedRead
+from spark_upsert.source.packs import OPENING_BYTES, InputSplit, packed
+from spark_upsert.source.stream import Stream
+from spark_upsert.table import Table
+from tests.support.streams import Query, folded, versions
+from tests.support.tables import rows_at
+
+COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
+
+
+def write(table: Table, rows: Mapping[int, int | None]) -> None:
+    written = {
+        "k": list(rows),
+        "v": list(rows.values()),
+        "gone": [v is None for v in rows.values()],
+    }
+    types = pa.schema({"k": pa.int64(), "v": pa.int64(), "gone": pa.bool_()})
+    table.append(pa.table(written, schema=types), deletes="gone")
+
+
+class Tables:
+    """Tables in a folder, read as the inputs of one query."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self._folder = folder
+        self.by_name: dict[str, Table] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str, columns: pa.Schema = COLUMNS) -> Table:
+        self.by_name[name] = Table.create(str(self._folder / name), columns, keys=["k"])
+        return self.by_name[name]
+
+    def given(self, **more: Any) -> dict[str, str]:
+        paths = {f"input.{name}.path": str(self._folder / name) for name in self.by_name}
+        given = {"inputs": ",".join(self.by_name), "readChangeFeed": "true", **paths}
+        return {**given, **{name: str(value) for name, value in more.items()}}
+
+    def stream(self, **more: Any) -> Stream:
+        plan = ReadPlan.parse(self.given(mergeColumns="_input", **more))
+        return Stream(stream_inputs(plan, plan_columns(plan)), plan.query)
+
+    def query(self, **more: Any) -> Query:
+        return Query(lambda: self.stream(**more))
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Tables:
+    return Tables(tmp_path, "east", "north", "west")
+
+
+def by_input(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["_input"], []).append(row)
+    return found
+
+
+# -- streams ------------------------------------------------------------------------------
+
+
+def test_each_input_folds_to_its_table_through_restarts(three: Tables) -> None:
+    query = three.query(maxRowsPerTrigger=3)
+    for round_ in range(4):
+        for number, table in enumerate(three.by_name.values()):
+            write(table, {round_: number, 10: round_})
+            if round_ == number:
+                write(table, {0: None})
+        for _ in range(2):
+            assert query.plan()
+            query.restart()
+            query.deliver()
+    query.drain()
+    rows = by_input([row for batch in query.batches for row in batch])
+    assert {name: folded(own) for name, own in rows.items()} == {
+        name: rows_at(table) for name, table in three.by_name.items()
+    }
+
+
+def test_a_small_input_does_not_wait_for_a_large_one(three: Tables) -> None:
+    for version in range(20):
+        write(three.by_name["east"], {version: 1})
+    write(three.by_name["west"], {1: 1})
+    query = three.query(maxRowsPerTrigger=4, startingVersion="earliest")
+    query.plan()
+    assert {row["_input"] for row in query.deliver()} == {"east", "west"}
+
+
+def test_whose_turn_it_is_is_in_the_offset(three: Tables) -> None:
+    for table in three.by_name.values():
+        for version in range(3):
+            write(table, {version: 1})
+    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
+    served = []
+    for _ in range(6):
+        query.restart()
+        query.plan()
+        served += [row["_input"] for row in query.deliver()]
+    assert served == ["east", "north", "west"] * 2
+    assert json.loads(query.noted[-1])["state"] == {"turn": "east"}
+
+
+def test_any_batch_repeats_and_an_idle_stream_stays(three: Tables) -> None:
+    for number, table in enumerate(three.by_name.values()):
+        for version in range(4):
+            write(table, {version: number})
+    query = three.query(maxRowsPerTrigger=2, startingVersion="earliest")
+    query.drain()
+    start = json.loads(query.noted[-1])
+    assert query.stream.latest(start) is start
+    for table in three.by_name.values():
+        write(table, {0: 99})
+        table.compact(full=True)
+    query.restart()
+    for number, rows in enumerate(query.batches):
+        assert query.replayed(number) == rows
+
+
+def test_each_input_begins_where_it_is_told(three: Tables) -> None:
+    for table in three.by_name.values():
+        for version in range(3):
+            write(table, {version: 1})
+    given = {"input.east.startingversion": 2, "input.north.startingversion": "latest"}
+    query = three.query(**given)
+    query.plan()
+    rows = by_input(query.deliver())
+    assert {name: versions([own]) for name, own in rows.items()} == {
+        "east": [[2, 3]],
+        "west": [[3]],
+    }
+
+
+def test_what_fails_in_one_input_names_it(three: Tables, tmp_path: Path) -> None:
+    query = three.query()
+    query.drain()
+    for path in (tmp_path / "north" / "_log").iterdir():
+        path.unlink()
+    query.restart()
+    with pytest.raises(TableNotFoundError, match="input 'north': there is no upsertflow table"):
+        query.plan()
+
+
+# -- batches ------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_the_rows_of_all(three: Tables) -> None:
+    for number, table in enumerate(three.by_name.values()):
+        write(table, {number: 7, 5: 5})
+    plan = ReadPlan.parse(three.given(readChangeFeed="false", mergeColumns="_input"))
+    columns = plan_columns(plan)
+    assert columns.names == ["k", "v", "_input"]
+    merged = MergedRead(batch_inputs(plan, columns), plan.query)
+    rows = [row for pack in merged.splits() for b in merged.read(pack) for row in b.to_pylist()]
+    assert sorted((row["_input"], row["k"]) for row in rows) == [
+        *(("east", 0), ("east", 5)),
+        *(("north", 1), ("north", 5)),
+        *(("west", 2), ("west", 5)),
+    ]
+
+
+def test_a_limit_per_trigger_is_none_of_a_batch(three: Tables) -> None:
+    plan = ReadPlan.parse(three.given(maxRowsPerTrigger=1))
+    with pytest.raises(OptionError, match="no meaning in a batch read"):
+        MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
+
+
+# -- columns ------------------------------------------------------------------------------
+
+K, V = pa.field("k", pa.int64()), pa.field("v", pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("west", "message"),
+    [
+        pytest.param([K], "input 'west' lacks the column 'v', which 'east' has", id="23 lacks one"),
+        pytest.param(
+            [K, V, pa.field("w", pa.int8())],
+            "input 'west' has a column 'w', which 'east' lacks",
+            id="23 has one more",
+        ),
+        pytest.param(
+            [K, V.with_type(pa.string())],
+            "column 'v' is string in the input 'west', and int64 in 'east'",
+            id="23 another type",
+        ),
+        pytest.param(
+            [V, K],
+            r"input 'west' are in another order \(v, k\) than those of 'east'",
+            id="23 order",
+        ),
+    ],
+)
+def test_columns_that_differ_are_named_with_their_input(west: list[pa.Field], message: str) -> None:
+    east = pa.schema([K, V])
+    inputs = {"east": Described(east, "1"), "south": Described(east, "2")}
+    with pytest.raises(SchemaError, match=message) as caught:
+        agreed({**inputs, "west": Described(pa.schema(west), "3")})
+    assert caught.value.fields["input"] == "west"
+
+
+def test_a_column_may_be_null_if_it_may_in_any_input() -> None:
+    strict = V.with_nullable(False)
+    inputs = {
+        "east": Described(pa.schema([K, strict]), "1"),
+        "west": Described(pa.schema([K, V]), "2"),
+    }
+    assert agreed(inputs).field("v").nullable
+    assert not agreed({"east": inputs["east"]}).field("v").nullable
+
+
+def test_one_table_under_two_names_is_refused_whatever_its_paths(
+    three: Tables, tmp_path: Path
+) -> None:
+    (tmp_path / "south").symlink_to(tmp_path / "east")
+    three.by_name["south"] = three.by_name["east"]
+    with pytest.raises(OptionError, match="inputs 'east' and 'south' are the same") as caught:
+        three.stream()
+    assert "drop 'south'" in caught.value.hint
+
+
+def test_a_column_of_the_inputs_under_a_name_of_the_merge_is_refused(tmp_path: Path) -> None:
+    tables = Tables(tmp_path)
+    tables.add("east", COLUMNS.append(pa.field("_input", pa.string())))
+    with pytest.raises(SchemaError, match="a column '_input' of their own"):
+        tables.stream()
+
+
+# -- packing ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "slots", "expected"),
+    [
+        pytest.param([5, 5, 5], 8, [[0], [1], [2]], id="fewer than slots"),
+        pytest.param([], 8, [], id="nothing"),
+        pytest.param([1, 1, 1, 1], 2, [[0, 2], [1, 3]], id="many small ones"),
+        pytest.param([9 << 20, 1, 1, 1], 2, [[0], [1, 2, 3]], id="one huge, many small"),
+        pytest.param([1, 2 << 20, 3 << 20, 4 << 20], 2, [[0, 3], [1, 2]], id="by bytes"),
+    ],
+)
+def test_splits_are_packed_by_bytes(
+    sizes: list[int], slots: int, expected: list[list[int]]
+) -> None:
+    splits = [(InputSplit("a", number), size) for number, size in enumerate(sizes)]
+    packs = packed(splits, slots)
+    assert [[each.split for each in pack] for pack in packs] == expected
+
+
+def test_a_thousand_nearly_empty_inputs_make_as_many_tasks_as_run_at_once() -> None:
+    splits = [(InputSplit(str(number), number), number % 7) for number in range(1000)]
+    packs = packed(splits, 8)
+    assert [len(pack) for pack in packs] == [125] * 8
+    assert sorted(each.split for pack in packs for each in pack) == list(range(1000))
+    assert OPENING_BYTES > 7
