@@ -128,6 +128,16 @@ class LocalStore:
             if not _is_temporary(info):
                 yield info
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        folder = self._root / prefix
+        with translated("list", folder):
+            try:
+                with os.scandir(folder) as entries:
+                    names = [entry.name for entry in entries if entry.is_dir()]
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        yield from sorted(names)
+
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
         yield from filter(_is_temporary, self._entries(prefix))
 

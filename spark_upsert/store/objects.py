@@ -251,6 +251,11 @@ class ObjectStore:
                     modified_s=entry["last_modified"].timestamp(),
                 )
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        with self._translated("list", prefix):
+            answer = obstore.list_with_delimiter(self._client, prefix or None)
+        yield from sorted(path.rpartition("/")[2] for path in answer["common_prefixes"])
+
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield nothing: objects appear whole, and parts of an upload are not listed."""
         return iter(())

@@ -117,6 +117,13 @@ class Store(Protocol):
         """Yield the objects directly below a folder whose paths sort behind ``after``, sorted."""
         ...
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the folders directly below a folder, sorted.
+
+        In a bucket, a folder is what objects share before the next ``/``.
+        """
+        ...
+
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield what is kept under temporary names directly below a folder.
 

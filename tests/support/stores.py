@@ -91,6 +91,11 @@ class MemoryStore:
             if path.rpartition("/")[0] == prefix and path > after:
                 yield ObjectInfo(path=path, bytes=len(self.objects[path]), modified_s=NEVER_S)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        above = f"{prefix}/" if prefix else ""
+        below = [path[len(above) :] for path in self.objects if path.startswith(above)]
+        yield from sorted({path.partition("/")[0] for path in below if "/" in path})
+
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
         return iter(())
 
@@ -243,6 +248,11 @@ class FaultyStore:
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         with self._steps.step(f"list {prefix}"):
             found = list(self._store.list(prefix, after=after))
+        yield from found
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        with self._steps.step(f"folders {prefix}"):
+            found = list(self._store.folders(prefix))
         yield from found
 
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:

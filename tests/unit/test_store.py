@@ -289,6 +289,24 @@ def test_a_folder_that_never_was_is_empty(store: Store) -> None:
     assert paths(store, "nowhere") == []
 
 
+@pytest.mark.parametrize(
+    ("prefix", "found"),
+    [
+        ("", ["_log", "a", "a b", "data", "é"]),
+        ("data", ["deep", "deeper"]),
+        ("data/deep", []),
+        ("d", []),
+        ("nowhere", []),
+        ("data/a", []),
+    ],
+)
+def test_folders_are_those_directly_below(store: Store, prefix: str, found: list[str]) -> None:
+    store.put("_log/1", b"")
+    for path in ("a/1", "a b/1", "data/a", "data/deep/b", "data/deeper/b", "file", "é/x"):
+        store.put(path, b"")
+    assert list(store.folders(prefix)) == found
+
+
 def test_a_long_listing_is_whole(store: Store) -> None:
     names = [f"data/{index:04d}" for index in range(120)]
     for name in names:
