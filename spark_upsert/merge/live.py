@@ -1,0 +1,106 @@
+"""Merges over threads: live interleave, and concat whose later inputs are read ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any
+
+from spark_upsert.merge.arrange import HAND_OFF_ROWS
+from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
+from spark_upsert.merge.counters import Counters
+from spark_upsert.merge.readers import (
+    BATCH_BYTES,
+    JOIN_SECONDS,
+    WIDTH,
+    Bounds,
+    Handed,
+    Open,
+    Readers,
+)
+
+
+def live(
+    inputs: Mapping[str, Open],
+    *,
+    width: int = WIDTH,
+    capacity: int = CHANNEL_EVENTS,
+    batch_rows: int = HAND_OFF_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+    counters: Counters | None = None,
+    join_seconds: float = JOIN_SECONDS,
+) -> Generator[Handed, None, None]:
+    """Yield what any input has ready; of those that have something, each in turn.
+
+    Each input keeps its order, and nothing is lost or given twice; between inputs no order is
+    promised. A slow input delays nobody. Who takes slowly, or stops, slows or stops all inputs: no
+    more than ``width * (capacity + batch_rows)`` rows are taken from them and not handed over.
+
+    No thread runs before the first ``next``. Closing the generator ends all of them.
+
+    Parameters
+    ----------
+    inputs : mapping of str to callable
+        Each returns an iterator of pyarrow.RecordBatch, opened and read in a thread of its own.
+    width : int
+        Inputs that are open at once; others wait until one has ended.
+    capacity : int
+        Rows that are queued of each input.
+    batch_rows, batch_bytes : int
+        What an input gives beyond it is cut. Rows also at the capacity.
+    counters : Counters or None
+        To be looked at from outside.
+    join_seconds : float
+        How long closing waits for inputs that are silent; their threads are daemons.
+
+    Yields
+    ------
+    name : str
+    batch : pyarrow.RecordBatch
+        Never empty.
+
+    Raises
+    ------
+    Exception
+        The one by which an input failed; its text or its note names the input. The others are
+        released at once.
+    """
+    bounds = Bounds(width=width, capacity=capacity, batch_rows=batch_rows, batch_bytes=batch_bytes)
+    with Readers(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
+        while (taken := readers.take_ready()) is not None:
+            yield taken
+
+
+def concat(
+    inputs: Mapping[str, Open],
+    *,
+    width: int = WIDTH,
+    capacity: int = CHANNEL_EVENTS,
+    batch_rows: int = HAND_OFF_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+    counters: Counters | None = None,
+    join_seconds: float = JOIN_SECONDS,
+) -> Generator[Handed, None, None]:
+    """Yield the first input to its end, then the second, and so on.
+
+    While one is handed over, the next ``width - 1`` are read ahead, each up to its capacity. A slow
+    input delays all behind it. Arguments, threads and errors are those of `live`.
+    """
+    bounds = Bounds(width=width, capacity=capacity, batch_rows=batch_rows, batch_bytes=batch_bytes)
+    with Readers(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
+        for name in inputs:
+            while (item := readers.take_of(name)) is not None:
+                yield Handed(name, item)
+
+
+def streamed(
+    items: Iterable[Any], *, capacity: int = OUTPUT_EVENTS, join_seconds: float = JOIN_SECONDS
+) -> Generator[Any, None, None]:
+    """Yield what a merge yields, which works on in a thread until so many events wait.
+
+    For a sink whose own work shall run beside the merge. Without it nothing waits behind a merge:
+    who takes is whom it works for.
+    """
+    bounds = Bounds(width=1, capacity=capacity)
+    with Readers({"": lambda: iter(items)}, bounds, join_seconds=join_seconds) as readers:
+        while (taken := readers.take_ready()) is not None:
+            yield taken[1]

@@ -1,0 +1,341 @@
+"""The threads of a merge: each reads one input into its channel, and waits where there is no room.
+
+At most `width` inputs are open at once, each with a thread and a channel; an input counts as open
+until all of it was taken, and only then does its thread open the next one, in the order in which
+they were declared. So between the inputs and whoever takes there are never more than
+
+    width * (capacity + batch_rows)
+
+events: full channels, and a batch in the hand of each reader.
+
+There is one lock, and nothing is polled: a reader waits for room in its own channel, and who takes
+waits for something to take. An input that fails, and a merge that is closed, wake all who wait. A
+reader whose input is silent cannot be woken; it is a daemon, nobody waits for it longer than
+`join_seconds`, and it ends as soon as its input gives something or the process ends.
+
+Rejected: a `queue.Queue` per input. Its waits end by a time-out only, many of them cannot be
+waited for at once, and it counts batches where the bound is one of rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, nullcontext
+from contextvars import copy_context
+from dataclasses import dataclass
+from threading import Condition, Lock, Thread
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from spark_upsert.errors import about_input
+from spark_upsert.merge.arrange import HAND_OFF_ROWS
+from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel, events_of
+from spark_upsert.merge.counters import Counters, Gauge
+
+WIDTH = 16
+"""Inputs that are open at once: enough to hide the latency of a store, few enough to be threads."""
+
+BATCH_BYTES = 1 << 20
+"""A batch beyond it is cut, so that rows of any size are handed over in small portions."""
+
+JOIN_SECONDS = 1.0
+"""How long closing waits for readers whose inputs may be silent."""
+
+Open = Callable[[], Iterator[Any]]
+"""Opens an input, in the thread that will read it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much a merge reads ahead.
+
+    Parameters
+    ----------
+    width : int
+        Inputs that are open at once.
+    capacity : int
+        Events that are queued of each of them.
+    batch_rows : int
+        Rows of a batch that is handed over; never more than fit into a channel.
+    batch_bytes : int
+        Bytes of such a batch, as far as rows are of one size.
+    """
+
+    width: int = WIDTH
+    capacity: int = CHANNEL_EVENTS
+    batch_rows: int = HAND_OFF_ROWS
+    batch_bytes: int = BATCH_BYTES
+
+    def __post_init__(self) -> None:
+        for name in ("width", "capacity", "batch_rows", "batch_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1, found {getattr(self, name)}")
+
+    def pieces(self, item: Any) -> Iterator[Any]:
+        """Yield an item in portions that may be handed over; no copy is made."""
+        rows = getattr(item, "num_rows", None)
+        if rows is None:
+            yield item
+            return
+        most = min(self.batch_rows, self.capacity)
+        if item.nbytes > self.batch_bytes:
+            most = min(most, max(1, self.batch_bytes * rows // item.nbytes))
+        if 0 < rows <= most:
+            yield item
+            return
+        for start in range(0, rows, most):
+            yield item.slice(start, most)
+
+
+class Handed(NamedTuple):
+    """What a merge hands over: of which input, and a batch or a mark.
+
+    It measures as what it holds, so that it may pass another channel.
+    """
+
+    name: str
+    item: Any
+
+    @property
+    def num_rows(self) -> int:
+        return self.item.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        return self.item.nbytes
+
+    def slice(self, offset: int, length: int) -> Handed:
+        return Handed(self.name, self.item.slice(offset, length))
+
+
+class Closed(Exception):
+    """The merge was closed while somebody waited in it."""
+
+
+class _Reader:
+    """An open input."""
+
+    __slots__ = ("channel", "gauge", "name", "open", "room")
+
+    def __init__(self, name: str, open_: Open, channel: Channel, gauge: Gauge, lock: Lock) -> None:
+        self.name = name
+        self.open = open_
+        self.channel = channel
+        self.gauge = gauge
+        self.room = Condition(lock)
+
+
+class Readers:
+    """All inputs of a merge, as a context: within it they are read, behind it no thread is left.
+
+    Parameters
+    ----------
+    inputs : mapping of str to callable
+        Each opens an input: an iterator of batches, and of marks if there are any. It is closed by
+        its own ``close``, if it has one, in its own thread.
+    bounds : Bounds
+        How much is read ahead.
+    counters : Counters or None
+        Where the inputs are counted.
+    join_seconds : float
+        How long leaving waits for threads whose inputs are silent.
+    clock : callable
+        Seconds, for the time that readers are blocked.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Open],
+        bounds: Bounds,
+        *,
+        counters: Counters | None = None,
+        join_seconds: float = JOIN_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bounds = bounds
+        self._counters = Counters() if counters is None else counters
+        self._join_seconds = join_seconds
+        self._clock = clock
+        self._lock = Lock()
+        self._something = Condition(self._lock)
+        self._unopened = iter(inputs.items())
+        self._unfinished = len(inputs)
+        self._open: dict[str, _Reader] = {}
+        self._finished: set[str] = set()
+        self._ready: deque[_Reader] = deque()
+        """Readers with something queued: the cursor stands before the first, and who was served
+        goes behind all others."""
+        self._failure: BaseException | None = None
+        self._is_closed = False
+        self._threads: list[Thread] = []
+
+    def __enter__(self) -> Readers:
+        try:
+            for index in range(min(self._bounds.width, self._unfinished)):
+                work = copy_context().run
+                thread = Thread(target=work, args=(self._work,), name=f"merge-{index}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all threads; whoever waits is woken. Twice is harmless."""
+        with self._lock:
+            self._end()
+        deadline = time.monotonic() + self._join_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    # -- who takes ------------------------------------------------------------------------------
+
+    def take_ready(self) -> Handed | None:
+        """Wait until any input has something, and return it with the name; None: all have ended.
+
+        Raises
+        ------
+        Exception
+            The one by which an input failed; it names the input (`about_input`). It is raised at
+            once, whatever others have queued.
+        Closed
+            Another thread closed the merge.
+        """
+        with self._lock:
+            while True:
+                self._raise_if_ended()
+                if self._ready:
+                    reader = self._ready.popleft()
+                    return Handed(reader.name, self._take(reader))
+                if not self._unfinished:
+                    return None
+                self._something.wait()
+
+    def take_of(self, name: str) -> Any | None:
+        """Wait until one input has something, and return it; None: it has ended.
+
+        Inputs are asked for in the order in which they were declared, each to its end. Raises as
+        `take_ready` does.
+        """
+        with self._lock:
+            while True:
+                self._raise_if_ended()
+                reader = self._open.get(name)
+                if reader is not None and not reader.channel.is_empty:
+                    self._ready.remove(reader)
+                    return self._take(reader)
+                if name in self._finished:
+                    return None
+                self._something.wait()
+
+    def _take(self, reader: _Reader) -> Any:
+        item = reader.channel.take()
+        if not reader.channel.is_empty:
+            self._ready.append(reader)
+        # The reader waits for room, or until its channel is drained.
+        reader.room.notify()
+        self._finish_if_drained(reader)
+        return item
+
+    def _raise_if_ended(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closed:
+            raise Closed
+
+    # -- who reads ------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Read one input after the other, as long as there are any."""
+        try:
+            while (reader := self._open_next()) is not None:
+                with about_input(reader.name):
+                    self._read(reader)
+                self._wait_until_drained(reader)
+        except Closed:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised where the rows are taken.
+            self._fail(error)
+
+    def _open_next(self) -> _Reader | None:
+        with self._lock:
+            self._stop_if_ended()
+            following = next(self._unopened, None)
+            if following is None:
+                return None
+            name, open_ = following
+            gauge = self._counters.open(name)
+            channel = Channel(self._bounds.capacity, gauge)
+            reader = self._open[name] = _Reader(name, open_, channel, gauge, self._lock)
+            return reader
+
+    def _read(self, reader: _Reader) -> None:
+        items = reader.open()
+        with closing(items) if hasattr(items, "close") else nullcontext():  # type: ignore[type-var]
+            for item in items:
+                reader.gauge.taken(events_of(item))
+                for piece in self._bounds.pieces(item):
+                    self._put(reader, piece)
+        with self._lock:
+            reader.channel.close()
+            self._finish_if_drained(reader)
+
+    def _put(self, reader: _Reader, item: Any) -> None:
+        channel = reader.channel
+        with self._lock:
+            if not channel.has_room(item):
+                began = self._clock()
+                while not (channel.has_room(item) or self._has_ended):
+                    reader.room.wait()
+                reader.gauge.blocked_seconds += self._clock() - began
+            self._stop_if_ended()
+            if channel.is_empty:
+                self._ready.append(reader)
+                self._something.notify()
+            channel.put(item)
+
+    def _wait_until_drained(self, reader: _Reader) -> None:
+        with self._lock:
+            while not (reader.channel.is_drained or self._has_ended):
+                reader.room.wait()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if not self._has_ended:
+                self._failure = error
+            self._end()
+
+    # -- under the lock -------------------------------------------------------------------------
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_closed or self._failure is not None
+
+    def _stop_if_ended(self) -> None:
+        if self._has_ended:
+            raise Closed
+
+    def _finish_if_drained(self, reader: _Reader) -> None:
+        if reader.channel.is_drained:
+            reader.gauge.is_finished = True
+            self._finished.add(reader.name)
+            del self._open[reader.name]
+            self._unfinished -= 1
+            self._something.notify()
+
+    def _end(self) -> None:
+        self._is_closed = True
+        self._something.notify_all()
+        for reader in self._open.values():
+            reader.room.notify_all()
