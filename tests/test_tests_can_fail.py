@@ -41,6 +41,7 @@ from spark_upsert.state.log.codec import commit_to_json
 from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Slice
+from spark_upsert.state.log.read import LogReader
 from spark_upsert.state.run import file as run
 from spark_upsert.store import local
 from spark_upsert.store.records import encode
@@ -186,6 +187,27 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return wrapped(Log, "_take_back", lambda original, self, commit: None)
+
+
+@bug(
+    "what a process remembers of a log is believed",
+    promises.test_p1_what_a_process_remembers_is_not_what_there_is,
+)
+def _() -> Patch:
+    def proven(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
+        if base is not None and base is self._recalled():
+            return self._roll(base, None)
+        return original(self, base)
+
+    return wrapped(LogReader, "_proven", proven)
+
+
+@bug(
+    "a check believes what the process remembers",
+    promises.test_p5_a_check_finds_damage_of_what_the_process_has_read,
+)
+def _() -> Patch:
+    return wrapped(LogReader, "anew", lambda original, self: self)
 
 
 @bug(

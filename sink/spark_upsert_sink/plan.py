@@ -42,10 +42,8 @@ def plan_sink(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) ->
     """
     table = Table(open_store(options.path, options.storage))
     write = table.plan(options, incoming)
-    idle = overwrite or write.base.is_unborn
-    return SinkPlan(
-        path=table.store.url,
-        storage=options.storage,
-        write=write,
-        jobs=() if idle else tuple(table.compaction_jobs()[:JOBS_MAX]),
-    )
+    jobs: list[Job] = []
+    if not (overwrite or write.base.is_unborn):
+        with table.log.as_seen():  # What the write is planned upon will do.
+            jobs = table.compaction_jobs()[:JOBS_MAX]
+    return SinkPlan(path=table.store.url, storage=options.storage, write=write, jobs=tuple(jobs))

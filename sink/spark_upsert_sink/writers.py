@@ -125,7 +125,8 @@ class _Write:
             table.log.require(base, "the batch")
         if not bases:
             return self._plan.write.base
-        return table.log.at(min(base.version for base in bases))
+        with table.log.as_seen():  # The bases are in what was looked at for them.
+            return table.log.at(min(base.version for base in bases))
 
 
 def _staged(messages: _Messages) -> tuple[Staged, ...]:

@@ -28,8 +28,8 @@ from spark_upsert.model.schema import DIFF, HASH, TableSchema
 from spark_upsert.model.words import sort_words
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.fold import apply
-from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Manifest
+from spark_upsert.state.log.read import LogReader
 from spark_upsert.state.run.file import Run, RunFile, Span
 from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
@@ -72,13 +72,15 @@ class Report:
         return not self.findings
 
 
-def check(store: Store, log: Log) -> Report:
+def check(store: Store, log: LogReader) -> Report:
     """Verify all that the readable versions of a table depend on.
 
     Notes
     -----
-    Reads every file once. Memory is bounded by the largest file's mapping.
+    Reads every file once, those of the log too, whatever was read of them before. Memory is
+    bounded by the largest file's mapping.
     """
+    log = log.anew()
     head = log.head()
     base = log.before(head.first_changes)
     commits = list(log.commits(head.first_changes, head.upper))

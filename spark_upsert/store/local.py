@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +47,10 @@ class LocalStore:
     @property
     def url(self) -> str:
         return str(self._root)
+
+    @property
+    def cache_key(self) -> Hashable:
+        return self.url
 
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"

@@ -17,7 +17,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -48,6 +48,8 @@ _PARTS_MAX = 10_000
 
 _PROBE = "_conditional_put"
 _ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
+"""Variables of the environment that obstore reads begin so."""
 _LIST_CHUNK = 1000
 _PAUSE_SECONDS = 0.1
 _PAUSE_SECONDS_MAX = 15.0
@@ -72,13 +74,19 @@ class ObjectStore:
         if client is None:
             self._client = _client(self._url, settings, retries_max=settings.retries_max)
             self._client_once = _client(self._url, settings, retries_max=0)
+            self._cache_key: Hashable | None = (self._url, _digest(settings))
         else:
             self._client = self._client_once = client
+            self._cache_key = None  # What the client was made of is not known.
         self._copies = LocalCopies(settings.cache_dir, settings.cache_bytes)
 
     @property
     def url(self) -> str:
         return self._url
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        return self._cache_key
 
     def __repr__(self) -> str:
         return f"ObjectStore({masked(self.url)!r})"
@@ -343,6 +351,13 @@ def _refuse_other_endpoint(endpoint: str | None) -> None:
             hint=f"unset {_ENDPOINT_VARIABLE}, or leave 'storage.endpoint' away.",
             option="storage.endpoint",
         )
+
+
+def _digest(settings: ObjectSettings) -> str:
+    """Return what differs if any setting does, those of the environment too."""
+    given = (settings.cloud.value, sorted(settings.config.items()), sorted(settings.client.items()))
+    ambient = sorted(each for each in os.environ.items() if each[0].startswith(_VARIABLES))
+    return hashlib.sha256(repr((given, ambient)).encode()).hexdigest()
 
 
 def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:

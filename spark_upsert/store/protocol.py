@@ -7,7 +7,7 @@ them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -52,6 +52,14 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """The root, in the form that `open_store` takes."""
+        ...
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        """What stores share that reach the same place by the same settings.
+
+        A cache of the process keeps nothing under None. Holds no credential.
+        """
         ...
 
     def read(self, path: str, *, bytes_max: int | None = None) -> bytes:

@@ -28,6 +28,7 @@ from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.compaction import Compacted, choose, compact_runs
 from spark_upsert.state.log import checkpoints
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.run.file import RUNS
@@ -64,7 +65,7 @@ from tests.support.tables import (
     tally_of,
 )
 from tests.support.workload import ABSENT, OPERATIONS, observe
-from tests.unit.test_identity import Unsteady, made
+from tests.unit.test_identity import HOW_MANY, Unsteady, made
 
 T = TypeVar("T")
 SEEDS = pytest.mark.parametrize("seed", range(8), ids=lambda seed: f"seed {seed}")
@@ -267,6 +268,23 @@ def test_p1_what_is_put_where_the_table_was_is_not_reported(other: bool) -> None
     assert (Table(store).log.try_head() is not None) == other
     if other:
         assert append(Table(store), [Command(8, 8, 8)]) is not None
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["set back", "made anew"])
+def test_p1_what_a_process_remembers_is_not_what_there_is(other: bool) -> None:
+    """The table that it has read and written was replaced before it is opened again."""
+    store = MemoryStore()
+    process = FaultyStore(store, Steps(), process=f"one that lives on, {other}")
+    made(process)
+    before = rows_at(Table(process))
+    if other:
+        store.objects.clear()
+        made(store, 1)
+    else:
+        del store.objects[commit_path(HOW_MANY)]
+    assert rows_at(Table(process)) == rows_at(Table(store)) != before
+    assert append(Table(process), [Command(7, 7, 7)]) is not None
+    assert rows_at(Table(store))[7] == 7
 
 
 def test_p1_what_several_writers_put_into_one_version_is_there_once() -> None:
@@ -658,6 +676,18 @@ def test_p5_two_values_that_nothing_orders_are_refused() -> None:
     with pytest.raises(DataError, match="nothing says which is the later one"):
         table.commit(epoch)
     assert rows_at(table) == {}
+
+
+def test_p5_a_check_finds_damage_of_what_the_process_has_read() -> None:
+    store = MemoryStore()
+    process = FaultyStore(store, Steps(), process="one that checks")
+    table = made(process)
+    assert table.check().is_sound
+    damaged = commit_path(1)
+    store.objects[damaged] = store.objects[damaged].replace(b'"kind"', b'"kinb"')
+    for each in (table, Table(process)):
+        with pytest.raises(CorruptionError, match=damaged):
+            each.check()
 
 
 def test_p5_a_damaged_run_is_an_error_and_not_a_smaller_table() -> None:

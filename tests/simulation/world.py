@@ -108,6 +108,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
+        self._processes = random.Random(f"processes of {self.seed}")
         self.now = Now(1_000_000_000.0)
         self.fault_rate = self.random.choice([0.0, 0.002, 0.01, 0.02])
         self.store = ClockedStore(self.now)
@@ -181,8 +182,9 @@ class World:
         return Fault(step, moment, kind)
 
     def open(self) -> WatchedTable:
-        """Return the table as a fresh process sees it."""
-        return WatchedTable(FaultyStore(self.store, Dice(self)), self)
+        """Return the table as it is opened by a fresh process, or by one that has seen it."""
+        process = self._processes.choice([None, None, "one", "another"])
+        return WatchedTable(FaultyStore(self.store, Dice(self), process=process), self)
 
     # -- what is written -------------------------------------------------------------
 

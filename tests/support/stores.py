@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +19,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
+from spark_upsert.state.log.memory import LOGS
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
 
@@ -40,6 +41,11 @@ class MemoryStore:
     @property
     def url(self) -> str:
         return self._url
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        """Return None: whoever opens it is a process that remembers nothing."""
+        return None
 
     def __repr__(self) -> str:
         return f"MemoryStore(objects={len(self.objects)})"
@@ -197,15 +203,23 @@ class Steps:
 
 
 class FaultyStore:
-    """A store that passes each step on, except for the one that fails."""
+    """A store that passes each step on, except for the one that fails.
 
-    def __init__(self, store: Store, steps: Steps) -> None:
+    Who gives the name of a process shares its memory with all that give the same.
+    """
+
+    def __init__(self, store: Store, steps: Steps, *, process: Hashable | None = None) -> None:
         self._store = store
         self._steps = steps
+        self._process = process
 
     @property
     def url(self) -> str:
         return self._store.url
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        return self._store.cache_key if self._process is None else (self.url, self._process)
 
     def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
         with self._steps.step(f"read {path}"):
@@ -301,5 +315,6 @@ class FaultySink:
 
 
 def forget_open_runs() -> None:
-    """Close all runs, as the end of the process would."""
+    """Close all runs and remember no log, as the end of the process would."""
     RUNS._runs.clear()
+    LOGS.clear()

@@ -16,7 +16,7 @@ from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.fold import apply
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Kind, Manifest
-from spark_upsert.store import LocalStore
+from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from tests.support.model import Command
@@ -27,7 +27,7 @@ SCHEMA = schema_of(Scope.EPOCH)
 HOW_MANY = 3
 
 
-def made(store: LocalStore | MemoryStore, epochs: int = HOW_MANY) -> Table:
+def made(store: Store, epochs: int = HOW_MANY) -> Table:
     """Return a table with some epochs, key by key."""
     table = Table(store)
     table.ensure(SCHEMA)

@@ -5,14 +5,17 @@ A run of one upload is created and closed: one request. What is asked is asked i
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table import Table
+from spark_upsert_sink import UpsertStreamWriter
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 from tests.support.streams import Query, stream_of
 
@@ -83,6 +86,45 @@ def test_an_idle_poll(counted: Counted) -> None:
     assert len(asked) == told("a poll that finds nothing"), asked
 
 
+class Sink:
+    """Spark's writer of micro-batches: one process plans them, another one commits."""
+
+    def __init__(self, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._counted = counted
+        self._patch = monkeypatch
+        self._batch = 0
+
+    def _writer(self, process: str) -> UpsertStreamWriter:
+        store = FaultyStore(self._counted.store, Steps(), process=process)
+        for module in ("plan", "writers"):
+            self._patch.setattr(f"spark_upsert_sink.{module}.open_store", lambda *_: store)
+        schema = StructType([StructField("id", LongType()), StructField("n", LongType())])
+        return UpsertStreamWriter(
+            {"path": "/t", "keys": "id", "checkpointLocation": "c"}, schema, False
+        )
+
+    def write(self) -> tuple[list[str], list[str], list[str]]:
+        """Return what is asked by the plan, the one task and the commit of a micro-batch."""
+        batch, self._batch = self._batch, self._batch + 1
+        self._counted.asked()
+        sent = pickle.loads(pickle.dumps(self._writer("a planner")))
+        planned = self._counted.asked()
+        staged = sent.write(iter([pa.record_batch({"id": [batch, 7], "n": [batch, batch]})]))
+        written = self._counted.asked()
+        self._writer("a committer").commit([staged], batch)
+        return planned, written, self._counted.asked()
+
+
+def test_a_micro_batch_that_spark_writes(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = Sink(counted, monkeypatch)
+    sink.write()
+    for _ in range(3):
+        planned, written, committed = sink.write()
+        assert len(planned) == told("the plan of a micro-batch that Spark writes"), planned
+        assert len(written) == told("its task"), written
+        assert len(committed) == told("its commit"), committed
+
+
 def test_a_process_that_sees_the_table_for_the_first_time(counted: Counted) -> None:
     Table(counted.store).log.head()
     asked = counted.asked()
@@ -92,3 +134,16 @@ def test_a_process_that_sees_the_table_for_the_first_time(counted: Counted) -> N
         == told("the first look of a process, and a version since the last checkpoint each")
         + behind
     ), asked
+
+
+def test_a_process_that_opens_the_table_again(counted: Counted) -> None:
+    store = FaultyStore(counted.store, Steps(), process="the same")
+    Table(store).log.head()
+    counted.asked()
+    Table(store).log.head()
+    asked = counted.asked()
+    assert len(asked) == told("a later look of the process, and a version since each"), asked
+    counted.append(4)
+    counted.asked()
+    Table(store).log.head()
+    assert len(counted.asked()) == len(asked) + 1

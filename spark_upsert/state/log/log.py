@@ -192,12 +192,6 @@ class Log(LogReader):
         self._make_durable(commit.version)
         return True
 
-    def _remember(self, manifest: Manifest) -> None:
-        """Keep what was committed here: whoever forgets it would follow an older copy."""
-        with self._lock:
-            if self._head is None or self._head.version < manifest.version:
-                self._head = manifest
-
     def _settle(self, commit: Commit, before: Manifest) -> bool:
         """Find out whether a commit counts although the version before it is gone.
 

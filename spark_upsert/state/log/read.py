@@ -34,6 +34,7 @@ from spark_upsert.state.log.codec import commit_from_json, manifest_from_json
 from spark_upsert.state.log.entries import FOLDER, LogEntry, checkpoint_path, commit_path, entries
 from spark_upsert.state.log.fold import apply
 from spark_upsert.state.log.manifest import Commit, Manifest, Place, Slice
+from spark_upsert.state.log.memory import LOGS, LogMemory
 from spark_upsert.store import Store
 from spark_upsert.store.records import read_record, text
 
@@ -57,15 +58,36 @@ class Mark:
 
 
 class LogReader:
-    """The versions of one table. Safe for threads; keeps the newest manifest it has seen."""
+    """The versions of one table. Safe for threads; keeps the newest manifest it has seen.
 
-    def __init__(self, store: Store) -> None:
+    Parameters
+    ----------
+    store : Store
+    memory : LogMemory, optional
+        Where to begin to look, and what others may begin with. None: reads all there is.
+    """
+
+    def __init__(self, store: Store, *, memory: LogMemory | None = LOGS) -> None:
         self._store = store
+        self._memory = memory
         self._lock = threading.RLock()
         self._head: Manifest | None = None
         self._commits: dict[int, Commit] = {}
         self._durable_version = -1
         self._resting = threading.local()
+
+    def anew(self) -> LogReader:
+        """Return a reader of the same table that reads all of it from the storage.
+
+        Raises
+        ------
+        OtherTableError
+            There is not the table that this log has seen before.
+        """
+        fresh = LogReader(self._store, memory=None)
+        if self._head is not None:
+            fresh.require(self._head.place, "what was opened here")
+        return fresh
 
     @contextmanager
     def as_seen(self) -> Iterator[None]:
@@ -107,15 +129,17 @@ class LogReader:
     def _look(self) -> Manifest | None:
         """Look at the end of the log, whatever was seen."""
         with self._lock:
-            base = self._head or last_checkpoint(self._store)
+            base = self._head or self._recalled() or last_checkpoint(self._store)
             for _ in range(READ_TRIES_MAX):
                 head = self._proven(base)
                 if head is not None:
                     if self._head is not None and base is not self._head:
                         self.require_descent(head, self._head.place, "what was opened here")
                     self._make_durable(head.version)
-                    self._head = head
+                    self._remember(head)
                     return head
+                if base is not None and self._memory is not None:
+                    self._memory.forget(self._store, base)
                 self._commits.clear()
                 if self._read_commit(0) is None:
                     if self._head is not None:
@@ -126,6 +150,20 @@ class LogReader:
             f"the log of '{self._store.url}' was cut {READ_TRIES_MAX} times while it was read.",
             hint="run fewer vacuums at once, then try again.",
         )
+
+    def _recalled(self) -> Manifest | None:
+        return None if self._memory is None else self._memory.recall(self._store)
+
+    def _remember(self, head: Manifest) -> None:
+        """Keep a version that is proven to be in the log.
+
+        Whoever forgets what was committed here would follow an older copy.
+        """
+        with self._lock:
+            if self._head is None or self._head.version <= head.version:
+                self._head = head
+        if self._memory is not None:
+            self._memory.keep(self._store, head)
 
     def _proven(self, base: Manifest | None) -> Manifest | None:
         """Return the end of the log, from a version on; None if that is not in the log."""
