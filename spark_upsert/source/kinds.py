@@ -19,6 +19,7 @@ from spark_upsert.source.agreement import Described, agreed
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
 from spark_upsert.source.input import Input
+from spark_upsert.source.inputs import Inputs, NamedInputs
 from spark_upsert.source.merge_columns import (
     merge_fields,
     require_free,
@@ -129,8 +130,8 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
     return pa.schema([*own, *merge_fields(plan.query.merge_columns)])
 
 
-def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> dict[str, Input]:
-    """Return the inputs of a stream by their names.
+def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> Inputs:
+    """Return the inputs of a stream.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> d
     for each in plan.inputs:
         with about_input(each.name):
             found[each.name] = kind_of(each, kinds).stream(each, own)
-    return found
+    return NamedInputs(found, threads=_LOOKS)
 
 
 def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> dict[str, Bounded]:

@@ -164,7 +164,7 @@ class _Room:
     def share(self, count: int) -> _Amounts:
         """Return the bounds of one of so many who may each have as much of the rest."""
         rows, size, epochs = (
-            spent - (spent - most) // count
+            min(most, spent - (spent - most) // count)
             for spent, most in zip(self._spent, self.most, strict=True)
         )
         return rows, size, epochs

@@ -6,7 +6,7 @@ tasks as run at once; a large input comes cut into splits already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import Any, Protocol
@@ -18,6 +18,14 @@ from spark_upsert.source.merge_columns import with_merge_columns
 
 OPENING_BYTES = 1 << 16
 """What it costs to open a split, in bytes that are read in the time."""
+
+
+class Readers(Protocol):
+    """What reads splits, by the names of inputs."""
+
+    def __getitem__(self, name: str, /) -> Reader:
+        """Return what reads the splits of an input."""
+        ...
 
 
 class Reader(Protocol):
@@ -71,7 +79,7 @@ def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
 
 
 def read_pack(
-    readers: Mapping[str, Reader], pack: Pack, merge_columns: Sequence[str]
+    readers: Readers, pack: Pack, merge_columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a pack, split after split.
 

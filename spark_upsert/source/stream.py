@@ -7,19 +7,23 @@ of two offsets and of the inputs' logs: a replay plans the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, about_input
+from spark_upsert.errors import about_input
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.input import Backlog, Input
+from spark_upsert.source.compact_offsets import INPUTS_MAX
+from spark_upsert.source.input import Backlog
+from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.packs import InputSplit, Pack, packed, read_pack
 from spark_upsert.source.position import Position
+from spark_upsert.source.watch import Watch
 
 
 class Stream:
@@ -27,25 +31,29 @@ class Stream:
 
     Parameters
     ----------
-    inputs : mapping of str to Input
-        By their names, which a checkpoint remembers.
+    inputs : Inputs
     query : QueryOptions
         What is said of all of them.
     offsets : Offsets, optional
         Their form; by default they hold all positions.
+    clock : callable, optional
+        In seconds; the inputs are not looked at again too soon (`Watch`).
     """
 
     def __init__(
         self,
-        inputs: Mapping[str, Input],
+        inputs: Inputs,
         query: QueryOptions,
         *,
         offsets: Offsets | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inputs = inputs
         self._query = query
         self._offsets = offsets or PlainOffsets()
-        self._frozen: Mapping[str, Position] | None = None
+        self._watch = Watch(inputs.look, clock=clock)
+        self._frozen: Heads | None = None
+        self._idle: tuple[Mapping[str, Any], Heads] | None = None
 
     # -- planning --------------------------------------------------------------------
 
@@ -58,7 +66,7 @@ class Stream:
 
     def freeze(self) -> None:
         """Let the stream end at what there is now, whatever comes."""
-        self._frozen = self._heads()
+        self._frozen = self._watch.look()
 
     def latest(self, start: Mapping[str, Any], *, everything: bool = False) -> Mapping[str, Any]:
         """Return where a batch ends that begins at an offset; the very offset if it is empty.
@@ -68,20 +76,32 @@ class Stream:
         everything : bool
             Whether the batch is to hold all there is, whatever the limits.
         """
-        offset = self._read(start)
-        backlogs = {name: self._backlog(name, offset.positions.get(name)) for name in self._inputs}
+        heads = self._watch.seen() if self._frozen is None else self._frozen
+        if self._idle is not None and self._idle[1] is heads and self._idle[0] == start:
+            return start  # Memory alone: an idle query is asked many times a second.
+        offset = self._offsets.read(start)
+        self._inputs.settle(offset.positions, heads)
+        backlogs = {
+            name: self._backlog(name, offset.positions.get(name), head)
+            for name, head in heads.items()
+        }
         limits = None if everything else Limits.of(self._query)
         reached = pace(backlogs, limits, offset.state)
-        return start if reached == offset else self._offsets.write(reached, start)
+        if reached != offset:
+            return self._offsets.write(reached, start)
+        self._idle = start, heads
+        return start
 
-    def _backlog(self, name: str, position: Position | None) -> Backlog:
-        head = None if self._frozen is None else self._frozen[name]
+    def _backlog(self, name: str, position: Position | None, head: Position) -> Backlog:
         with about_input(name):
             return self._inputs[name].backlog(position, head)
 
     def head(self) -> dict[str, Any]:
-        """Return the offset behind all there is, for a report."""
-        return Offset(positions=self._heads()).to_json()
+        """Return the offset behind all that was seen, for a report; of many inputs their count."""
+        heads = self._watch.last()
+        if len(heads) > INPUTS_MAX:
+            return {"inputs": len(heads)}
+        return Offset(positions=heads).to_json()
 
     def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Pack]:
         """Return the work of the batch between two offsets: what each task reads.
@@ -89,7 +109,7 @@ class Stream:
         That of a table without a name is one split for each task; the splits of named inputs are
         packed by their bytes.
         """
-        first, last = self._read(start), self._read(end)
+        first, last = self._offsets.read(start), self._offsets.read(end)
         found: list[tuple[InputSplit, int]] = []
         for name, position in last.positions.items():
             before = first.positions.get(name)
@@ -99,31 +119,14 @@ class Stream:
             with about_input(name):
                 splits = each.splits(before, position)
                 found += [(InputSplit(name, split), each.split_bytes(split)) for split in splits]
-        return packed(found, len(found) if UNNAMED in self._inputs else self._query.slots)
+        return packed(found, len(found) if UNNAMED in last.positions else self._query.slots)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Let go of what is before an offset: Spark begins no batch there any more."""
-        for name, position in self._read(end).positions.items():
+        for name, position in self._offsets.read(end).positions.items():
             with about_input(name):
                 self._inputs[name].commit(position)
         self._offsets.commit(end)
-
-    def _heads(self) -> dict[str, Position]:
-        found: dict[str, Position] = {}
-        for name, each in self._inputs.items():
-            with about_input(name):
-                found[name] = each.head()
-        return found
-
-    def _read(self, record: Mapping[str, Any]) -> Offset:
-        offset = self._offsets.read(record)
-        unknown = offset.positions.keys() - self._inputs.keys()
-        if unknown:
-            raise OptionError(
-                f"the checkpoint knows inputs {sorted(unknown)} that the query does not name.",
-                hint="name them again, or give the query a new checkpointLocation.",
-            )
-        return offset
 
     # -- reading, in the tasks -------------------------------------------------------
 

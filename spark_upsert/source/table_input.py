@@ -14,6 +14,7 @@ replayed after a further expiry may then hold fewer changes than at first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -87,10 +88,13 @@ class TableInput:
         """Return what lies before a position (`Input.backlog`); takes or renews the lease."""
         table = self._opened()
         known = None if position is None else TablePosition.unpacked(position)
-        # An idle stream asks many times a second: one look at the end of the log is all it costs.
-        newest = self._newest(table, known)
-        upper = newest.upper if head is None else TablePosition.unpacked(head).upper
-        start = self._readable(table, newest, known or self._begin(table, upper))
+        last = None if head is None else TablePosition.unpacked(head).upper
+        # Who has a head has looked, unless the stream stands behind that.
+        has_looked = last is not None and (known is None or known.upper <= last)
+        with table.log.as_seen() if has_looked else nullcontext():
+            newest = self._newest(table, known)
+            upper = newest.upper if last is None else last
+            start = self._readable(table, newest, known or self._begin(table, upper))
         self._hold(table, start)
 
         def at(reached: TablePosition) -> Position:

@@ -12,6 +12,7 @@ from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.columns import read_columns
+from spark_upsert.source.inputs import NamedInputs
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
@@ -36,7 +37,11 @@ def stream_of(table: Table, **given: Any) -> Stream:
     """Return the stream that options mean, over a table that is open."""
     options = options_of(**given)
     columns = read_columns(table, options)
-    return Stream({UNNAMED: TableInput(options, columns, table=table)}, options.query)
+    return Stream(
+        NamedInputs({UNNAMED: TableInput(options, columns, table=table)}),
+        options.query,
+        clock=Now(),
+    )
 
 
 def read(stream: Stream, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Row]:

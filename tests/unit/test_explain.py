@@ -21,6 +21,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
 from spark_upsert.source.explain import explain
+from spark_upsert.source.inputs import NamedInputs
 from spark_upsert.source.splits import Split, changes_splits, rows_splits
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
@@ -251,7 +252,9 @@ def test_a_planned_read_is_one_line(table: Table, caplog: pytest.LogCaptureFixtu
 def test_a_batch_of_a_stream_is_told_too(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_upsert")
     options = ReadOptions.parse({"path": table.store.url, "splits": "1"})
-    stream = Stream({UNNAMED: TableInput(options, read_columns(table, options))}, options.query)
+    stream = Stream(
+        NamedInputs({UNNAMED: TableInput(options, read_columns(table, options))}), options.query
+    )
     begin = stream.initial()
     middle = stream.latest(begin)
     stream.splits(begin, middle)

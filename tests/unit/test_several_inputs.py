@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import pytest
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.agreement import Described, agreed
+from spark_upsert.source.input import Input
+from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.packs import OPENING_BYTES, InputSplit, packed
 from spark_upsert.source.stream import Stream
 from spark_upsert.table import Table
+from tests.support.clocked import Now
 from tests.support.streams import Query, folded, versions
 from tests.support.tables import rows_at
 
@@ -54,7 +58,7 @@ class Tables:
 
     def stream(self, **more: Any) -> Stream:
         plan = ReadPlan.parse(self.given(mergeColumns="_input", **more))
-        return Stream(stream_inputs(plan, plan_columns(plan)), plan.query)
+        return Stream(stream_inputs(plan, plan_columns(plan)), plan.query, clock=Now())
 
     def query(self, **more: Any) -> Query:
         return Query(lambda: self.stream(**more))
@@ -268,3 +272,45 @@ def test_a_thousand_nearly_empty_inputs_make_as_many_tasks_as_run_at_once() -> N
     assert [len(pack) for pack in packs] == [125] * 8
     assert sorted(each.split for pack in packs for each in pack) == list(range(1000))
     assert OPENING_BYTES > 7
+
+
+# -- looking at the inputs ---------------------------------------------------------------
+
+
+class Slow:
+    """Inputs that take a second to look at."""
+
+    def __init__(self, inputs: Inputs, now: Now) -> None:
+        self._inputs = inputs
+        self._now = now
+        self.looks = 0
+
+    def look(self) -> Heads:
+        self.looks += 1
+        self._now.advance(1.0)
+        return self._inputs.look()
+
+    def settle(self, standing: Heads, heads: Heads) -> None:
+        self._inputs.settle(standing, heads)
+
+    def __getitem__(self, name: str) -> Input:
+        return self._inputs[name]
+
+
+def test_an_idle_stream_reads_memory_until_it_is_time_to_look(three: Tables) -> None:
+    now = Now()
+    write(three.by_name["east"], {1: 1})
+    write(three.by_name["west"], {1: 1, 2: 2})
+    plan = ReadPlan.parse(three.given(maxRowsPerTrigger=1, startingVersion=1))
+    inputs = Slow(stream_inputs(plan, plan_columns(plan)), now)
+    query = Query(partial(Stream, inputs, plan.query, clock=now))
+    query.drain()
+    assert len(query.batches) == 2
+    assert inputs.looks == 1, "several batches are planned by one look"
+    write(three.by_name["east"], {99: 1})
+    for _ in range(5):
+        assert not query.plan()
+    assert inputs.looks == 1
+    now.advance(4.0)
+    assert query.plan()
+    assert inputs.looks == 2

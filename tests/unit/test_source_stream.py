@@ -16,6 +16,7 @@ import pytest
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.source.inputs import NamedInputs
 from spark_upsert.source.splits import ChangesSplit, RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
@@ -271,7 +272,9 @@ def test_a_stream_travels_to_its_tasks_without_what_it_keeps_open(tmp_path: Path
     append(table, [Command(1, 1)])
     options = options_of(path=str(tmp_path))
     columns = table.log.head().schema.changelog
-    stream = Stream({UNNAMED: TableInput(options, columns, table=table)}, options.query)
+    stream = Stream(
+        NamedInputs({UNNAMED: TableInput(options, columns, table=table)}), options.query
+    )
     end = stream.latest(stream.initial())
     [split] = stream.splits(stream.initial(), end)
     in_task = pickle.loads(pickle.dumps(stream))
@@ -541,7 +544,9 @@ def test_columns_that_the_table_has_no_more_of_that_type_stop_the_stream(lived: 
     options = options_of()
     columns = lived.table.log.head().schema.changelog
     other = columns.set(1, columns.field("v").with_type(pa.string()))
-    stream = Stream({UNNAMED: TableInput(options, other, table=lived.open())}, options.query)
+    stream = Stream(
+        NamedInputs({UNNAMED: TableInput(options, other, table=lived.open())}), options.query
+    )
     end = stream.latest(stream.initial())
     with pytest.raises(SchemaError, match="'v' is string in the read, and int64 in the table"):
         stream.splits(stream.initial(), end)
