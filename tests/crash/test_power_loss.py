@@ -15,7 +15,15 @@ import pytest
 from spark_upsert.errors import StorageError
 from spark_upsert.store.local import LocalStore
 from tests.support.disk import Disk, Loss
-from tests.support.stores import BrokenError, Fault, KilledError, MemoryStore, Moment, Steps
+from tests.support.stores import (
+    BrokenError,
+    Fault,
+    KilledError,
+    MemoryStore,
+    Moment,
+    Steps,
+    is_place,
+)
 from tests.support.workload import ABSENT, OPERATIONS, Seen, observe
 
 WORK = tuple(
@@ -82,11 +90,7 @@ def fault_places(machine: Machine) -> list[int]:
     disk = machine.fresh()
     machine.work(disk)
     names = disk.steps.names
-    return [
-        index
-        for index, name in enumerate(names)
-        if not name.startswith("write") or name != names[index - 1]
-    ]
+    return [step for step in range(len(names)) if is_place(names, step)]
 
 
 @LOSSES

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -200,6 +200,11 @@ class Steps:
     def _strike(self, fault: Fault, name: str) -> None:
         self.is_dead = fault.kind is KilledError
         raise fault.kind(f"{fault}: {name}")
+
+
+def is_place(steps: Sequence[str], step: int) -> bool:
+    """Return whether a step is another than the one before it, and not one more write to a file."""
+    return not steps[step].startswith("write ") or steps[step - 1] != steps[step]
 
 
 class FaultyStore:
