@@ -13,6 +13,7 @@
     ├── OtherTableError      another table, or another copy, lies at the path; open it anew
     ├── ClockError           set the clock, or repair the table's times
     ├── ContentionError      retry later: other writers won every race
+    ├── MemoryLimitError     allow more memory, or allow to spill
     └── StorageError         the storage failed or refused: the hint says if a retry helps
 
 A class exists only where the caller would *act* differently. The ``code`` is stable, the
@@ -387,6 +388,21 @@ class ContentionError(UpsertFlowError, TimeoutError):
     """Other writers won every race for the next version."""
 
     code = "CONTENTION"
+
+
+class MemoryLimitError(UpsertFlowError, MemoryError):
+    """More memory is needed than was allowed."""
+
+    code = "MEMORY_LIMIT"
+
+    @classmethod
+    def of(cls, needed: int, limit: int) -> Self:
+        return cls(
+            f"{needed} bytes are needed, but only {limit} are allowed, and nothing may be spilled.",
+            hint="allow more, or allow to spill to disk.",
+            needed=needed,
+            limit=limit,
+        )
 
 
 class StorageError(UpsertFlowError, OSError):

@@ -1,10 +1,17 @@
-"""Several streams of Arrow batches become one: in an exact order, or as they are ready."""
+"""Several streams of Arrow batches become one: in an exact order, or as they are ready.
+
+>>> from spark_upsert.merge import merge
+
+The names below are the public ones. Nothing here knows a table, and nothing knows Spark.
+"""
 
 from spark_upsert.merge.arrange import HAND_OFF_ROWS, arrange
 from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.counters import Counters, InputCounters
+from spark_upsert.merge.documents import DocumentClose, DocumentOpen
 from spark_upsert.merge.live import concat, live, streamed
+from spark_upsert.merge.merged import merge
 from spark_upsert.merge.orders import (
     Concat,
     Order,
@@ -15,6 +22,7 @@ from spark_upsert.merge.orders import (
     order_from_json,
     spend,
 )
+from spark_upsert.merge.pressure import Pressure, Relief
 from spark_upsert.merge.readers import WIDTH, Handed
 
 __all__ = [
@@ -24,11 +32,15 @@ __all__ = [
     "WIDTH",
     "Concat",
     "Counters",
+    "DocumentClose",
+    "DocumentOpen",
     "Handed",
     "InputCounters",
     "MergeConfig",
     "Mode",
     "Order",
+    "Pressure",
+    "Relief",
     "RoundRobin",
     "Seeded",
     "advance",
@@ -36,6 +48,7 @@ __all__ = [
     "concat",
     "iter_picks",
     "live",
+    "merge",
     "order_from_json",
     "spend",
     "streamed",

@@ -27,6 +27,11 @@ def events_of(item: Any) -> int:
     return int(getattr(item, "num_rows", 1))
 
 
+def bytes_of(item: Any) -> int:
+    """Return how much memory an item holds; a mark holds none."""
+    return int(getattr(item, "nbytes", 0))
+
+
 class Channel:
     """The queue of one input.
 
@@ -70,7 +75,7 @@ class Channel:
         """Append an item, for which there is room."""
         assert self.has_room(item)
         assert not self.is_closed
-        events, size = events_of(item), int(getattr(item, "nbytes", 0))
+        events, size = events_of(item), bytes_of(item)
         self._items.append((item, events, size))
         self.queued += events
         self._gauge.put(events, size)

@@ -8,6 +8,7 @@ from typing import Any
 from spark_upsert.merge.arrange import HAND_OFF_ROWS
 from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
 from spark_upsert.merge.counters import Counters
+from spark_upsert.merge.documents import Documents
 from spark_upsert.merge.readers import (
     BATCH_BYTES,
     JOIN_SECONDS,
@@ -26,6 +27,7 @@ def live(
     capacity: int = CHANNEL_EVENTS,
     batch_rows: int = HAND_OFF_ROWS,
     batch_bytes: int = BATCH_BYTES,
+    memory_bytes: int | None = None,
     counters: Counters | None = None,
     join_seconds: float = JOIN_SECONDS,
 ) -> Generator[Handed, None, None]:
@@ -41,12 +43,15 @@ def live(
     ----------
     inputs : mapping of str to callable
         Each returns an iterator of pyarrow.RecordBatch, opened and read in a thread of its own.
+        It may hold marks of documents (`documents`), which are folded over all inputs.
     width : int
         Inputs that are open at once; others wait until one has ended.
     capacity : int
         Rows that are queued of each input.
     batch_rows, batch_bytes : int
         What an input gives beyond it is cut. Rows also at the capacity.
+    memory_bytes : int or None
+        Bytes that are queued of all inputs together, before they pause; None: only rows count.
     counters : Counters or None
         To be looked at from outside.
     join_seconds : float
@@ -55,8 +60,8 @@ def live(
     Yields
     ------
     name : str
-    batch : pyarrow.RecordBatch
-        Never empty.
+    batch : pyarrow.RecordBatch, or a mark
+        Never an empty batch.
 
     Raises
     ------
@@ -66,8 +71,11 @@ def live(
     """
     bounds = Bounds(width=width, capacity=capacity, batch_rows=batch_rows, batch_bytes=batch_bytes)
     with Readers(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
+        documents: Documents[Handed] = Documents()
         while (taken := readers.take_ready()) is not None:
-            yield taken
+            if documents.is_forwarded(taken.item, taken):
+                yield taken
+    yield from documents.closings()
 
 
 def concat(
@@ -77,6 +85,7 @@ def concat(
     capacity: int = CHANNEL_EVENTS,
     batch_rows: int = HAND_OFF_ROWS,
     batch_bytes: int = BATCH_BYTES,
+    memory_bytes: int | None = None,
     counters: Counters | None = None,
     join_seconds: float = JOIN_SECONDS,
 ) -> Generator[Handed, None, None]:
@@ -87,9 +96,13 @@ def concat(
     """
     bounds = Bounds(width=width, capacity=capacity, batch_rows=batch_rows, batch_bytes=batch_bytes)
     with Readers(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
+        documents: Documents[Handed] = Documents()
         for name in inputs:
             while (item := readers.take_of(name)) is not None:
-                yield Handed(name, item)
+                taken = Handed(name, item)
+                if documents.is_forwarded(item, taken):
+                    yield taken
+    yield from documents.closings()
 
 
 def streamed(

@@ -31,8 +31,9 @@ from typing import Any, NamedTuple
 
 from spark_upsert.errors import about_input
 from spark_upsert.merge.arrange import HAND_OFF_ROWS
-from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel, events_of
+from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel, bytes_of, events_of
 from spark_upsert.merge.counters import Counters, Gauge
+from spark_upsert.merge.pressure import Pressure, Relief
 
 WIDTH = 16
 """Inputs that are open at once: enough to hide the latency of a store, few enough to be threads."""
@@ -61,12 +62,16 @@ class Bounds:
         Rows of a batch that is handed over; never more than fit into a channel.
     batch_bytes : int
         Bytes of such a batch, as far as rows are of one size.
+    memory_bytes : int or None
+        Bytes that are queued of all inputs together. Above 0.80 of it all readers pause, below
+        0.70 they go on (`pressure`); each may add a batch that it has in its hand.
     """
 
     width: int = WIDTH
     capacity: int = CHANNEL_EVENTS
     batch_rows: int = HAND_OFF_ROWS
     batch_bytes: int = BATCH_BYTES
+    memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("width", "capacity", "batch_rows", "batch_bytes"):
@@ -110,7 +115,7 @@ class Handed(NamedTuple):
         return Handed(self.name, self.item.slice(offset, length))
 
 
-class Closed(Exception):
+class Cancelled(Exception):
     """The merge was closed while somebody waited in it."""
 
 
@@ -167,6 +172,14 @@ class Readers:
         self._ready: deque[_Reader] = deque()
         """Readers with something queued: the cursor stands before the first, and who was served
         goes behind all others."""
+        self._queued_bytes = 0
+        self._pressure = (
+            None
+            if bounds.memory_bytes is None
+            else Pressure(limit_bytes=bounds.memory_bytes, relief=Relief.PAUSE)
+        )
+        self._awaited: str | None = None
+        """The input that is asked for while it has nothing."""
         self._failure: BaseException | None = None
         self._is_closed = False
         self._threads: list[Thread] = []
@@ -209,7 +222,7 @@ class Readers:
         Exception
             The one by which an input failed; it names the input (`about_input`). It is raised at
             once, whatever others have queued.
-        Closed
+        Cancelled
             Another thread closed the merge.
         """
         with self._lock:
@@ -237,10 +250,18 @@ class Readers:
                     return self._take(reader)
                 if name in self._finished:
                     return None
+                self._await(name)
                 self._something.wait()
+
+    def _await(self, name: str) -> None:
+        """Let an input go on that is paused: it is the only one that can make room."""
+        self._awaited = name
+        if self._pressure is not None and name in self._open:
+            self._open[name].room.notify()
 
     def _take(self, reader: _Reader) -> Any:
         item = reader.channel.take()
+        self._account(-bytes_of(item))
         if not reader.channel.is_empty:
             self._ready.append(reader)
         # The reader waits for room, or until its channel is drained.
@@ -252,7 +273,7 @@ class Readers:
         if self._failure is not None:
             raise self._failure
         if self._is_closed:
-            raise Closed
+            raise Cancelled
 
     # -- who reads ------------------------------------------------------------------------------
 
@@ -263,7 +284,7 @@ class Readers:
                 with about_input(reader.name):
                     self._read(reader)
                 self._wait_until_drained(reader)
-        except Closed:
+        except Cancelled:
             return
         except BaseException as error:  # noqa: BLE001 - raised where the rows are taken.
             self._fail(error)
@@ -294,9 +315,9 @@ class Readers:
     def _put(self, reader: _Reader, item: Any) -> None:
         channel = reader.channel
         with self._lock:
-            if not channel.has_room(item):
+            if not self._may_put(reader, item):
                 began = self._clock()
-                while not (channel.has_room(item) or self._has_ended):
+                while not (self._may_put(reader, item) or self._has_ended):
                     reader.room.wait()
                 reader.gauge.blocked_seconds += self._clock() - began
             self._stop_if_ended()
@@ -304,6 +325,7 @@ class Readers:
                 self._ready.append(reader)
                 self._something.notify()
             channel.put(item)
+            self._account(bytes_of(item))
 
     def _wait_until_drained(self, reader: _Reader) -> None:
         with self._lock:
@@ -318,13 +340,31 @@ class Readers:
 
     # -- under the lock -------------------------------------------------------------------------
 
+    def _may_put(self, reader: _Reader, item: Any) -> bool:
+        if not reader.channel.has_room(item):
+            return False
+        if self._pressure is None:
+            return True
+        is_awaited = reader.name == self._awaited and reader.channel.is_empty
+        return self._pressure.may_read(is_awaited=is_awaited)
+
+    def _account(self, size: int) -> None:
+        """Count bytes that came or went, and let all go on if it is time."""
+        if self._pressure is None:
+            return
+        self._queued_bytes += size
+        before, self._pressure = self._pressure, self._pressure.after(self._queued_bytes)
+        if before.is_paused and not self._pressure.is_paused:
+            for reader in self._open.values():
+                reader.room.notify()
+
     @property
     def _has_ended(self) -> bool:
         return self._is_closed or self._failure is not None
 
     def _stop_if_ended(self) -> None:
         if self._has_ended:
-            raise Closed
+            raise Cancelled
 
     def _finish_if_drained(self, reader: _Reader) -> None:
         if reader.channel.is_drained:

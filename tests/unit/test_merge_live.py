@@ -17,7 +17,7 @@ import pytest
 from spark_upsert.errors import DataError
 from spark_upsert.merge.counters import Counters
 from spark_upsert.merge.live import concat, live, streamed
-from spark_upsert.merge.readers import Bounds, Closed, Handed, Open, Readers
+from spark_upsert.merge.readers import Bounds, Cancelled, Handed, Open, Readers
 from tests.support.merging import batches_of, rows_in
 from tests.support.waiting import merge_threads, passed, watched
 
@@ -463,7 +463,7 @@ def test_who_waits_for_rows_is_woken_when_another_closes_the_merge(asked: str) -
             )
             waits.until(1)
             merge.close()
-            with pytest.raises(Closed):
+            with pytest.raises(Cancelled):
                 waiting.result()
         silent.gate.set()
         for thread in [t for t in threading.enumerate() if t.name.startswith("merge-")]:
@@ -474,7 +474,7 @@ def test_closing_twice_is_harmless() -> None:
     with Readers(inputs_of("a", 100, 1), Bounds()) as merge:
         merge.close()
         merge.close()
-        with pytest.raises(Closed):
+        with pytest.raises(Cancelled):
             merge.take_ready()
 
 

@@ -1,0 +1,325 @@
+"""What stands around a merge, and what follows from it: pure questions that answer with the reason.
+
+A graph is a handful of frozen nodes that name the nodes before them. A name may have a port
+(``route.low``): each port of a node is an input of its own, with an order of its own.
+
+Two questions decide whether a slow sink slows the sources, end to end. Both must be answered yes:
+
+* `fusion`: is the merge live, reading its sources through bounded channels?
+* `streaming_output`: does the sink write what the merge gives as it comes?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from spark_upsert.errors import OptionError, SchemaError, did_you_mean
+from spark_upsert.merge.config import MergeConfig, Mode
+
+_MERGE_KEYS = ("inputs", "config")
+
+
+class Unmapped(Enum):
+    """What a source does with columns that it does not expect."""
+
+    DROP = "drop"
+    REJECT = "reject"
+    AUTO_WIDEN = "auto_widen"
+    """They are kept in a column beside the others."""
+
+
+class Work(Enum):
+    """What a transform does, as far as a sink behind it needs to know."""
+
+    TRANSFORM = "transform"
+    ROUTE = "route"
+    AGGREGATE = "aggregate"
+    COMBINE = "combine"
+    WINDOW = "window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where rows begin.
+
+    Parameters
+    ----------
+    name : str
+    columns : tuple of str
+        In their order.
+    unmapped : Unmapped
+    correlation : tuple of str
+        The columns that tie rows together which are accepted or refused as one.
+    """
+
+    name: str
+    columns: tuple[str, ...] = ()
+    unmapped: Unmapped = Unmapped.DROP
+    correlation: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform:
+    """Whatever stands between.
+
+    Parameters
+    ----------
+    name : str
+    inputs : tuple of str
+        Nodes, or ports of them.
+    work : Work
+        A window is *rooted* at the node before it.
+    is_streaming : bool
+        Of an aggregate or a combine: whether it gives rows before it has seen all.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    work: Work = Work.TRANSFORM
+    is_streaming: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """A merge: `inputs` in the order in which they were declared, which an exact order goes by."""
+
+    name: str
+    inputs: tuple[str, ...]
+    config: MergeConfig = field(default_factory=MergeConfig)
+
+    @classmethod
+    def parse(cls, name: str, record: Mapping[str, Any]) -> Merge:
+        """Return the merge of a mapping with ``inputs`` and, if it has any settings, ``config``.
+
+        Raises
+        ------
+        OptionError
+            A key is unknown, ``inputs`` is no list of names, or a name is there twice.
+        """
+        for key in record:
+            if key not in _MERGE_KEYS:
+                raise OptionError.unknown(key, _MERGE_KEYS)
+        inputs = record.get("inputs")
+        if not isinstance(inputs, list | tuple) or not all(type(each) is str for each in inputs):
+            raise OptionError.invalid("inputs", inputs, "a list of names")
+        for each in inputs:
+            if inputs.count(each) > 1:
+                raise OptionError.invalid("inputs", inputs, f"each input once, not '{each}' twice")
+        return cls(
+            name=name, inputs=tuple(inputs), config=MergeConfig.parse(record.get("config") or {})
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """Where rows end.
+
+    Parameters
+    ----------
+    name : str
+    inputs : tuple of str
+    needs_all : tuple of str
+        Why it can write nothing before it has all rows: ``"split"``, ``"sort_order"``, ``"one file
+        per source"``, ``"correlation keys"``, ``"an envelope"``. Usually empty.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    needs_all: tuple[str, ...] = ()
+
+
+Node = Source | Transform | Merge | Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Yes or no, and why."""
+
+    is_yes: bool
+    why: str
+
+    def __bool__(self) -> bool:
+        return self.is_yes
+
+    def __str__(self) -> str:
+        return f"{'yes' if self.is_yes else 'no'}: {self.why}"
+
+
+class Graph:
+    """Nodes by their names, each of which may be asked who reads it.
+
+    Raises
+    ------
+    OptionError
+        Two nodes have one name, or a node reads one that is not there.
+    SchemaError
+        The inputs of a merge do not fit together, or a window is rooted at a merge.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes: dict[str, Node] = {}
+        for node in nodes:
+            if node.name in self.nodes:
+                raise OptionError(f"two nodes are named '{node.name}'.", hint="rename one of them.")
+            self.nodes[node.name] = node
+        for node in self.nodes.values():
+            for reference in node.inputs:
+                if _node_of(reference) not in self.nodes:
+                    raise OptionError(
+                        f"'{node.name}' reads '{reference}', which is not there.",
+                        hint=did_you_mean(reference, self.nodes),
+                    )
+        for node in self.nodes.values():
+            if isinstance(node, Merge):
+                _check_that_inputs_agree(self, node)
+            elif isinstance(node, Transform) and node.work is Work.WINDOW:
+                _check_root(self, node)
+
+    def before(self, name: str) -> list[Node]:
+        """Return the nodes that one reads, one for each edge."""
+        return [self.nodes[_node_of(reference)] for reference in self.nodes[name].inputs]
+
+    def readers(self, name: str) -> list[Node]:
+        """Return the nodes that read one, one for each edge."""
+        return [
+            node
+            for node in self.nodes.values()
+            for reference in node.inputs
+            if _node_of(reference) == name
+        ]
+
+    def merge(self, name: str) -> Merge:
+        node = self.nodes[name]
+        if not isinstance(node, Merge):
+            raise ValueError(f"'{name}' is no merge")
+        return node
+
+
+def fusion(graph: Graph, merge: str) -> Answer:
+    """Return whether a merge is live. It is so for all of its inputs or for none."""
+    node = graph.merge(merge)
+    if node.config.mode is not Mode.INTERLEAVE:
+        return Answer(False, f"its mode is {node.config.mode.value}, which has an exact order")
+    if node.config.seed is not None:
+        return Answer(False, f"the seed {node.config.seed} gives it an exact order")
+    before = graph.before(merge)
+    if not before:
+        return Answer(False, "it has no inputs")
+    for each in before:
+        if not isinstance(each, Source):
+            return Answer(False, f"'{each.name}' is no source")
+    for each in before:
+        if len(graph.readers(each.name)) > 1:
+            return Answer(False, _told_readers(graph, each))
+    return Answer(True, f"nobody else reads its inputs ({len(before)}), and all are sources")
+
+
+def streaming_output(graph: Graph, sink: str, *, is_starting: bool = False) -> Answer:
+    """Return whether a sink writes rows as they come.
+
+    Parameters
+    ----------
+    is_starting : bool
+        Whether the graph is still in its initial phase.
+    """
+    node = graph.nodes[sink]
+    if not isinstance(node, Sink):
+        raise ValueError(f"'{sink}' is no sink")
+    if len(node.inputs) != 1:
+        return Answer(False, f"it reads {len(node.inputs)} inputs")
+    (producer,) = graph.before(sink)
+    readers = graph.readers(producer.name)
+    for each in readers:
+        if isinstance(each, Transform) and each.work is Work.WINDOW:
+            return Answer(False, f"the window '{each.name}' is rooted at '{producer.name}'")
+    if len(readers) != 1:
+        return Answer(False, _told_readers(graph, producer))
+    if not (gives := _gives_as_it_goes(graph, producer)):
+        return gives
+    if is_starting:
+        return Answer(False, "the graph is still starting")
+    if node.needs_all:
+        return Answer(False, f"it needs all rows first, for {', '.join(node.needs_all)}")
+    return Answer(True, gives.why)
+
+
+def explain(graph: Graph) -> str:
+    """Return both answers for every merge and every sink, a line each."""
+    lines = []
+    for name, node in graph.nodes.items():
+        if isinstance(node, Merge):
+            lines.append(f"merge {name}: live {fusion(graph, name)}")
+        elif isinstance(node, Sink):
+            lines.append(f"sink {name}: streaming {streaming_output(graph, name)}")
+    return "\n".join(lines)
+
+
+def _gives_as_it_goes(graph: Graph, producer: Node) -> Answer:
+    name = producer.name
+    match producer:
+        case Merge():
+            return Answer(True, f"the merge '{name}' gives rows as it goes")
+        case Transform(work=Work.TRANSFORM):
+            before = graph.before(name)
+            if len(before) == 1 and isinstance(before[0], Source):
+                if len(graph.readers(before[0].name)) == 1:
+                    return Answer(True, f"'{name}' works on the rows of '{before[0].name}' at once")
+                return Answer(False, _told_readers(graph, before[0]))
+            return Answer(False, f"'{name}' does not stand behind one source")
+        case Transform(work=Work.ROUTE):
+            # Its other branches would have other readers, which were counted.
+            return Answer(True, f"the route '{name}' has one branch")
+        case Transform(work=Work.AGGREGATE | Work.COMBINE) if producer.is_streaming:
+            return Answer(True, f"'{name}' gives rows before it has seen all")
+    return Answer(False, f"'{name}' gives nothing before it has seen all rows")
+
+
+def _told_readers(graph: Graph, node: Node) -> str:
+    readers = [f"'{each.name}'" for each in graph.readers(node.name)]
+    return f"'{node.name}' has {len(readers)} readers: {', '.join(sorted(readers))}"
+
+
+def _node_of(reference: str) -> str:
+    return reference.partition(".")[0]
+
+
+def _check_that_inputs_agree(graph: Graph, merge: Merge) -> None:
+    """Hold the sources of a merge against its first one, which gives the merge its columns."""
+    sources = [node for node in graph.before(merge.name) if isinstance(node, Source)]
+    for other in sources[1:]:
+        first = sources[0]
+        for what, mine, theirs in (
+            ("have different columns", first.columns, other.columns),
+            ("treat unexpected columns differently", first.unmapped, other.unmapped),
+            ("have different correlation keys", set(first.correlation), set(other.correlation)),
+        ):
+            if mine != theirs:
+                raise SchemaError(
+                    f"the inputs of the merge '{merge.name}' {what}: '{first.name}' has "
+                    f"{_told(mine)}, '{other.name}' {_told(theirs)}.",
+                    hint="declare them alike in all inputs.",
+                    merge=merge.name,
+                )
+
+
+def _check_root(graph: Graph, window: Transform) -> None:
+    for root in graph.before(window.name):
+        if isinstance(root, Merge):
+            raise SchemaError(
+                f"the window '{window.name}' is rooted at the merge '{root.name}', whose rows have "
+                "no order across inputs.",
+                hint="root it at a source, or sort first.",
+            )
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Unmapped):
+        return value.value
+    return ", ".join(value if isinstance(value, tuple) else sorted(value)) or "none"

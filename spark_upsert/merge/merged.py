@@ -1,0 +1,108 @@
+"""A merge as its settings ask for it: the door for who has streams of batches, and no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_upsert.merge.arrange import HAND_OFF_ROWS, arrange
+from spark_upsert.merge.config import MergeConfig
+from spark_upsert.merge.counters import Counters
+from spark_upsert.merge.documents import MARKS
+from spark_upsert.merge.live import concat, live
+from spark_upsert.merge.orders import Concat, Order, iter_picks
+from spark_upsert.merge.pressure import Pressure
+from spark_upsert.merge.readers import WIDTH, Open
+from spark_upsert.merge.schemas import OneSchema
+from spark_upsert.merge.spill import SpillingStore
+
+
+def merge(
+    inputs: Mapping[str, Open],
+    config: MergeConfig | None = None,
+    *,
+    is_live: bool = True,
+    width: int = WIDTH,
+    rows: int = HAND_OFF_ROWS,
+    pressure: Pressure | None = None,
+    folder: Path | None = None,
+    counters: Counters | None = None,
+) -> Generator[Any, None, None]:
+    """Yield the rows of all inputs as one stream.
+
+    ============================  ===============================================================
+    ``MergeConfig()``             one input after the other; those behind are read ahead
+    ``mode=INTERLEAVE``           whatever is ready, through bounded channels (`live`)
+    the same, not ``is_live``     a row of each input in turn; all inputs are read to their end
+                                  first
+    ``mode=INTERLEAVE, seed=42``  by draws from the seed; all inputs are read to their end first
+    ============================  ===============================================================
+
+    Parameters
+    ----------
+    inputs : mapping of str to callable
+        Each returns an iterator of pyarrow.RecordBatch, and of marks (`documents`) if it has any.
+        Their order is that of the mapping, and is part of what an exact order means.
+    config : MergeConfig or None
+        None: concat.
+    is_live : bool
+        Whether interleave without a seed may be live; see `graph.fusion`.
+    width : int
+        Inputs that are read at once.
+    rows : int
+        Of a batch that is handed over, at most.
+    pressure : Pressure or None
+        How much memory inputs may take that are read to their end first, and whether they spill.
+    folder : path or None
+        Where they spill; None: where the system keeps temporary files.
+    counters : Counters or None
+        To be looked at from outside.
+
+    Yields
+    ------
+    pyarrow.RecordBatch, or a mark
+        Openings of documents come before their rows where the merge is live or concat, closings
+        behind all rows.
+
+    Raises
+    ------
+    SchemaError
+        An input has other columns than another; both are named.
+    Exception
+        The one by which an input failed; its text or its note names the input.
+    """
+    config = config or MergeConfig()
+    order, schema = config.order(is_live=is_live), OneSchema()
+    if order is not None and not isinstance(order, Concat):
+        yield from _exact(inputs, order, width, rows, pressure, folder, counters)
+        return
+    run = live if order is None else concat
+    for name, item in run(inputs, width=width, batch_rows=rows, counters=counters):
+        if not isinstance(item, MARKS):
+            schema.check(name, item.schema)
+        yield item
+
+
+def _exact(
+    inputs: Mapping[str, Open],
+    order: Order,
+    width: int,
+    rows: int,
+    pressure: Pressure | None,
+    folder: Path | None,
+    counters: Counters | None,
+) -> Generator[Any, None, None]:
+    """Yield rows in an order that depends on how many each input has: read all of them first."""
+    schema, marks = OneSchema(), []
+    with SpillingStore(pressure, folder=folder) as store:
+        for name, item in live(inputs, width=width, batch_rows=rows, counters=counters):
+            if isinstance(item, MARKS):
+                marks.append(item)
+            else:
+                schema.check(name, item.schema)
+                store.add(name, item)
+        counts = [store.rows.get(name, 0) for name in inputs]
+        picks = (picks for picks, _ in iter_picks(order, counts))
+        yield from arrange([store.take(name) for name in inputs], picks, rows=rows)
+    yield from marks

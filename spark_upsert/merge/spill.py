@@ -1,0 +1,173 @@
+"""Inputs that are kept whole: in memory, and above a limit in Arrow files on the local disk.
+
+An order drawn from a seed depends on how many rows each input has, so that all of them must be
+read before the first row can be given. What is over the limit goes to files of a folder that lives
+as long as the store: one file each time, with the batches of those inputs that hold most. In it
+each batch is an Arrow stream of its own, which is read back by its place; no file stays open.
+
+If writing fails, the file is removed, all rows are in memory as before, and the call may be
+repeated.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from spark_upsert.errors import MemoryLimitError
+from spark_upsert.merge.pressure import Holder, Pressure, choose_spills
+from spark_upsert.store.system_errors import translated
+
+
+@dataclass(frozen=True, slots=True)
+class _Spilled:
+    """A batch that lies in a file."""
+
+    path: Path
+    offset: int
+
+    def read(self) -> pa.RecordBatch:
+        with translated("open", self.path), open(self.path, "rb") as file:
+            file.seek(self.offset)
+            return pa.ipc.open_stream(file).read_next_batch()
+
+
+class _Kept:
+    """The batches of one input, in their order: first those on disk, then those in memory."""
+
+    def __init__(self) -> None:
+        self.on_disk: deque[_Spilled] = deque()
+        self.in_memory: deque[pa.RecordBatch] = deque()
+        self.bytes = 0
+        self.rows = 0
+
+
+class SpillingStore:
+    """Batches of several inputs. A context manager: it may own files on disk.
+
+    Parameters
+    ----------
+    pressure : Pressure
+        How much memory it may use. Where it may not spill, more is an error.
+    folder : path or None
+        Where a folder for its files is made; None: where the system keeps such files.
+    """
+
+    def __init__(self, pressure: Pressure | None = None, *, folder: Path | None = None) -> None:
+        self._pressure = pressure or Pressure()
+        self._parent = folder
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._kept: dict[str, _Kept] = {}
+        self._files = 0
+        self.bytes_in_memory = 0
+
+    def __enter__(self) -> SpillingStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"SpillingStore(inputs={len(self._kept)}, rows={sum(self.rows.values()):_}, "
+            f"bytes_in_memory={self.bytes_in_memory:_}, files={self._files})"
+        )
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows each input has given."""
+        return {name: kept.rows for name, kept in self._kept.items()}
+
+    def close(self) -> None:
+        """Forget all rows and remove all files. Twice is harmless."""
+        self._kept.clear()
+        self.bytes_in_memory = 0
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def add(self, name: str, batch: pa.RecordBatch) -> None:
+        """Keep a batch of an input.
+
+        Raises
+        ------
+        StorageError
+            The disk refused. The batch was not taken, and nothing else was lost.
+        MemoryLimitError
+            The limit is exceeded, and spilling is not allowed.
+        """
+        size = batch.nbytes
+        used = self.bytes_in_memory + size
+        if to_spill := self._pressure.spill_bytes(used):
+            self._spill(to_spill)
+        elif self._pressure.is_exceeded(used):
+            raise MemoryLimitError.of(used, self._pressure.limit_bytes)
+        kept = self._kept.setdefault(name, _Kept())
+        kept.in_memory.append(batch)
+        kept.bytes += size
+        kept.rows += batch.num_rows
+        self.bytes_in_memory += size
+
+    def take(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of an input in their order, and keep none that was yielded.
+
+        Each input may be taken while others are.
+        """
+        kept = self._kept.get(name, _Kept())
+        while kept.on_disk:
+            # Removed once it was read: what fails may be tried again.
+            batch = kept.on_disk[0].read()
+            kept.on_disk.popleft()
+            yield batch
+        while kept.in_memory:
+            batch = kept.in_memory.popleft()
+            kept.bytes -= batch.nbytes
+            self.bytes_in_memory -= batch.nbytes
+            yield batch
+
+    def _spill(self, needed: int) -> None:
+        """Write batches of those who hold most, so that so many bytes become free."""
+        holders = [Holder(name=name, bytes=kept.bytes) for name, kept in self._kept.items()]
+        chosen = [self._kept[holder.name] for holder in choose_spills(holders, needed)]
+        if not chosen:
+            return
+        path = self._path_of_next()
+        try:
+            with translated("write", path), open(path, "wb") as file:
+                written = [[_append(file, batch) for batch in kept.in_memory] for kept in chosen]
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        self._files += 1
+        for kept, offsets in zip(chosen, written, strict=True):
+            kept.on_disk.extend(_Spilled(path, offset) for offset in offsets)
+            kept.in_memory.clear()
+            self.bytes_in_memory -= kept.bytes
+            kept.bytes = 0
+
+    def _path_of_next(self) -> Path:
+        if self._folder is None:
+            parent = None if self._parent is None else str(self._parent)
+            with translated("create a folder in", self._parent or Path(tempfile.gettempdir())):
+                self._folder = tempfile.TemporaryDirectory(prefix="upsertflow-merge-", dir=parent)
+        return Path(self._folder.name) / f"{self._files}.arrow"
+
+
+def _append(file: BinaryIO, batch: pa.RecordBatch) -> int:
+    """Write a batch; return where it begins."""
+    offset = file.tell()
+    with pa.ipc.new_stream(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    return offset

@@ -1,0 +1,297 @@
+"""What follows from the graph around a merge: live or not, streaming or not, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.merge.config import MergeConfig, Mode
+from spark_upsert.merge.graph import (
+    Graph,
+    Merge,
+    Node,
+    Sink,
+    Source,
+    Transform,
+    Unmapped,
+    Work,
+    explain,
+    fusion,
+    streaming_output,
+)
+
+S1, S2 = Source(name="s1"), Source(name="s2")
+LIVE = MergeConfig(mode=Mode.INTERLEAVE)
+SEEDED = MergeConfig(mode=Mode.INTERLEAVE, seed=1)
+
+
+def merge_of(*inputs: str, config: MergeConfig = LIVE) -> Merge:
+    return Merge(name="m", inputs=inputs, config=config)
+
+
+def work(name: str, *inputs: str, **how: Any) -> Transform:
+    return Transform(name=name, inputs=inputs, **how)
+
+
+def sink(*inputs: str, name: str = "out", needs_all: tuple[str, ...] = ()) -> Sink:
+    return Sink(name=name, inputs=inputs, needs_all=needs_all)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param(
+            [S1, S2, merge_of("s1", "s2")],
+            "yes: nobody else reads its inputs (2), and all are sources",
+            id="26: two sources, interleave",
+        ),
+        pytest.param(
+            [S1, S2, merge_of("s1", "s2", config=SEEDED)],
+            "no: the seed 1 gives it an exact order",
+            id="27: two sources, interleave with seed 1",
+        ),
+        pytest.param(
+            [S1, S2, merge_of("s1", "s2", config=MergeConfig())],
+            "no: its mode is concat, which has an exact order",
+            id="28: two sources, concat",
+        ),
+        pytest.param(
+            [S1, S2, work("t", "s2"), merge_of("s1", "t")],
+            "no: 't' is no source",
+            id="29: a source and a transform, interleave",
+        ),
+        pytest.param(
+            [S1, S2, merge_of("s1", "s2"), sink("s1", name="copy")],
+            "no: 's1' has 2 readers: 'copy', 'm'",
+            id="30: two sources, one of which another sink reads, too",
+        ),
+        pytest.param(
+            [S1, merge_of("s1")],
+            "yes: nobody else reads its inputs (1), and all are sources",
+            id="32: a single source, interleave",
+        ),
+        pytest.param([merge_of()], "no: it has no inputs", id="no inputs"),
+        pytest.param(
+            [S1, merge_of("s1.low", "s1.high")],
+            "no: 's1' has 2 readers: 'm', 'm'",
+            id="two ports of one source",
+        ),
+        pytest.param(
+            [S1, S2, Merge(name="n", inputs=("s1",), config=LIVE), merge_of("n", "s2")],
+            "no: 'n' is no source",
+            id="a merge behind a merge",
+        ),
+    ],
+)
+def test_whether_a_merge_is_live(nodes: list[Node], expected: str) -> None:
+    answer = fusion(Graph(nodes), "m")
+    assert str(answer) == expected
+    assert bool(answer) is expected.startswith("yes")
+
+
+MERGED: list[Node] = [S1, S2, merge_of("s1", "s2")]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param(
+            [*MERGED, sink("m")], "yes: the merge 'm' gives rows as it goes", id="live merge"
+        ),
+        pytest.param(
+            [S1, S2, merge_of("s1", "s2", config=SEEDED), sink("m")],
+            "yes: the merge 'm' gives rows as it goes",
+            id="seeded merge: the two answers are independent",
+        ),
+        pytest.param([*MERGED, sink("m", "s1")], "no: it reads 2 inputs", id="two inputs"),
+        pytest.param([sink()], "no: it reads 0 inputs", id="no input"),
+        pytest.param(
+            [*MERGED, sink("m"), sink("m", name="copy")],
+            "no: 'm' has 2 readers: 'copy', 'out'",
+            id="its producer has another reader",
+        ),
+        pytest.param(
+            [S1, work("t", "s1"), work("w", "t", work=Work.WINDOW), sink("t")],
+            "no: the window 'w' is rooted at 't'",
+            id="its producer is the root of a window",
+        ),
+        pytest.param(
+            [S1, work("t", "s1"), sink("t")],
+            "yes: 't' works on the rows of 's1' at once",
+            id="source and transform",
+        ),
+        pytest.param(
+            [S1, work("t", "s1"), sink("t"), sink("s1", name="copy")],
+            "no: 's1' has 2 readers: 'copy', 't'",
+            id="transform behind a shared source",
+        ),
+        pytest.param(
+            [S1, S2, work("t", "s1", "s2"), sink("t")],
+            "no: 't' does not stand behind one source",
+            id="transform behind two sources",
+        ),
+        pytest.param(
+            [S1, work("r", "s1", work=Work.ROUTE), sink("r.low")],
+            "yes: the route 'r' has one branch",
+            id="route with one branch",
+        ),
+        pytest.param(
+            [S1, work("r", "s1", work=Work.ROUTE), sink("r.low"), sink("r.high", name="high")],
+            "no: 'r' has 2 readers: 'high', 'out'",
+            id="route with two branches",
+        ),
+        pytest.param(
+            [S1, work("a", "s1", work=Work.AGGREGATE, is_streaming=True), sink("a")],
+            "yes: 'a' gives rows before it has seen all",
+            id="streaming aggregate",
+        ),
+        pytest.param(
+            [S1, work("a", "s1", work=Work.AGGREGATE), sink("a")],
+            "no: 'a' gives nothing before it has seen all rows",
+            id="aggregate that needs all rows",
+        ),
+        pytest.param(
+            [S1, S2, work("c", "s1", "s2", work=Work.COMBINE, is_streaming=True), sink("c")],
+            "yes: 'c' gives rows before it has seen all",
+            id="combine that streams",
+        ),
+        pytest.param(
+            [S1, sink("s1")],
+            "no: 's1' gives nothing before it has seen all rows",
+            id="a source without a transform",
+        ),
+        *[
+            pytest.param(
+                [*MERGED, sink("m", needs_all=(reason,))],
+                f"no: it needs all rows first, for {reason}",
+                id=f"sink with {reason}",
+            )
+            for reason in (
+                "split",
+                "sort_order",
+                "one file per source",
+                "correlation keys",
+                "an envelope",
+            )
+        ],
+    ],
+)
+def test_whether_a_sink_streams(nodes: list[Node], expected: str) -> None:
+    answer = streaming_output(Graph(nodes), "out")
+    assert str(answer) == expected
+    assert bool(answer) is expected.startswith("yes")
+
+
+def test_no_sink_streams_while_the_graph_starts() -> None:
+    answer = streaming_output(Graph([*MERGED, sink("m")]), "out", is_starting=True)
+    assert str(answer) == "no: the graph is still starting"
+
+
+def test_explain_tells_both_answers() -> None:
+    assert explain(Graph([*MERGED, sink("m", needs_all=("sort_order",))])).splitlines() == [
+        "merge m: live yes: nobody else reads its inputs (2), and all are sources",
+        "sink out: streaming no: it needs all rows first, for sort_order",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        pytest.param(
+            {"input": "x"}, "unknown option 'input'.*'inputs'", id="20: input, not inputs"
+        ),
+        pytest.param({"inputs": "x"}, "a list of names, found 'x'", id="a name, not a list"),
+        pytest.param({}, "a list of names, found None", id="no inputs"),
+        pytest.param({"inputs": ["x", "x"]}, "not 'x' twice", id="an input twice"),
+        pytest.param(
+            {"inputs": [], "config": {"moed": 1}}, "unknown option 'moed'", id="21: an unknown key"
+        ),
+        pytest.param(
+            {"inputs": [], "config": {"interleave_seed": -1}}, "found -1", id="22: seed -1"
+        ),
+    ],
+)
+def test_a_merge_that_is_refused(record: dict[str, Any], expected: str) -> None:
+    with pytest.raises(OptionError, match=f"(?s){expected}"):
+        Merge.parse("m", record)
+
+
+def test_25_two_ports_of_one_route_are_two_inputs() -> None:
+    merge = Merge.parse("m", {"inputs": ["route.low", "route.high"], "config": {}})
+    graph = Graph([S1, work("route", "s1", work=Work.ROUTE), merge])
+    assert [node.name for node in graph.before("m")] == ["route", "route"]
+    assert merge.inputs == ("route.low", "route.high")
+    assert merge.config == MergeConfig()
+
+
+def source(name: str, **how: Any) -> Source:
+    return Source(name=name, **({"columns": ("id", "name")} | how))
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        pytest.param(
+            {"columns": ("id", "nom")},
+            "different columns: 'a' has id, name, 'b' id, nom",
+            id="23: other columns",
+        ),
+        pytest.param(
+            {"columns": ("name", "id")},
+            "different columns: 'a' has id, name, 'b' name, id",
+            id="23: the same columns in another order",
+        ),
+        pytest.param(
+            {"unmapped": Unmapped.AUTO_WIDEN},
+            "treat unexpected columns differently: 'a' has drop, 'b' auto_widen",
+            id="24: one widens, the other drops",
+        ),
+        pytest.param(
+            {"unmapped": Unmapped.REJECT},
+            "treat unexpected columns differently: 'a' has drop, 'b' reject",
+            id="one drops, the other rejects",
+        ),
+        pytest.param(
+            {"correlation": ("id",)},
+            "different correlation keys: 'a' has none, 'b' id",
+            id="other correlation keys",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit_together(others: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SchemaError, match=expected):
+        Graph([source("a"), source("b", **others), merge_of("a", "b")])
+
+
+def test_the_set_of_correlation_keys_has_no_order() -> None:
+    keys = {"a": ("id", "name"), "b": ("name", "id")}
+    Graph([*(source(name, correlation=key) for name, key in keys.items()), merge_of("a", "b")])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param([S1, S1], "two nodes are named 's1'", id="one name twice"),
+        pytest.param(
+            [merge_of("s3"), S1], "'m' reads 's3', which is not there", id="an unknown name"
+        ),
+    ],
+)
+def test_a_graph_that_cannot_be(nodes: list[Node], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
+        Graph(nodes)
+
+
+def test_no_window_is_rooted_at_a_merge() -> None:
+    with pytest.raises(SchemaError, match="the window 'w' is rooted at the merge 'm'"):
+        Graph([*MERGED, work("w", "m", work=Work.WINDOW)])
+
+
+def test_only_merges_and_sinks_are_asked() -> None:
+    graph = Graph([*MERGED, sink("m")])
+    with pytest.raises(ValueError, match="'s1' is no merge"):
+        fusion(graph, "s1")
+    with pytest.raises(ValueError, match="'m' is no sink"):
+        streaming_output(graph, "m")
