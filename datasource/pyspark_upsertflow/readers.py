@@ -23,6 +23,7 @@ from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.source.kinds import batch_inputs, plan_columns
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.splits import RowsSplit
+from spark_upsert.source.work import splits_of
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.frugal import frugally
 
@@ -112,11 +113,11 @@ class BatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(pack) for pack in self._read.splits()]
+        return [InputPartition(work) for work in self._read.splits()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        pack = partition.value
-        if pack is None:
+        work = partition.value
+        if work is None:
             return  # Spark makes one empty partition out of none.
-        is_scan = all(isinstance(each.split, RowsSplit) for each in pack)
-        yield from to_spark(self._read.read(pack), self._schema, is_scan=is_scan)
+        is_scan = all(isinstance(split, RowsSplit) for split in splits_of(work))
+        yield from to_spark(self._read.read(work), self._schema, is_scan=is_scan)

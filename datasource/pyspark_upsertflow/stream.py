@@ -22,6 +22,7 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.kinds import stream_inputs
 from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.stream import Stream
+from spark_upsert.source.work import splits_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -74,7 +75,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.head()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition(pack) for pack in self._stream.splits(start, end)]
+        return [InputPartition(work) for work in self._stream.splits(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._stream.commit(end)
@@ -85,8 +86,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading, in the tasks ----------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        pack = partition.value
-        if pack is None:
+        work = partition.value
+        if work is None:
             return  # Spark makes one empty partition out of none.
-        is_scan = all(isinstance(each.split, RowsSplit) for each in pack)
-        yield from to_spark(self._stream.read(pack), self._schema, is_scan=is_scan)
+        is_scan = all(isinstance(split, RowsSplit) for split in splits_of(work))
+        yield from to_spark(self._stream.read(work), self._schema, is_scan=is_scan)

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from enum import Enum
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.parse import Options, one_of
+from spark_upsert.merge import Concat, Order, RoundRobin, Seeded
+from spark_upsert.merge.wyrand import SEED_END
+from spark_upsert.options.parse import Options, choice, one_of
 
-MERGE_COLUMNS = ("_input",)
-"""What can be asked for about a merge."""
+INPUT = "_input"
+MERGE_SEQ = "_merge_seq"
+
+MERGE_COLUMNS = (INPUT, MERGE_SEQ)
+"""What can be asked for about a merge, in the order in which it stands."""
+
+
+class Merge(Enum):
+    """How the rows of several inputs become one sequence."""
+
+    INTERLEAVE = "interleave"
+    """What is ready first; with a seed, in an exact order that is drawn from it."""
+    CONCAT = "concat"
+    """An input has its turn when those before it have nothing left."""
+    ROUND_ROBIN = "roundrobin"
+    """One row of each in turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,19 +38,62 @@ class QueryOptions:
     bytes_max: int | None = None
     epochs_max: int | None = None
     parallelism: int | None = None
+    merge: Merge = Merge.INTERLEAVE
+    seed: int | None = None
     merge_columns: tuple[str, ...] = ()
     """In the order in which they stand (`MERGE_COLUMNS`)."""
 
     @classmethod
     def parse(cls, options: Options) -> QueryOptions:
         """Check the options; raises `OptionError`."""
-        return cls(
+        found = cls(
             rows_max=options.number("maxRowsPerTrigger", least=1),
             bytes_max=options.number("maxBytesPerTrigger", least=1),
             epochs_max=options.number("maxEpochsPerTrigger", least=1),
             parallelism=options.number("parallelism", least=1),
+            merge=choice(options, "merge", Merge) or Merge.INTERLEAVE,
+            seed=_seed(options),
             merge_columns=_merge_columns(options),
         )
+        found._require_consistent()
+        return found
+
+    def _require_consistent(self) -> None:
+        if self.merge is Merge.ROUND_ROBIN and self.seed is not None:
+            raise OptionError.conflict(
+                "interleaveSeed",
+                "merge=roundrobin",
+                hint="drop 'interleaveSeed', or use merge=interleave for an order drawn from it.",
+            )
+        if self.order is None:
+            if MERGE_SEQ in self.merge_columns:
+                raise OptionError(
+                    f"the column '{MERGE_SEQ}' numbers the rows of an exact order, and this read "
+                    "has none: it takes what is ready first.",
+                    hint="add merge=concat, merge=roundrobin or 'interleaveSeed', or drop "
+                    f"'{MERGE_SEQ}'.",
+                    option="mergeColumns",
+                )
+            return
+        for name, bound in (
+            ("maxBytesPerTrigger", self.bytes_max),
+            ("maxEpochsPerTrigger", self.epochs_max),
+        ):
+            if bound is not None:
+                raise OptionError(
+                    f"option '{name}' has no meaning in an exact order, which is cut by rows.",
+                    hint="give 'maxRowsPerTrigger' instead.",
+                    option=name,
+                )
+
+    @property
+    def order(self) -> Order | None:
+        """The exact order that a read begins with; None: rows come as they are ready."""
+        if self.merge is Merge.CONCAT:
+            return Concat()
+        if self.merge is Merge.ROUND_ROBIN:
+            return RoundRobin()
+        return None if self.seed is None else Seeded(state=self.seed)
 
     @property
     def slots(self) -> int:
@@ -57,6 +117,17 @@ def of_streams_only(name: str) -> OptionError:
         f"option '{name}' has no meaning in a batch read.",
         hint="use spark.readStream, or drop the option.",
     )
+
+
+def _seed(options: Options) -> int | None:
+    text = options.text("interleaveSeed")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) < SEED_END):
+        raise OptionError.invalid(
+            "interleaveSeed", text, f"a whole number from 0 up to {SEED_END - 1}"
+        )
+    return int(text)
 
 
 def _merge_columns(options: Options) -> tuple[str, ...]:

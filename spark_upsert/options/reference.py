@@ -134,7 +134,14 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "say otherwise. `columns`, `readChangeFeed`, `parallelism` and limits per trigger are of the "
     "query alone.",
     "input.<name>.format": "What the input is. `upsertflow`: a table. Default `upsertflow`.",
+    "merge": "How the rows of the inputs become one sequence. `interleave`: what is ready first, "
+    "in several tasks; no order between inputs is promised. `concat`: an input has its turn when "
+    "those before it have nothing left. `roundrobin`: one row of each input in turn. Exact orders "
+    "are those of one task, and need all rows of a batch to be counted. Default `interleave`.",
+    "interleaveSeed": "With `merge=interleave`: makes the order exact, and drawn from this number "
+    "(0 to 18446744073709551615). Without effect on `concat`.",
     "mergeColumns": "Columns about the merge, behind all others: `_input`, the name of the input "
-    "that a row is from. Default: none.",
+    "that a row is from; with an exact order `_merge_seq`, the number of a row in it, from 0 on "
+    "over the whole life of a stream. Default: none.",
 }
 """Of reads of several inputs; all but those per input are of the query."""

@@ -17,7 +17,9 @@ from spark_upsert.source.splits import (
     rows_splits,
     split_bytes,
 )
+from spark_upsert.source.steps import Step
 from spark_upsert.source.table_input import open_table
+from spark_upsert.source.table_steps import TableSteps, snapshot_ranges
 from spark_upsert.source.versions import first_wanted, manifest_at, readable_from, upper_wanted
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
@@ -43,6 +45,21 @@ class BatchRead:
         splits = self._planned()
         tell(splits, self._options, table_columns(self._columns))
         return splits
+
+    def steps(self) -> list[Step]:
+        """Return the same rows in an order that no number of splits decides."""
+        table, options = open_table(self._options), self._options
+        steps = TableSteps(table, options, self._columns)
+        if options.change_feed:
+            lower, upper = self._versions(table)
+            require_columns(table.log.head().schema, self._columns, options)
+            if lower < upper:
+                table.log.require_changes(lower)
+            return [steps.of_changes(version) for version in range(lower, upper)]
+        version, time_ms = options.version_as_of, options.timestamp_as_of_ms
+        manifest = manifest_at(table.log, version=version, time_ms=time_ms)
+        require_columns(manifest.schema, self._columns, options)
+        return [steps.of_snapshot(manifest, due) for due in snapshot_ranges(manifest)]
 
     def split_bytes(self, split: Split) -> int:
         """Estimate the bytes that a split reads."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from spark_upsert.source.position import Position
+from spark_upsert.source.steps import StreamStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,4 +87,17 @@ class Input(Protocol):
 
     def commit(self, position: Position) -> None:
         """Let go of what is before a position: no batch begins there any more."""
+        ...
+
+
+@runtime_checkable
+class SteppedInput(Input, Protocol):
+    """An input whose rows have one order, however it is cut: what an exact order takes from."""
+
+    def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
+        """Yield what lies between two positions, step by step.
+
+        Called where batches are planned. A position is a bound of steps, and those between two of
+        them are the same for ever. Equal positions have none between them.
+        """
         ...

@@ -1,21 +1,24 @@
-"""The columns about a merge, which stand behind all others: which input a row is from."""
+"""The columns about a merge, behind all others: which input a row is from, and its number."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError
+from spark_upsert.options.query import INPUT, MERGE_SEQ
 
-INPUT = "_input"
-
-MERGE_FIELDS = {INPUT: pa.field(INPUT, pa.string(), nullable=False)}
+_FIELDS = {
+    INPUT: pa.field(INPUT, pa.string(), nullable=False),
+    MERGE_SEQ: pa.field(MERGE_SEQ, pa.int64(), nullable=False),
+}
 
 
 def merge_fields(columns: Sequence[str]) -> list[pa.Field]:
     """Return the fields of the columns that are asked for."""
-    return [MERGE_FIELDS[name] for name in columns]
+    return [_FIELDS[name] for name in columns]
 
 
 def without_merge_columns(planned: pa.Schema, columns: Sequence[str]) -> pa.Schema:
@@ -40,11 +43,23 @@ def require_free(own: pa.Schema, columns: Sequence[str]) -> None:
             )
 
 
-def with_merge_columns(
+def with_input(
     batches: Iterator[pa.RecordBatch], name: str, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of an input with the columns that are asked for."""
+    """Yield the batches of an input, with its name if that is asked for."""
     for batch in batches:
         if INPUT in columns:
-            batch = batch.append_column(MERGE_FIELDS[INPUT], pa.repeat(name, batch.num_rows))
+            batch = batch.append_column(_FIELDS[INPUT], pa.repeat(name, batch.num_rows))
+        yield batch
+
+
+def with_numbers(
+    batches: Iterator[pa.RecordBatch], first: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches with the numbers of their rows, from the first on, if they are asked for."""
+    for batch in batches:
+        if MERGE_SEQ in columns:
+            numbers = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
+            batch = batch.append_column(_FIELDS[MERGE_SEQ], numbers)
+        first += batch.num_rows
         yield batch

@@ -9,8 +9,10 @@ import pyarrow as pa
 from spark_upsert.errors import about_input
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
+from spark_upsert.source.exact import whole_passage
 from spark_upsert.source.kinds import Bounded
-from spark_upsert.source.packs import InputSplit, Pack, packed, read_pack
+from spark_upsert.source.packs import InputSplit, packed
+from spark_upsert.source.work import Work, read_work
 
 
 class MergedRead:
@@ -29,15 +31,17 @@ class MergedRead:
         self._inputs = inputs
         self._query = query
 
-    def splits(self) -> list[Pack]:
+    def splits(self) -> list[Work]:
         """Return the work: what each task reads."""
+        if self._query.order is not None:
+            return [whole_passage(self._inputs, self._query.order)]
         found: list[tuple[InputSplit, int]] = []
         for name, each in self._inputs.items():
             with about_input(name):
                 splits = each.splits()
                 found += [(InputSplit(name, split), each.split_bytes(split)) for split in splits]
-        return packed(found, len(found) if UNNAMED in self._inputs else self._query.slots)
+        return [*packed(found, len(found) if UNNAMED in self._inputs else self._query.slots)]
 
-    def read(self, pack: Pack) -> Iterator[pa.RecordBatch]:
+    def read(self, work: Work) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task reads."""
-        yield from read_pack(self._inputs, pack, self._query.merge_columns)
+        yield from read_work(self._inputs, work, self._query)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_upsert.errors import about_input
-from spark_upsert.source.merge_columns import with_merge_columns
+from spark_upsert.source.merge_columns import with_input
 
 OPENING_BYTES = 1 << 16
 """What it costs to open a split, in bytes that are read in the time."""
@@ -91,4 +91,4 @@ def read_pack(
     for each in pack:
         with about_input(each.name):
             batches = readers[each.name].read(each.split)
-            yield from with_merge_columns(batches, each.name, merge_columns)
+            yield from with_input(batches, each.name, merge_columns)

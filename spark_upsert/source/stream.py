@@ -17,13 +17,15 @@ from spark_upsert.errors import about_input
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.compact_offsets import INPUTS_MAX
+from spark_upsert.source.exact import ExactOrder, refuse_exact
 from spark_upsert.source.input import Backlog
 from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
-from spark_upsert.source.packs import InputSplit, Pack, packed, read_pack
+from spark_upsert.source.packs import InputSplit, packed
 from spark_upsert.source.position import Position
 from spark_upsert.source.watch import Watch
+from spark_upsert.source.work import Work, read_work
 
 
 class Stream:
@@ -51,6 +53,7 @@ class Stream:
         self._inputs = inputs
         self._query = query
         self._offsets = offsets or PlainOffsets()
+        self._exact = None if query.order is None else ExactOrder(inputs, query)
         self._watch = Watch(inputs.look, clock=clock)
         self._frozen: Heads | None = None
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
@@ -81,16 +84,23 @@ class Stream:
             return start  # Memory alone: an idle query is asked many times a second.
         offset = self._offsets.read(start)
         self._inputs.settle(offset.positions, heads)
-        backlogs = {
-            name: self._backlog(name, offset.positions.get(name), head)
-            for name, head in heads.items()
-        }
-        limits = None if everything else Limits.of(self._query)
-        reached = pace(backlogs, limits, offset.state)
+        if self._exact is not None:
+            rows = None if everything else self._query.rows_max
+            reached = self._exact.latest(offset, heads, rows)
+        else:
+            refuse_exact(offset)
+            reached = self._paced(offset, heads, None if everything else Limits.of(self._query))
         if reached != offset:
             return self._offsets.write(reached, start)
         self._idle = start, heads
         return start
+
+    def _paced(self, offset: Offset, heads: Heads, limits: Limits | None) -> Offset:
+        backlogs = {
+            name: self._backlog(name, offset.positions.get(name), head)
+            for name, head in heads.items()
+        }
+        return pace(backlogs, limits, offset.state)
 
     def _backlog(self, name: str, position: Position | None, head: Position) -> Backlog:
         with about_input(name):
@@ -103,13 +113,15 @@ class Stream:
             return {"inputs": len(heads)}
         return Offset(positions=heads).to_json()
 
-    def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Pack]:
+    def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Work]:
         """Return the work of the batch between two offsets: what each task reads.
 
         That of a table without a name is one split for each task; the splits of named inputs are
-        packed by their bytes.
+        packed by their bytes, and an exact order is the work of one task.
         """
         first, last = self._offsets.read(start), self._offsets.read(end)
+        if self._exact is not None:
+            return [*self._exact.passages(first, last)]
         found: list[tuple[InputSplit, int]] = []
         for name, position in last.positions.items():
             before = first.positions.get(name)
@@ -119,7 +131,8 @@ class Stream:
             with about_input(name):
                 splits = each.splits(before, position)
                 found += [(InputSplit(name, split), each.split_bytes(split)) for split in splits]
-        return packed(found, len(found) if UNNAMED in last.positions else self._query.slots)
+        slots = len(found) if UNNAMED in last.positions else self._query.slots
+        return [*packed(found, slots)]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Let go of what is before an offset: Spark begins no batch there any more."""
@@ -130,6 +143,6 @@ class Stream:
 
     # -- reading, in the tasks -------------------------------------------------------
 
-    def read(self, pack: Pack) -> Iterator[pa.RecordBatch]:
+    def read(self, work: Work) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task reads."""
-        yield from read_pack(self._inputs, pack, self._query.merge_columns)
+        yield from read_work(self._inputs, work, self._query)

@@ -30,16 +30,15 @@ from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits, split_bytes
+from spark_upsert.source.steps import SNAPSHOT_STEPS, Step, StreamStep
 from spark_upsert.source.table_position import TablePosition
+from spark_upsert.source.table_steps import TableSteps, snapshot_ranges
 from spark_upsert.source.versions import first_wanted, readable_from
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.retention import Lease
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-
-SNAPSHOT_STEPS = 1 << 16
-"""A limited snapshot is cut at multiples of 1/65536 of the hashes."""
 
 _STEP = HASH_END // SNAPSHOT_STEPS
 
@@ -72,10 +71,11 @@ class TableInput:
         self._columns = columns
         self._table = table
         self._lease: Lease | None = None
+        self._table_steps: TableSteps | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only read: the log and what it has cached stay where batches are planned.
-        return {**self.__dict__, "_table": None, "_lease": None}
+        return {**self.__dict__, "_table": None, "_lease": None, "_table_steps": None}
 
     # -- planning --------------------------------------------------------------------
 
@@ -131,6 +131,32 @@ class TableInput:
                 found += changes_splits(table.log, self._options, first.upper, last.upper)
         tell(found, self._options, table_columns(self._columns))
         return found
+
+    def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
+        """Yield what lies between two positions, step by step (`SteppedInput.steps`)."""
+        table = self._opened()
+        last = TablePosition.unpacked(end)
+        newest = self._newest(table, last)
+        first = self._readable(table, newest, self._beginning(start, last))
+        self._hold(table, first)
+        require_columns(newest.schema, self._columns, self._options)
+        steps = self._table_steps = self._table_steps or TableSteps(
+            table, self._options, self._columns
+        )
+
+        def step(of: Step, behind: TablePosition) -> StreamStep:
+            after = partial(self._placed, table, behind)
+            return StreamStep(rows=of.rows, split=of.split, after=after)
+
+        if first.is_in_snapshot:
+            manifest = replace(table.log.at(first.origin), schema=newest.schema)
+            for due in snapshot_ranges(manifest, first.hash, last.hash):
+                behind = TablePosition.in_snapshot(first.origin, due.end)
+                yield step(steps.of_snapshot(manifest, due), behind)
+        if not last.is_in_snapshot:
+            for version in range(first.upper, last.upper):
+                behind = TablePosition.at_changes(first.origin, version + 1)
+                yield step(steps.of_changes(version), behind)
 
     def split_bytes(self, split: Split) -> int:
         """Estimate the bytes that a split reads (`Input.split_bytes`)."""

@@ -20,6 +20,7 @@ from spark_upsert.source.inputs import NamedInputs
 from spark_upsert.source.splits import ChangesSplit, RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
+from spark_upsert.source.work import splits_of
 from spark_upsert.state.log.entries import commit_path
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
@@ -245,7 +246,7 @@ def test_splits_are_a_function_of_the_offsets_alone(lived: Lived) -> None:
     lived.table.compact(full=True)
     query.restart()
     assert [query.stream.splits(*pair) for pair in ends] == planned
-    kinds = [[type(each.split) for [each] in packs] for packs in planned]
+    kinds = [[type(split) for work in batch for split in splits_of(work)] for batch in planned]
     assert kinds == [[RowsSplit, RowsSplit], [ChangesSplit, ChangesSplit]]
 
 

@@ -1,0 +1,464 @@
+"""Exact orders over inputs that are read batch by batch.
+
+The sequence of rows is that of `spark_upsert.merge.orders` over the rows that each input has, and
+a batch is a piece of it. Positions stay at the bounds of steps (`steps`); where the sequence is cut
+within a step, the offset says how many of its rows are delivered. So many small batches are one
+large one, for any limit and any place to begin again.
+
+An order is a function of how many rows each input still has, and that may be more by the time of a
+replay. But an order remembers nothing of an input that ran dry, and all counts are alike of one
+that did not. So the end of a batch says how many rows each input gave, and which had more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from spark_upsert.errors import DataLossError, OptionError, about_input
+from spark_upsert.merge import (
+    Concat,
+    Order,
+    RoundRobin,
+    Seeded,
+    arrange,
+    iter_picks,
+    order_from_json,
+    spend,
+)
+from spark_upsert.options.query import MERGE_SEQ, QueryOptions
+from spark_upsert.source.input import SteppedInput
+from spark_upsert.source.inputs import Heads, Inputs
+from spark_upsert.source.merge_columns import with_input, with_numbers
+from spark_upsert.source.offset import Offset
+from spark_upsert.source.packs import Reader, Readers
+from spark_upsert.source.position import Json, Position
+from spark_upsert.source.steps import Step, StreamStep
+from spark_upsert.store.records import whole
+
+STATE = "order"
+"""In the state of an offset: where an exact order stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where an exact order stands behind a batch, and what the batch took.
+
+    =========  ======================================================================
+    ``ahead``  of inputs that had more: the position behind the step that is next
+    ``given``  the rows that each input gave; absent if nobody counted them
+    ``mode``   which order it is
+    ``names``  the inputs, in the order in which they were declared
+    ``order``  its state (`merge.orders`)
+    ``rows``   how many rows the sequence has so far; null if somebody did not count
+    ``skip``   rows of the step that is next that are delivered, where there are some
+    =========  ======================================================================
+    """
+
+    mode: str
+    order: Order
+    names: tuple[str, ...]
+    rows: int | None = 0
+    ahead: Mapping[str, Position] = field(default_factory=dict)
+    given: Mapping[str, int] | None = field(default_factory=dict)
+    skip: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the form that stands in an offset."""
+        return {
+            "ahead": {name: each.record for name, each in self.ahead.items()},
+            "given": None if self.given is None else dict(self.given),
+            "mode": self.mode,
+            "names": list(self.names),
+            "order": self.order.to_json(),
+            "rows": self.rows,
+            "skip": dict(self.skip),
+        }
+
+    @classmethod
+    def from_json(cls, record: Any) -> Standing:
+        """Rebuild it; raises `OptionError`."""
+        try:
+            given = record["given"]
+            return cls(
+                ahead={name: Position.of(each) for name, each in record["ahead"].items()},
+                given=None if given is None else {n: whole(rows) for n, rows in given.items()},
+                mode=record["mode"],
+                names=tuple(record["names"]),
+                order=order_from_json(record["order"]),
+                rows=None if record["rows"] is None else whole(record["rows"]),
+                skip={name: whole(rows) for name, rows in record["skip"].items()},
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise OptionError(
+                f"the checkpoint holds {record!r:.500}, which is no state of an exact order.",
+                hint="it was altered; give the query a new checkpointLocation.",
+            ) from error
+
+
+def mode_of(query: QueryOptions) -> str:
+    """Return the name of an exact order, with all that it was chosen by."""
+    match query.order:
+        case Seeded(state=seed):
+            return f"interleave, seed {seed}"
+        case _:
+            return query.merge.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one input gives to a piece of the sequence."""
+
+    index: int
+    """Among all inputs, as they were declared."""
+    name: str
+    splits: tuple[Any, ...]
+    """Of its steps, in order."""
+    skip: int
+    """Rows of the first of them that are delivered."""
+    rows: int | None
+    """How many it gives; None: all."""
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A piece of the sequence: what the one task of an exact order reads."""
+
+    shares: tuple[Share, ...]
+    order: Order
+    inputs: int
+    first: int
+    """The number of its first row."""
+
+
+class ExactOrder:
+    """The planning of an exact order.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    query : QueryOptions
+        With an `order`.
+    """
+
+    def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
+        self._inputs = inputs
+        self._query = query
+        assert query.order is not None
+        self._first: Order = query.order
+
+    def latest(self, offset: Offset, heads: Heads, limit: int | None) -> Offset:
+        """Return where a batch of at most so many rows ends; the very offset if it is empty.
+
+        Parameters
+        ----------
+        heads : mapping of str to Position
+            How far it may go in each input, in the order in which they were declared.
+        """
+        names = tuple(heads)
+        standing = self._standing(offset, names)
+        fronts = [self._front(name, offset, standing, head) for name, head in heads.items()]
+        is_counted = limit is not None or self._counts_all
+        if is_counted:
+            given, order = _taken(fronts, standing.order, limit)
+        else:
+            given, order = None, standing.order
+        places = [
+            front.behind(None if given is None else rows)
+            for front, rows in zip(fronts, given or [0] * len(fronts), strict=True)
+        ]
+        positions = {place.name: place.position for place in places}
+        if positions == offset.positions and not (given and any(given)):
+            return offset
+        rows = standing.rows
+        behind = Standing(
+            mode=standing.mode,
+            order=order,
+            names=names,
+            rows=rows + sum(given) if given is not None and rows is not None else None,
+            ahead={place.name: place.ahead for place in places if place.ahead is not None},
+            given=None
+            if given is None
+            else {front.name: rows for front, rows in zip(fronts, given, strict=True) if rows},
+            skip={place.name: place.skip for place in places if place.skip},
+        )
+        return Offset(positions=positions, state={**offset.state, STATE: behind.to_json()})
+
+    def passages(self, first: Offset, last: Offset) -> list[Passage]:
+        """Return the work between two offsets: one piece, or none if there are no rows."""
+        after = Standing.from_json(last.state.get(STATE))
+        before = self._before(first, after.names)
+        shares: list[Share] = []
+        for index, name in enumerate(after.names):
+            rows = None if after.given is None else after.given.get(name, 0)
+            start, end = first.positions.get(name), last.positions[name]
+            if after.skip.get(name):
+                end = after.ahead[name]
+            splits: tuple[Any, ...] = ()
+            if rows != 0 and start != end:
+                with about_input(name):
+                    steps = self._stepped(name).steps(start, end)
+                    splits = tuple(s for step in steps if (s := step.split()) is not None)
+            if splits or name in after.ahead:
+                shares.append(
+                    Share(
+                        index=index,
+                        name=name,
+                        splits=splits,
+                        skip=before.skip.get(name, 0),
+                        rows=rows,
+                        has_more=name in after.ahead,
+                    )
+                )
+        if not any(share.splits for share in shares):
+            return []
+        return [
+            Passage(
+                shares=tuple(shares),
+                order=before.order,
+                inputs=len(after.names),
+                first=before.rows or 0,
+            )
+        ]
+
+    @property
+    def _counts_all(self) -> bool:
+        """Whether all rows of a batch are counted even if none is left out."""
+        return not isinstance(self._first, Concat) or MERGE_SEQ in self._query.merge_columns
+
+    def _before(self, offset: Offset, names: tuple[str, ...]) -> Standing:
+        """Return where an order stands among inputs in their declared order."""
+        record = offset.state.get(STATE)
+        if record is None:
+            return Standing(mode=mode_of(self._query), order=self._first, names=names)
+        found = Standing.from_json(record)
+        return replace(found, order=_moved(found.order, found.names, names), names=names)
+
+    def _standing(self, offset: Offset, names: tuple[str, ...]) -> Standing:
+        mode = mode_of(self._query)
+        found = self._before(offset, names)
+        if found.mode != mode:
+            raise OptionError(
+                f"the checkpoint is that of another order ({found.mode}) than the query asks for "
+                f"({mode}).",
+                hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
+                option="merge",
+            )
+        if found.rows is None and MERGE_SEQ in self._query.merge_columns:
+            raise OptionError(
+                f"'mergeColumns' asks for '{MERGE_SEQ}', and this checkpoint was begun without it, "
+                "so that nobody has counted.",
+                hint=f"drop '{MERGE_SEQ}', or give the query a new checkpointLocation.",
+                option="mergeColumns",
+            )
+        return found
+
+    def _front(self, name: str, offset: Offset, standing: Standing, head: Position) -> _Front:
+        each = self._stepped(name)
+        with about_input(name):
+            backlog = each.backlog(offset.positions.get(name), head)
+            end = backlog.end()
+            steps = iter(()) if end == backlog.start else each.steps(backlog.start, end)
+        return _Front(name, backlog.start, end, steps, standing.skip.get(name, 0))
+
+    def _stepped(self, name: str) -> SteppedInput:
+        each = self._inputs[name]
+        if not isinstance(each, SteppedInput):
+            raise _without_order(name)
+        return each
+
+
+def refuse_exact(offset: Offset) -> None:
+    """Refuse the offset of an exact order where rows come as they are ready.
+
+    Raises
+    ------
+    OptionError
+        It is one: rows of a step may be delivered that its positions do not tell.
+    """
+    if STATE in offset.state:
+        raise OptionError(
+            "the checkpoint is that of an exact order, and the query asks for none.",
+            hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
+            option="merge",
+        )
+
+
+def _moved(order: Order, before: tuple[str, ...], after: tuple[str, ...]) -> Order:
+    """Return an order for other inputs: the turn is that of the next one that is still there."""
+    if not isinstance(order, RoundRobin) or before == after:
+        return order
+    turn = order.cursor % len(before)
+    kept = (name for name in (*before[turn:], *before[:turn]) if name in after)
+    return RoundRobin(cursor=next((after.index(name) for name in kept), 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a batch leaves an input."""
+
+    name: str
+    position: Position
+    skip: int = 0
+    ahead: Position | None = None
+
+
+class _Front:
+    """What lies before a batch in one input, as far as somebody has looked."""
+
+    def __init__(
+        self, name: str, start: Position, end: Position, steps: Iterator[StreamStep], skip: int
+    ) -> None:
+        self.name = name
+        self._start = start
+        self._end = end
+        self._steps = steps
+        self._skip = skip
+        self._seen: list[StreamStep] = []
+        self._rows: list[int] = []
+
+    def count(self, most: int | None) -> int:
+        """Return how many rows there are; at least so many, or exactly what there is."""
+        counted = sum(self._rows) - self._skip
+        while most is None or counted < most:
+            with about_input(self.name):
+                step = next(self._steps, None)
+                if step is None:
+                    break
+                rows = step.rows()
+            self._seen.append(step)
+            self._rows.append(rows)
+            counted += rows
+        return counted
+
+    def behind(self, given: int | None) -> _Place:
+        """Return the place behind so many rows, none of which may be unseen; None: behind all."""
+        if given is None:
+            return _Place(self.name, self._end)
+        left, position = self._skip + given, self._start
+        with about_input(self.name):
+            for index, (step, rows) in enumerate(zip(self._seen, self._rows, strict=True)):
+                if rows > left:
+                    last = self._seen[index - 1].after() if index else position
+                    return _Place(self.name, last, left, step.after())
+                left -= rows
+            if self._seen:
+                position = self._seen[-1].after()
+        return _Place(self.name, position)
+
+
+def _taken(fronts: list[_Front], order: Order, limit: int | None) -> tuple[list[int], Order]:
+    """Return how many rows each input gives, and the order behind them."""
+    if isinstance(order, Concat):
+        given: list[int] = []
+        for front in fronts:
+            left = None if limit is None else limit - sum(given)
+            rows = front.count(left)
+            given.append(rows if left is None else min(rows, left))
+        return given, order
+    counts, behind = spend(order, [front.count(limit) for front in fronts], limit)
+    return counts.tolist(), behind
+
+
+@runtime_checkable
+class SteppedRead(Protocol):
+    """What a batch reads of an input whose rows have one order."""
+
+    def steps(self) -> Sequence[Step]:
+        """Return all there is to read, step by step."""
+        ...
+
+
+def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
+    """Return a batch read of some inputs in an exact order.
+
+    Raises
+    ------
+    OptionError
+        An input has no order of its own.
+    """
+    shares: list[Share] = []
+    for index, (name, each) in enumerate(inputs.items()):
+        if not isinstance(each, SteppedRead):
+            raise _without_order(name)
+        with about_input(name):
+            steps = each.steps()
+            is_counted = not isinstance(order, Concat)
+            shares.append(
+                Share(
+                    index=index,
+                    name=name,
+                    splits=tuple(s for step in steps if (s := step.split()) is not None),
+                    skip=0,
+                    rows=sum(step.rows() for step in steps) if is_counted else None,
+                    has_more=False,
+                )
+            )
+    return Passage(shares=tuple(shares), order=order, inputs=len(inputs), first=0)
+
+
+def _without_order(name: str) -> OptionError:
+    return OptionError(
+        f"the input '{name}' cannot be read in an exact order: what it delivers, and in which "
+        "order, may depend on where a batch ends.",
+        hint="leave out 'merge' and 'interleaveSeed' to take what is ready first.",
+        input=name,
+    )
+
+
+# -- reading, in the task -----------------------------------------------------------------
+
+
+def read_passage(
+    readers: Readers, passage: Passage, merge_columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a piece in their order."""
+    rows = {
+        share.index: with_input(_rows(readers[share.name], share), share.name, merge_columns)
+        for share in passage.shares
+    }
+    batches: Iterable[pa.RecordBatch]
+    if isinstance(passage.order, Concat):
+        batches = chain.from_iterable(rows.values())
+    else:
+        batches = arrange(
+            [rows.get(index, iter(())) for index in range(passage.inputs)],
+            (picks for picks, _ in iter_picks(passage.order, *_counts(passage))),
+        )
+    yield from with_numbers(iter(batches), passage.first, merge_columns)
+
+
+def _counts(passage: Passage) -> tuple[list[int], int]:
+    """Return counts that mean the order that was planned, and how many rows it has."""
+    given = {share.index: share.rows or 0 for share in passage.shares}
+    total = sum(given.values())
+    endless = {share.index for share in passage.shares if share.has_more}
+    counts = [total if i in endless else given.get(i, 0) for i in range(passage.inputs)]
+    return counts, total
+
+
+def _rows(reader: Reader, share: Share) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that an input gives."""
+    skip, left = share.skip, share.rows
+    with about_input(share.name):
+        for split in share.splits:
+            for batch in reader.read(split):
+                if left == 0:
+                    return
+                part = batch.slice(skip, left)
+                skip -= min(skip, batch.num_rows)
+                if left is not None:
+                    left -= part.num_rows
+                if part.num_rows:
+                    yield part
+        if left:
+            raise DataLossError(
+                f"{left} of the {share.rows} rows that were counted are gone.",
+                hint="something has changed what lay there; restore it, or give the query a new "
+                "checkpointLocation.",
+            )

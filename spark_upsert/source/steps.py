@@ -1,0 +1,35 @@
+"""An input step by step: the exact orders count rows, and cut an input wherever a step ends.
+
+A step is read as a whole by one task, and neither its rows nor their order depend on where a batch
+begins or ends: of a table it is an epoch, or a range of the hash of the snapshot that a stream
+begins with, whose bounds follow from that version alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_upsert.source.position import Position
+
+SNAPSHOT_STEPS = 1 << 16
+"""A snapshot is cut at multiples of 1/65536 of the hashes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What an exact order takes rows of; all of it is found out where it is asked for."""
+
+    rows: Callable[[], int]
+    """How many rows reading it yields."""
+    split: Callable[[], Any]
+    """The one split that has them; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStep(Step):
+    """A step of a stream."""
+
+    after: Callable[[], Position]
+    """The position behind it."""
