@@ -364,7 +364,9 @@ class Table:
     def discard(self, staged: Iterable[Staged], compacted: Iterable[Compacted] = ()) -> None:
         """Remove staged files, unless some version has come to use them.
 
-        A commit may have succeeded although its caller saw an error: the log decides.
+        Only for what no commit can bring in any more: none was tried, or the last one has
+        returned. One that raised may have taken effect, or may yet, with a put that is under way:
+        commit again, or leave the files to a vacuum.
 
         Parameters
         ----------

@@ -42,11 +42,14 @@ from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Slice
 from spark_upsert.state.log.read import LogReader
+from spark_upsert.state.retention import worker as retention
+from spark_upsert.state.retention.policy import Unnamed
 from spark_upsert.state.run import file as run
 from spark_upsert.store import local
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert.upsert import commands, outcomes, stage, stash, write_set
+from spark_upsert_sink import writers
 from tests.promises import test_promises as promises
 from tests.support.disk import Loss
 from tests.support.stores import MemoryStore, forget_open_runs
@@ -187,6 +190,31 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return wrapped(Log, "_take_back", lambda original, self, commit: None)
+
+
+@bug(
+    "an abort removes what a commit may yet name",
+    promises.test_p1_a_put_that_lands_behind_the_abort_finds_its_files,
+)
+def _() -> Patch:
+    def abort(original: Any, self: writers._Write, messages: list[Any]) -> None:
+        self.table().discard(writers._staged(messages), writers._compacted(messages))
+
+    return wrapped(writers._Write, "abort", abort)
+
+
+@bug(
+    "a vacuum removes what was left behind without a frontier",
+    promises.test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing,
+)
+def _() -> Patch:
+    def before(original: Any, self: Unnamed, fence: Any) -> Any:
+        return self.orphans
+
+    def leave(original: Any, *args: Any) -> None:
+        """Raise no frontier."""
+
+    return together(wrapped(Unnamed, "before", before), wrapped(retention, "_raise_fence", leave))
 
 
 @bug(

@@ -2,8 +2,8 @@
 
 The driver makes a writer per micro-batch and ships it to the tasks. Each task writes one run
 and answers with a message. A *fresh* writer then commits or aborts: nothing but the messages
-connects the two. The same batch may be committed again after a failure or a restart, and
-``abort`` may follow a commit that succeeded; the log is asked each time.
+connects the two. The same batch may be committed again after a failure or a restart: the log is
+asked each time. And ``abort`` may follow a commit that succeeded, or that is still under way.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.plan import usual_late_rows
+from spark_upsert.upsert.scratch import remove_runs
 from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.messages import StagedMessage
@@ -108,8 +109,17 @@ class _Write:
         table.commit_compactions(_compacted(messages))
 
     def abort(self, messages: _Messages) -> None:
-        """Remove what the tasks staged, unless it was committed."""
-        self.table().discard(_staged(messages), _compacted(messages))
+        """Remove what the tasks staged, unless a commit of it was tried.
+
+        Spark commits once every task has answered. A commit that raised may still take effect,
+        as long as its put is under way somewhere, so that the log of this moment cannot tell:
+        its files are left to a vacuum, behind whose frontier no such put comes through.
+        """
+        if any(message is None for message in messages):
+            store = self.table().store
+            remove_runs(store, (file for each in _staged(messages) for file in each.files))
+            added = (slice_ for each in _compacted(messages) for slice_ in each.added)
+            remove_runs(store, (slice_.file for slice_ in added))
 
     def table(self) -> Table:
         """Open the table."""

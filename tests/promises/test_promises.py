@@ -7,10 +7,11 @@ on an engine with a planted bug and see them fail.
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import CorruptionError, DataError, DataLossError, OtherTableError
@@ -37,6 +39,8 @@ from spark_upsert.store.local import LocalStore
 from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
 from spark_upsert.upsert.stash import Stash
+from spark_upsert_sink import UpsertStreamWriter
+from tests.support.clocked import HOUR_S, ClockedStore, Now
 from tests.support.disk import Disk, Loss
 from tests.support.histories import Written
 from tests.support.model import Change, Command, Model, fold, visible
@@ -47,6 +51,7 @@ from tests.support.stores import (
     KilledError,
     MemoryStore,
     Moment,
+    SlowStore,
     Steps,
     forget_open_runs,
 )
@@ -285,6 +290,44 @@ def test_p1_what_a_process_remembers_is_not_what_there_is(other: bool) -> None:
     assert rows_at(Table(process)) == rows_at(Table(store)) != before
     assert append(Table(process), [Command(7, 7, 7)]) is not None
     assert rows_at(Table(store))[7] == 7
+
+
+def test_p1_a_put_that_lands_behind_the_abort_finds_its_files() -> None:
+    """The commit of Spark's batch gets no answer, Spark aborts it, and then it takes effect."""
+    store = SlowStore(MemoryStore())
+    schema = StructType([StructField("k", LongType()), StructField("v", LongType())])
+    options = {"path": "t", "keys": "k", "checkpointLocation": "c"}
+    with ExitStack() as stack:
+        for module in ("plan", "writers"):
+            opened = f"spark_upsert_sink.{module}.open_store"
+            stack.enter_context(patch(opened, lambda *_: store))
+        sent = pickle.loads(pickle.dumps(UpsertStreamWriter(options, schema, False)))
+        messages = [sent.write(iter([pa.record_batch({"k": [1, 2], "v": [3, 4]})]))]
+        store.is_slow = True
+        with pytest.raises(BrokenError):
+            UpsertStreamWriter(options, schema, False).commit(messages, 0)
+        UpsertStreamWriter(options, schema, False).abort(messages, 0)
+    assert store.land() == [True]
+    assert Table(store).snapshot().sort_by("k").to_pydict() == {"k": [1, 2], "v": [3, 4]}
+
+
+def test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing() -> None:
+    """The vacuum has taken its files for left behind."""
+    now = Now()
+    store = SlowStore(ClockedStore(now))
+    table = Table(store, clock=now)
+    table.ensure(schema_of(Scope.TABLE))
+    append(table, [Command(1, 1, 1)])
+    store.is_slow = True
+    with pytest.raises(BrokenError):
+        append(table, [Command(2, 2, 2)])
+    store.is_slow = False
+    for _ in range(3):
+        now.advance(2 * 24 * HOUR_S)
+        Table(store, clock=now).vacuum()
+    assert len(list(store.list("data"))) == 1
+    assert store.land() == [False]
+    assert rows_at(Table(store, clock=now)) == {1: 1}
 
 
 def test_p1_what_several_writers_put_into_one_version_is_there_once() -> None:

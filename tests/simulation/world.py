@@ -4,7 +4,8 @@ Every choice comes from one seeded random source: what kind of table it is, who 
 which rows are written, which I/O step fails, before or after its effect, with an error or with
 the death of the process. Time is a number that the same source advances, by seconds or by
 days. A process that dies forgets everything, comes again and repeats what the log does not
-show as done; after an error it may also try again with what it holds.
+show as done; after an error it may also try again with what it holds. A put without an answer may
+take effect later.
 
 After every act an observer without faults looks at the table (`observer`).
 """
@@ -16,7 +17,7 @@ import random
 import secrets
 import traceback
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from unittest.mock import patch
@@ -74,6 +75,21 @@ class Dice(Steps):
         return super().step(name)
 
 
+class Network(FaultyStore):
+    """The way to the store: a put that was given up may be under way, and take effect later."""
+
+    def __init__(self, world: World, process: Hashable | None) -> None:
+        super().__init__(world.store, Dice(world), process=process)
+        self._world = world
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        try:
+            return super().put_if_absent(path, data)
+        except (BrokenError, KilledError):
+            self._world.lose_sight_of(path, data)
+            raise
+
+
 class WatchedTable(Table):
     """A table of which the world knows on what its epochs were planned, and how long it merges."""
 
@@ -109,6 +125,8 @@ class World:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self._processes = random.Random(f"processes of {self.seed}")
+        self._weather = random.Random(f"weather of {self.seed}")
+        self._under_way: list[tuple[str, bytes]] = []
         self.now = Now(1_000_000_000.0)
         self.fault_rate = self.random.choice([0.0, 0.002, 0.01, 0.02])
         self.store = ClockedStore(self.now)
@@ -184,7 +202,20 @@ class World:
     def open(self) -> WatchedTable:
         """Return the table as it is opened by a fresh process, or by one that has seen it."""
         process = self._processes.choice([None, None, "one", "another"])
-        return WatchedTable(FaultyStore(self.store, Dice(self), process=process), self)
+        return WatchedTable(Network(self, process), self)
+
+    def lose_sight_of(self, path: str, data: bytes) -> None:
+        """Note a put without an answer, which may be under way."""
+        if self._weather.random() < 0.5:
+            self._under_way.append((path, data))
+
+    def land_puts(self) -> None:
+        """Let some of the puts that are under way take effect."""
+        for put in list(self._under_way):
+            if self._weather.random() < 0.2:
+                self._under_way.remove(put)
+                if self.store.put_if_absent(*put):
+                    self.trace.append(f"late {put[0]}")
 
     # -- what is written -------------------------------------------------------------
 
@@ -253,6 +284,7 @@ class World:
                     break
                 self.now.advance(self.random.random())
                 self.random.choice(waiting if self.random.random() < 0.5 else people).act()
+                self.land_puts()
                 self.observer.look()
             assert all(actor.is_done for actor in people), "P6: a writer is stuck"
             self.fault_rate = 0.0

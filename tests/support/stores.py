@@ -319,6 +319,26 @@ class FaultySink:
             raise
 
 
+class SlowStore(FaultyStore):
+    """A bucket in which puts of versions are under way, while their callers have given up."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, Steps())
+        self.is_slow = False
+        self._under_way: list[tuple[str, bytes]] = []
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if not self.is_slow:
+            return super().put_if_absent(path, data)
+        self._under_way.append((path, data))
+        raise BrokenError(f"no answer to the put of {path}")
+
+    def land(self) -> list[bool]:
+        """Let the puts take effect, in their order; returns for each whether it has created."""
+        landed, self._under_way = self._under_way, []
+        return [self._store.put_if_absent(*put) for put in landed]
+
+
 def forget_open_runs() -> None:
     """Close all runs and remember no log, as the end of the process would."""
     RUNS._runs.clear()

@@ -372,7 +372,7 @@ def test_files_staged_for_nothing_are_removed_and_those_in_use_are_not() -> None
     second = plan_epoch(table, [[[Command(1, 1, 1)]]], transaction=transaction)
     assert table.commit(first) is not None
     assert table.commit(second) is None
-    table.discard(first.staged)  # As an abort behind a commit that raised.
+    table.discard(first.staged)  # By who repeats a commit that succeeded, for example.
     assert {f.path for s in first.staged for f in s.files} <= set(store.objects)
     assert not {f.path for s in second.staged for f in s.files} & set(store.objects)
     assert rows_at(table) == {1: 1}
