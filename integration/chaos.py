@@ -5,7 +5,8 @@
 Each round adds commands to the feed, starts `chain` in processes of its own and kills them
 all, the driver, Java and the Python workers, at a random moment; with ``--executors`` it
 sometimes kills one executor only, which the queries must survive. At the end the chain runs
-undisturbed, and `chain.check` compares the tables with a model.
+undisturbed, and `chain.check` compares the tables with a model. With ``--inputs`` the program
+is `confluence`, one query over so many tables.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
 
-from integration import chain  # noqa: E402 - needs the path
+from integration import chain, confluence  # noqa: E402 - needs the path
 from tests.support.model import Command  # noqa: E402
 
 WINDOW_SECONDS = 4.0
@@ -110,6 +111,8 @@ class Chaos:
     connect: bool = False
     gates: bool = False
     executors: bool = False
+    inputs: int = 0
+    """Of the one query; 0: the chain of two."""
     kills: int = 0
     batches: list[list[Command]] = field(default_factory=list)
 
@@ -117,16 +120,24 @@ class Chaos:
         self._dice = random.Random(self.seed)
 
     def round(self) -> str:
-        """Add commands, start the chain, kill it; returns what happened."""
-        self.batches += chain.add_commands(self.folder, self.seed, batches=BATCHES_PER_ROUND)
-        with self.chain() as driver:
+        """Add commands, start the program, kill it; returns what happened."""
+        self._add()
+        with self.program() as driver:
+            if self.inputs:
+                self._add()  # Beside the query.
             delay = self._dice.uniform(0, WINDOW_SECONDS)
             try:
                 code = driver.wait(timeout=delay)
             except subprocess.TimeoutExpired:
                 return self._kill(driver, delay)
-        assert code == 0, f"the chain failed by itself:\n{self.log}"
+        assert code == 0, f"the program failed by itself:\n{self.log}"
         return "ended before it was killed"
+
+    def _add(self) -> None:
+        if self.inputs:
+            confluence.add_epochs(self.folder, self.seed, inputs=self.inputs, epochs=2)
+        else:
+            self.batches += chain.add_commands(self.folder, self.seed, batches=BATCHES_PER_ROUND)
 
     def _kill(self, driver: subprocess.Popen[bytes], delay: float) -> str:
         self.kills += 1
@@ -144,8 +155,8 @@ class Chaos:
         return "and the queries went on"
 
     def finish(self) -> None:
-        """Let the chain run to its end."""
-        with self.chain() as driver:
+        """Let the program run to its end."""
+        with self.program() as driver:
             self.finished(driver)
 
     @property
@@ -158,14 +169,15 @@ class Chaos:
         return self.folder / "driver.log"
 
     @contextmanager
-    def chain(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Start the chain and wait until its queries start; nothing of it is left behind."""
+    def program(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Start the program and wait until its queries start; nothing of it is left behind."""
         started = self.folder / "started"
         started.unlink(missing_ok=True)
         # A relative path, which an executor must not take as relative to its own folder. The
         # server of a Connect client has another one: there a relative path means nothing.
         folder = str(self.folder) if self.connect else os.path.relpath(self.folder, ROOT)
-        arguments = [sys.executable, "-m", "integration.chain", folder]
+        module = confluence if self.inputs else chain
+        arguments = [sys.executable, "-m", module.__name__, folder]
         if self.connect:
             arguments.append("--connect")
         if self.gates:
@@ -182,17 +194,20 @@ class Chaos:
         try:
             deadline = time.monotonic() + START_SECONDS
             while not started.exists():
-                assert driver.poll() is None, f"the chain did not start:\n{self.log}"
-                assert time.monotonic() < deadline, f"the chain does not start:\n{self.log}"
+                assert driver.poll() is None, f"the program did not start:\n{self.log}"
+                assert time.monotonic() < deadline, f"the program does not start:\n{self.log}"
                 time.sleep(0.02)
             yield driver
         finally:
             kill_tree(driver.pid)
             driver.wait()
 
-    def check(self) -> None:
-        """Compare the tables with the model."""
+    def check(self) -> str:
+        """Compare what was written with what was to be; returns how much it was."""
+        if self.inputs:
+            return confluence.check(self.folder)
         chain.check(self.folder, self.batches)
+        return f"{len(self.batches)} micro-batches, {sum(map(len, self.batches))} commands"
 
 
 def environment() -> dict[str, str]:
@@ -219,6 +234,7 @@ def main() -> None:
         action="store_true",
         help="run on a local cluster, and kill single executors as well",
     )
+    parser.add_argument("--inputs", type=int, default=0, help="one query over so many tables")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     with tempfile.TemporaryDirectory(prefix="upsertflow-chaos-") as folder:
@@ -228,15 +244,14 @@ def main() -> None:
             environment(),
             master="local-cluster[2,1,1024]" if given.executors else "local[2]",
             executors=given.executors,
+            inputs=given.inputs,
         )
         print(f"seed {seed}, {given.kills} kills")
         while chaos.kills < given.kills:
             what = chaos.round()
             print(f"kill {chaos.kills}/{given.kills}: {what}", flush=True)
         chaos.finish()
-        chaos.check()
-        rows = sum(len(batch) for batch in chaos.batches)
-        print(f"{len(chaos.batches)} micro-batches, {rows} commands: 0 lost, 0 doubled")
+        print(f"{chaos.check()}: 0 lost, 0 doubled")
 
 
 if __name__ == "__main__":

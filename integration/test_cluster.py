@@ -34,7 +34,7 @@ def test_executors_die_while_they_write_and_while_they_read(
     run = Chaos(tmp_path, seed=2, environ=environ, master=cluster.url, gates=True)
     run.batches += chain.add_commands(tmp_path, 2, batches=3)
     killed = []
-    with run.chain() as driver:
+    with run.program() as driver:
         for gate in (tmp_path / name for name in chain.GATES):
             wait_until(
                 lambda gate=gate: gate.exists() and gate.read_text().endswith("\n"),

@@ -10,14 +10,18 @@ from integration.chaos import Chaos, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-KILLS = 5
+KILLS = 3
 """`make chaos` takes hundreds."""
 
 
+@pytest.mark.parametrize(
+    "inputs", [0, 3], ids=["a chain of two queries", "a query of three inputs"]
+)
 def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
-    spark_environ: dict[str, str], tmp_path: Path
+    inputs: int, spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    chaos = Chaos(tmp_path, seed=1, environ={**spark_environ, **environment()})
+    environ = {**spark_environ, **environment()}
+    chaos = Chaos(tmp_path, seed=1, environ=environ, inputs=inputs)
     while chaos.kills < KILLS:
         chaos.round()
     chaos.finish()
