@@ -76,13 +76,12 @@ def decode_blocks(
     present = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
     given = payloads if len(present) == len(payloads) else payloads.drop_null()
     pieces: list[pa.Array] = []
-    texts: list[str | None] = [None] * len(payloads)
-    is_any_bad = False
+    reasons: dict[int, str] = {}
     for start, stop in _blocks(given):
         found, bad = decode(given.slice(start, stop - start))
         pieces.append(found)
         for place, reason in bad.items():
-            texts[int(present[start + place])], is_any_bad = shortened(reason), True
+            reasons[int(present[start + place])] = shortened(reason)
     found = pa.concat_arrays(pieces) if pieces else pa.nulls(0, row_type(fields))
     if len(present) < len(payloads):
         places = np.zeros(len(payloads), dtype=np.int64)
@@ -90,7 +89,14 @@ def decode_blocks(
         places[present], absent[present] = np.arange(len(present)), False
         found = found.take(pa.array(places, mask=absent))
     columns = tuple(pc.struct_field(found, [i]) for i in range(len(fields)))
-    return Payloads(columns, pa.array(texts, pa.string()) if is_any_bad else None)
+    return Payloads(columns, _spread(reasons, len(payloads)) if reasons else None)
+
+
+def _spread(texts: dict[int, str], count: int) -> pa.Array:
+    """Return texts at their places, and null elsewhere."""
+    places = np.full(count, -1, dtype=np.int64)
+    places[list(texts)] = np.arange(len(texts))
+    return pa.array(list(texts.values()), pa.string()).take(pa.array(places, mask=places < 0))
 
 
 def row_type(fields: pa.Schema) -> pa.DataType:

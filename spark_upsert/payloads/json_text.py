@@ -28,8 +28,9 @@ that is not plainly good is read again, alone, by `read_exactly`, which has the 
 
 Arrow stops at the first line that is no JSON or of another type than declared, and says which:
 that one is read alone, the lines before it in its small block are read again, and Arrow goes on
-behind it. A bad payload costs some 10 us, and where Arrow finds it 100 to 250 us if there are
-many, 700 us if they are 1 in 1 000, and up to 3 ms for one alone in 4 MiB.
+behind it. A bad payload costs some 10 us, and where Arrow finds it 100 us as 1 in 10, 200 us as
+1 in 100, 500 us as 1 in 1 000 and up to 1 ms where it is alone: the lines before it in its block,
+twice, and two more readers.
 
 Rejected: ``json.loads`` for all (several times slower, before a column is made of it), halving
 a failing block until one payload is left (milliseconds for each), and Spark's ``from_json``
@@ -71,10 +72,10 @@ from spark_upsert.payloads.times import times
 
 _MEMBER = "v"
 
-_TWO_VALUES = r"\}\s*[{\x00]"
-"""Where a second document may begin; nothing that is JSON has it outside of texts."""
+_TWO_VALUES = r"\}[ \t]*[{\x00]"
+"""Where in a line a second document may begin; nothing that is JSON has it outside of texts."""
 
-_TWO = r'\}\s*(?:[{\x00]|,\s*")'
+_TWO = r'\}[ \t]*(?:[{\x00]|,[ \t]*")'
 """The same, or where a second member may begin; most nested payloads match, too."""
 
 _ESCAPE = r"\\u00[0-7]"
@@ -95,10 +96,10 @@ _MISSPELT = "-NaN|Inf(?:[^i]|$)"
 _NEAR = 4
 """Bad payloads that are nearer than this cost less alone than one by one out of a block."""
 
-_BLOCK_BYTES = 256 << 10
+_BLOCK_BYTES = 128 << 10
 """What Arrow reads at once, and loses if a line of it is bad.
 
-At 256 KiB good payloads cost what they cost in one piece, at 128 KiB 4 to 9 % more."""
+Good payloads cost 2 to 3 % more than at twice that; at half of it, 4 % more than at this."""
 
 _WINDOW = 64
 """Lines of the next attempt behind bad ones, at the least."""
@@ -242,9 +243,16 @@ class JsonDecoder:
         """Return those of some rows that Arrow might read, their values, and which are sure."""
         if self._quoted is None:
             return rows[:0], pa.nulls(0, self._type), np.zeros(0, dtype=np.bool_)
-        rows = rows[self._is_one_value(_taken(texts, rows))]
         taken = _taken(texts, rows)
+        is_one = self._is_whole(taken)
+        if not is_one.all():
+            rows, taken = rows[is_one], taken.filter(pa.array(is_one))
         lines = _lines(taken, "", "")
+        if not self.is_bare and _is_anywhere(_TWO, lines):
+            is_one = _is_one_object(taken, lines)
+            if not is_one.all():
+                rows, taken = rows[is_one], taken.filter(pa.array(is_one))
+                lines = lines.filter(pa.array(is_one))
         as_floats = bool(self._quoted and self._long) and not any(
             _is_anywhere(pattern, lines) for pattern in self._long
         )
@@ -256,21 +264,11 @@ class JsonDecoder:
         self._doubt_texts(taken, doubts)
         return rows, found, doubts == _SURE
 
-    def _is_one_value(self, texts: pa.Array) -> np.ndarray:
-        """Return which texts are one JSON value, if they are JSON."""
+    def _is_whole(self, texts: pa.Array) -> np.ndarray:
+        """Return which texts begin and end like one JSON value."""
         if self.is_bare:
             return _mask(pc.match_substring_regex(texts, _SCALAR))
-        is_one = _ends_as_object(texts)
-        nested = np.flatnonzero(is_one & _mask(pc.match_substring_regex(texts, _TWO)))
-        if len(nested):
-            is_two = pc.match_substring_regex(_taken(texts, nested), _TWO_VALUES)
-            is_one[nested] = ~_mask(is_two)
-            nested = nested[is_one[nested]]
-            lines = _lines(_taken(texts, nested), "[", "]")
-            _, lists = _read_lines(lines, pa.list_(pa.struct([])), None)
-            is_single = pc.equal(pc.list_value_length(lists), 1)
-            is_one[nested] = _mask(pc.fill_null(is_single, False))
-        return is_one
+        return _ends_as_object(texts)
 
     def _read_lines(self, lines: pa.Array, type_: pa.DataType) -> pa.Array:
         """Return the row of each line; null where Arrow does not read it."""
@@ -344,6 +342,20 @@ def _ends_as_object(texts: pa.Array) -> np.ndarray:
     return found
 
 
+def _is_one_object(texts: pa.Array, lines: pa.Array) -> np.ndarray:
+    """Return which texts that begin and end like an object are one, if they are JSON."""
+    is_one = np.ones(len(texts), dtype=np.bool_)
+    nested = np.flatnonzero(_mask(pc.match_substring_regex(lines, _TWO)))
+    if len(nested):
+        is_one[nested] = ~_mask(pc.match_substring_regex(_taken(lines, nested), _TWO_VALUES))
+        nested = nested[is_one[nested]]
+        lines = _lines(_taken(texts, nested), "[", "]")
+        _, lists = _read_lines(lines, pa.list_(pa.struct([])), None)
+        is_single = pc.equal(pc.list_value_length(lists), 1)
+        is_one[nested] = _mask(pc.fill_null(is_single, False))
+    return is_one
+
+
 def _lines(texts: pa.Array, before: str, after: str) -> pa.Array:
     """Return one line per text."""
     # Large: the longest payload that Arrow can hold gets longer here.
@@ -396,7 +408,7 @@ def _read_lines(
     unread = pa.nulls(1 + _NEAR, type_)
     pieces: list[pa.Array] = [unread[:0]]
     gaps: dict[int, slice] = {}
-    at, window = 0, len(lines)
+    at, window, is_all_named = 0, len(lines), True
     while at < len(lines):
         attempt = _attempt(lines.slice(at, window), type_)
         lost = slice(at + attempt.read_count, at + attempt.lost_until)
@@ -409,9 +421,15 @@ def _read_lines(
             at = min(lost.stop + 1 + (_NEAR if attempt.lost_until < _NEAR else 0), len(lines))
             pieces.append(unread[: at - lost.stop])
         else:
+            # Most that it does not name are no BIGINT, for which all that is lost is searched.
+            is_all_named &= lost.start == lost.stop
             at, window = lost.stop, 16 * window
     if is_lost.any():
-        is_read[is_lost], again = _read_again(lines.filter(pa.array(is_lost)), type_, no_integer)
+        given = lines.filter(pa.array(is_lost))
+        found, again = _read_again(given, type_, None if is_all_named else no_integer)
+        if is_all_named and not found.all():
+            found, again = _read_again(given, type_, no_integer)
+        is_read[is_lost] = found
         ends = np.append(0, np.cumsum(is_lost))
         for place, lost in gaps.items():
             pieces[place] = again[ends[lost.start] : ends[lost.stop]]

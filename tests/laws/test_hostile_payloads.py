@@ -101,6 +101,25 @@ def test_good_payloads_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(read) == ['{"d": 1e-9999999}', '{"id": "1"}']
 
 
+def test_what_is_lost_with_two_bad_payloads_is_not_read_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Arrow names the second; the first is a number, and seen once the lost lines are read."""
+    read: list[str] = []
+
+    def watched(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, Any]:
+        read.append(text)
+        return read_exactly(text, fields, is_bare=is_bare)
+
+    monkeypatch.setattr(json_text, "read_exactly", watched)
+    payloads = [plain(number) for number in range(100)]
+    payloads[40], payloads[60] = b'{"id": 1.5}', b'{"id": "1"}'
+    decoder = JsonDecoder(*parse_schema("s", PLAIN, bare_name="v"))
+    found = decoder.decode(pa.array(payloads))
+    assert found.columns[0].to_pylist() == [None if i in (40, 60) else i for i in range(100)]
+    assert sorted(read) == ['{"id": "1"}', '{"id": 1.5}']
+
+
 @pytest.mark.parametrize("at", [0, 1, 40, 70])
 def test_behind_a_bad_payload_all_are_read_however_many_there_are(at: int) -> None:
     decoder = JsonDecoder(*parse_schema("s", PLAIN, bare_name="v"))
