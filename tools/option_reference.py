@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
+from spark_upsert.options.reference import (
+    FILE_OPTIONS,
+    INPUT_OPTIONS,
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+)
 
 TARGET = Path(__file__).parent.parent / "docs" / "options.md"
 
@@ -42,6 +47,11 @@ refuses output mode `update` for Python sinks: write the aggregation in `complet
 `txnAppId` and `txnVersion`.
 """
 
+_FILES = """
+### Files
+
+Of an input that is a growing set of files: Parquet, Arrow, JSON (an object in each line) or CSV.
+"""
 
 _SQL = """
 ## In SQL
@@ -63,7 +73,8 @@ location, owner and comment of a table) is passed over. `TBLPROPERTIES` it mixes
 def reference() -> str:
     """Return the whole page."""
     writes, reads = _WRITES + _table(WRITE_OPTIONS), _READS + _table(READ_OPTIONS)
-    return _HEAD + writes + reads + _INPUTS + _table(INPUT_OPTIONS) + _SQL
+    inputs = _INPUTS + _table(INPUT_OPTIONS) + _FILES + _table(FILE_OPTIONS)
+    return _HEAD + writes + reads + inputs + _SQL
 
 
 def _table(options: Mapping[str, str]) -> str:

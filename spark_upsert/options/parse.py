@@ -56,6 +56,10 @@ class Options:
         """Return an option's text, None if absent or empty."""
         return self._values.get(name, "").strip() or None
 
+    def raw(self, name: str) -> str | None:
+        """Return an option as it was given, blanks and all; None if absent."""
+        return self._values.get(name)
+
     def by_column(self, name: str) -> Mapping[str, str]:
         """Return what an option of which there is one per column says of each column."""
         return self._columns[name]

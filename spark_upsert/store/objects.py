@@ -231,6 +231,9 @@ class ObjectStore:
         return size
 
     def _write_range(self, path: str, file: CopyFile, start: int, stop: int, data: Any) -> None:
+        file.write_at(self._require_whole(path, start, stop, data), start)
+
+    def _require_whole(self, path: str, start: int, stop: int, data: Any) -> memoryview:
         view = memoryview(data)
         if view.nbytes != stop - start:
             raise StorageError(
@@ -238,7 +241,7 @@ class ObjectStore:
                 hint="try again; if it persists, check what stands between here and the storage.",
                 url=f"{self._url}/{path}",
             )
-        file.write_at(view, start)
+        return view
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         with self._translated("list", prefix):
@@ -263,6 +266,29 @@ class ObjectStore:
         with self._translated("list", prefix):
             answer = obstore.list_with_delimiter(self._client, prefix or None)
         yield from sorted(path.rpartition("/")[2] for path in answer["common_prefixes"])
+
+    # -- files of others (`store.object_folder`) ----------------------------------------
+
+    def entries(self, *, is_recursive: bool) -> Iterator[Any]:
+        """Yield what obstore tells of each object below the root, or directly below it."""
+        with self._translated("list", ""):
+            if is_recursive:
+                for chunk in obstore.list(self._client, chunk_size=_LIST_CHUNK):
+                    yield from chunk
+            else:
+                yield from obstore.list_with_delimiter(self._client)["objects"]
+
+    def entry(self, path: str) -> Any:
+        """Return what obstore tells of an object; raises FileNotFoundError."""
+        with self._translated("read", path):
+            return obstore.head(self._client, path)
+
+    def read_range(self, path: str, start: int, stop: int) -> memoryview:
+        """Return some bytes of an object."""
+        with self._translated("read", path):
+            return self._require_whole(
+                path, start, stop, obstore.get_range(self._client, path, start=start, end=stop)
+            )
 
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield nothing: objects appear whole, and parts of an upload are not listed."""
