@@ -7,17 +7,24 @@ tasks as run at once; a large input comes cut into splits already.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heapreplace
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from spark_upsert.errors import about_input
+from spark_upsert.merge import live
 from spark_upsert.source.merge_columns import with_input
 
 OPENING_BYTES = 1 << 16
 """What it costs to open a split, in bytes that are read in the time."""
+
+
+QUEUED_BYTES_MAX = 64 << 20
+"""What the inputs of a task may have ready together: rows of any size are no more than this."""
 
 
 class Readers(Protocol):
@@ -81,14 +88,35 @@ def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
 def read_pack(
     readers: Readers, pack: Pack, merge_columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a pack, split after split.
+    """Yield the rows of a pack: of several inputs what is ready first, each in its order.
+
+    Several inputs are read by threads of their own, and no more than `WIDTH` at once; who takes
+    slowly slows them all (`merge.live`). Closing the iterator ends the threads.
 
     Parameters
     ----------
     merge_columns : sequence of str
         Which columns about the merge are wanted.
+
+    Raises
+    ------
+    Exception
+        The one by which an input failed; it names the input.
     """
+    splits: dict[str, list[Any]] = {}
     for each in pack:
-        with about_input(each.name):
-            batches = readers[each.name].read(each.split)
-            yield from with_input(batches, each.name, merge_columns)
+        splits.setdefault(each.name, []).append(each.split)
+
+    def rows(name: str) -> Iterator[pa.RecordBatch]:
+        for split in splits[name]:
+            yield from with_input(readers[name].read(split), name, merge_columns)
+
+    if len(splits) == 1:
+        [name] = splits
+        with about_input(name):
+            yield from rows(name)
+        return
+    inputs = {name: partial(rows, name) for name in splits}
+    with closing(live(inputs, memory_bytes=QUEUED_BYTES_MAX)) as merged:
+        for handed in merged:
+            yield handed.item
