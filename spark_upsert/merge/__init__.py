@@ -5,12 +5,11 @@
 The names below are the public ones. Nothing here knows a table, and nothing knows Spark.
 """
 
-from spark_upsert.merge.arrange import HAND_OFF_ROWS, arrange
+from spark_upsert.merge.assembly import HAND_OFF_ROWS, arrange
 from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.counters import Counters, InputCounters
 from spark_upsert.merge.documents import DocumentClose, DocumentOpen
-from spark_upsert.merge.live import concat, live, streamed
 from spark_upsert.merge.merged import merge
 from spark_upsert.merge.orders import (
     Concat,
@@ -24,6 +23,7 @@ from spark_upsert.merge.orders import (
 )
 from spark_upsert.merge.pressure import Pressure, Relief
 from spark_upsert.merge.readers import WIDTH, Handed
+from spark_upsert.merge.threaded import concat, live, streamed
 
 __all__ = [
     "CHANNEL_EVENTS",

@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from spark_upsert.errors import about_input
-from spark_upsert.merge.arrange import HAND_OFF_ROWS
+from spark_upsert.merge.assembly import HAND_OFF_ROWS
 from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel, bytes_of, events_of
 from spark_upsert.merge.counters import Counters, Gauge
 from spark_upsert.merge.pressure import Pressure, Relief

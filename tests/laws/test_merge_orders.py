@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.merge.arrange import arrange
+from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.orders import (
     Concat,
     Order,

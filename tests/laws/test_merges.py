@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.counters import Counters
 from spark_upsert.merge.documents import DocumentClose, DocumentOpen, Documents
-from spark_upsert.merge.live import concat, live
 from spark_upsert.merge.merged import merge
 from spark_upsert.merge.pressure import Pressure
+from spark_upsert.merge.threaded import concat, live
 from tests.support.merging import Row, batches_of, rows_in
 
 Sizes = list[int]

@@ -16,8 +16,8 @@ import pytest
 
 from spark_upsert.errors import DataError
 from spark_upsert.merge.counters import Counters
-from spark_upsert.merge.live import concat, live, streamed
 from spark_upsert.merge.readers import Bounds, Cancelled, Handed, Open, Readers
+from spark_upsert.merge.threaded import concat, live, streamed
 from tests.support.merging import batches_of, rows_in
 from tests.support.waiting import merge_threads, passed, watched
 

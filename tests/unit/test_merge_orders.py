@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.merge.arrange import arrange
+from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.orders import (
     Concat,

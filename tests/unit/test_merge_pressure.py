@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.merge.counters import Counters
-from spark_upsert.merge.live import concat, live
 from spark_upsert.merge.pressure import Holder, Holding, Pressure, Relief, choose_spills
 from spark_upsert.merge.readers import Bounds, Handed, Open, Readers
+from spark_upsert.merge.threaded import concat, live
 from tests.support.waiting import passed, watched
 
 

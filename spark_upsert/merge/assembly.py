@@ -59,10 +59,14 @@ def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
     batch = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
     if (picks[1:] >= picks[:-1]).all():
         return batch
-    # The rows lie there input by input; the k-th of the output is the one that sorting put last.
+    return batch.take(pa.array(_places(picks)))
+
+
+def _places(picks: Picks) -> Picks:
+    """Return where each row of the order lies among the rows of all inputs, one after the other."""
     places = np.empty(len(picks), dtype=np.int64)
     places[np.argsort(picks, kind="stable")] = np.arange(len(picks))
-    return batch.take(pa.array(places))
+    return places
 
 
 class _Head:

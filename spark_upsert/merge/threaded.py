@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
-from spark_upsert.merge.arrange import HAND_OFF_ROWS
+from spark_upsert.merge.assembly import HAND_OFF_ROWS
 from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
 from spark_upsert.merge.counters import Counters
 from spark_upsert.merge.documents import Documents
