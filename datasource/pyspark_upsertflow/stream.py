@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_upsertflow.readers import to_spark
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.kinds import stream_inputs
+from spark_upsert.source.kinds import stream_inputs, stream_offsets
 from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.work import splits_of
@@ -53,7 +53,11 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _stream(self) -> Stream:
         columns = to_arrow_schema(self._schema, timezone="UTC")
-        return Stream(stream_inputs(self._plan, columns), self._plan.query)
+        return Stream(
+            stream_inputs(self._plan, columns),
+            self._plan.query,
+            offsets=stream_offsets(self._plan),
+        )
 
     # -- planning, on the driver --------------------------------------------------------
 

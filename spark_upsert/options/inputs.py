@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_upsert.errors import OptionError, about_input, did_you_mean
+from spark_upsert.options.below import Below
 from spark_upsert.options.handed_down import users_own
 from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import QueryOptions
@@ -95,11 +96,22 @@ class ReadPlan:
 
     query: QueryOptions
     inputs: tuple[InputOptions, ...]
+    """None if they are still to be found."""
+    below: Below | None = None
+    """Where inputs are found; None if they are named."""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How the storage of the query is reached."""
 
     @property
     def is_unnamed(self) -> bool:
         """Whether it reads one table that has no name."""
-        return self.inputs[0].name == UNNAMED
+        return self.below is None and self.inputs[0].name == UNNAMED
+
+    def input_below(self, name: str, *, joins: bool = False) -> InputOptions:
+        """Return what is said of an input that was found (`Below.told`)."""
+        assert self.below is not None
+        told = self.below.told(name, joins=joins)
+        return InputOptions(name=name, format=TABLE, own=told, shared=self.below.shared)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadPlan:
@@ -114,6 +126,14 @@ class ReadPlan:
         of_query, of_inputs = _apart(users_own(given))
         options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
         names = _names(options.text("inputs"))
+        shared = {
+            name: text for name, text in of_query.items() if _meant(name, INPUT_OPTIONS) is None
+        }
+        if (below := Below.parse(options, shared)) is not None:
+            _refuse_of_inputs(of_inputs)
+            return cls(
+                query=QueryOptions.parse(options), inputs=(), below=below, storage=options.storage
+            )
         if not names:
             _refuse_without_inputs(options, of_inputs)
             only = InputOptions(name=UNNAMED, format=TABLE, own=of_query)
@@ -126,9 +146,6 @@ class ReadPlan:
                 if name == "path"
                 else "drop 'inputs', and give the 'path' of the table.",
             )
-        shared = {
-            name: text for name, text in of_query.items() if _meant(name, INPUT_OPTIONS) is None
-        }
         by_lower = {name.lower(): name for name in names}
         told: dict[str, dict[str, str]] = {name: {} for name in names}
         for lower, own in of_inputs.items():
@@ -142,7 +159,7 @@ class ReadPlan:
             told[by_lower[lower]] = own
         inputs = tuple(_input(name, told[name], shared) for name in names)
         _refuse_one_path_twice(inputs)
-        return cls(query=QueryOptions.parse(options), inputs=inputs)
+        return cls(query=QueryOptions.parse(options), inputs=inputs, storage=options.storage)
 
 
 def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -186,13 +203,17 @@ def _names(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _refuse_without_inputs(options: Options, of_inputs: Mapping[str, Mapping[str, str]]) -> None:
+def _refuse_of_inputs(of_inputs: Mapping[str, Mapping[str, str]]) -> None:
     for name, own in of_inputs.items():
         raise OptionError(
             f"option '{_PREFIX}{name}.{next(iter(own))}' is given, but not 'inputs'.",
             hint=f"give 'inputs', such as 'inputs' = '{','.join(of_inputs)}'.",
             option="inputs",
         )
+
+
+def _refuse_without_inputs(options: Options, of_inputs: Mapping[str, Mapping[str, str]]) -> None:
+    _refuse_of_inputs(of_inputs)
     for name in INPUT_OPTIONS:
         options.refuse(
             name, "has no meaning without 'inputs'", hint="give 'inputs', or drop the option."

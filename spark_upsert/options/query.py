@@ -42,6 +42,8 @@ class QueryOptions:
     seed: int | None = None
     merge_columns: tuple[str, ...] = ()
     """In the order in which they stand (`MERGE_COLUMNS`)."""
+    offsets_path: str | None = None
+    """Where the positions of very many inputs lie."""
 
     @classmethod
     def parse(cls, options: Options) -> QueryOptions:
@@ -54,6 +56,7 @@ class QueryOptions:
             merge=choice(options, "merge", Merge) or Merge.INTERLEAVE,
             seed=_seed(options),
             merge_columns=_merge_columns(options),
+            offsets_path=_offsets_path(options),
         )
         found._require_consistent()
         return found
@@ -106,6 +109,7 @@ class QueryOptions:
             ("maxRowsPerTrigger", self.rows_max),
             ("maxBytesPerTrigger", self.bytes_max),
             ("maxEpochsPerTrigger", self.epochs_max),
+            ("offsetsPath", self.offsets_path),
         ):
             if value is not None:
                 raise of_streams_only(name)
@@ -128,6 +132,12 @@ def _seed(options: Options) -> int | None:
             "interleaveSeed", text, f"a whole number from 0 up to {SEED_END - 1}"
         )
     return int(text)
+
+
+def _offsets_path(options: Options) -> str | None:
+    path = options.text("offsetsPath")
+    # As of a table: a relative path is that of the process that was given it.
+    return path if path is None or ":/" in path else os.path.abspath(path)
 
 
 def _merge_columns(options: Options) -> tuple[str, ...]:

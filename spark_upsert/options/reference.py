@@ -129,6 +129,10 @@ READ_OPTIONS: Mapping[str, str] = {
 INPUT_OPTIONS: Mapping[str, str] = {
     "inputs": "Comma-separated names of the inputs, instead of `path`. The checkpoint and errors "
     "know an input by its name.",
+    "inputsPattern": "Instead of `inputs`: a glob over the folders below `path`, such as `*` or "
+    "`region=*/orders`. Each table that it matches is an input, named by its path below `path`; "
+    "tables that come later join a running stream, with all that is in them. One that goes is an "
+    "error, or with `failOnDataLoss=false` a warning.",
     "input.<name>.<option>": "An option of one input: `input.east.path`. Those of reads above may "
     "be given for an input; given without the prefix, they are those of every input that does not "
     "say otherwise. `columns`, `readChangeFeed`, `parallelism` and limits per trigger are of the "
@@ -143,6 +147,9 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "mergeColumns": "Columns about the merge, behind all others: `_input`, the name of the input "
     "that a row is from; with an exact order `_merge_seq`, the number of a row in it, from 0 on "
     "over the whole life of a stream. Default: none.",
+    "offsetsPath": "Stream of more than 300 inputs: the folder where the positions of the inputs "
+    "are kept, which are too many for the checkpoint; keep it as long as that. Default: `_offsets` "
+    "below `path` with `inputsPattern`; else all positions stand in the checkpoint.",
 }
 """Of reads of several inputs; all but those per input are of the query."""
 

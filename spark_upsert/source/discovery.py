@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.below import Pattern
 from spark_upsert.parallel import in_order
 from spark_upsert.state.log.entries import commit_path
 from spark_upsert.store import Store
@@ -23,36 +23,6 @@ FOLDERS_MAX = 200_000
 
 _WILDCARD = re.compile(r"[*?\[]")
 _HIDDEN = ("_", ".")
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A glob over the folders below a root."""
-
-    parts: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Pattern:
-        """Check a pattern.
-
-        Raises
-        ------
-        OptionError
-            It is empty or absolute, leads upwards, or has ``**``.
-        """
-        parts = text.strip().split("/")
-        if not all(parts) or any(part in (".", "..") or "**" in part for part in parts):
-            raise OptionError.invalid(
-                "inputsPattern",
-                text,
-                "a glob over the folders below 'path'",
-                hint="write '*' for all tables directly below 'path', or one part for each level, "
-                "such as 'region=*/orders'; '**', '..' and a '/' at either end have no meaning.",
-            )
-        return cls(tuple(parts))
-
-    def __str__(self) -> str:
-        return "/".join(self.parts)
 
 
 class Discovery:

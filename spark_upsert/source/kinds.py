@@ -7,17 +7,24 @@ registered, so that a process knows the formats that its code names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_upsert.errors import about_input
+from spark_upsert.errors import OptionError, about_input
+from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import TABLE, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
 from spark_upsert.parallel import in_order
 from spark_upsert.source.agreement import Described, agreed
+from spark_upsert.source.bases import FOLDER, Bases
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
+from spark_upsert.source.compact_offsets import CompactOffsets
+from spark_upsert.source.discovery import Discovery
+from spark_upsert.source.found_inputs import FoundInputs
 from spark_upsert.source.input import Input
 from spark_upsert.source.inputs import Inputs, NamedInputs
 from spark_upsert.source.merge_columns import (
@@ -25,8 +32,10 @@ from spark_upsert.source.merge_columns import (
     require_free,
     without_merge_columns,
 )
+from spark_upsert.source.offset import Offsets, PlainOffsets
 from spark_upsert.source.packs import Reader
 from spark_upsert.source.table_input import TableInput, open_table
+from spark_upsert.store import open_store
 
 _LOOKS = 16
 """So many inputs are looked at at once."""
@@ -113,6 +122,7 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
     OptionError
         What is said of an input is wrong, or two are the same.
     """
+    plan = with_found_inputs(plan)
 
     def describe(options: InputOptions) -> Described:
         with about_input(options.name):
@@ -139,6 +149,11 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
         Those of the read (`plan_columns`).
     """
     own = without_merge_columns(columns, plan.query.merge_columns)
+    if plan.below is not None:
+        below = plan.below
+        make = partial(_make, plan, own, kinds)
+        lenient = not below.fail_on_data_loss
+        return FoundInputs(_discovery(below), make, is_lenient=lenient, threads=_LOOKS)
     found: dict[str, Input] = {}
     for each in plan.inputs:
         with about_input(each.name):
@@ -148,12 +163,55 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
 
 def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> dict[str, Bounded]:
     """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`."""
+    plan = with_found_inputs(plan)
     own = without_merge_columns(columns, plan.query.merge_columns)
     found: dict[str, Bounded] = {}
     for each in plan.inputs:
         with about_input(each.name):
             found[each.name] = kind_of(each, kinds).batch(each, own)
     return found
+
+
+def with_found_inputs(plan: ReadPlan) -> ReadPlan:
+    """Return a plan that names the inputs that are there to be found.
+
+    Raises
+    ------
+    OptionError
+        There is none.
+    """
+    if plan.below is None:
+        return plan
+    tables = _discovery(plan.below)
+    names = tables.tables(tables.folders())
+    if not names:
+        raise OptionError(
+            f"no table is found by {tables}.",
+            hint="check 'path' and 'inputsPattern' ('*' finds the tables directly below 'path'); "
+            "a folder is a table from its first write on.",
+            option="inputsPattern",
+        )
+    return replace(plan, inputs=tuple(map(plan.input_below, names)))
+
+
+def stream_offsets(plan: ReadPlan) -> Offsets:
+    """Return the form of a stream's offsets: where very many positions may lie decides it."""
+    path = plan.query.offsets_path
+    if path is None and plan.below is not None:
+        path = f"{plan.below.root.rstrip('/')}/{FOLDER}"
+    if path is None:
+        return PlainOffsets()
+    return CompactOffsets(Bases(open_store(path, plan.storage)))
+
+
+def _discovery(below: Below) -> Discovery:
+    return Discovery(open_store(below.root, below.storage), below.pattern, threads=_LOOKS)
+
+
+def _make(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, name: str, *, joins: bool) -> Input:
+    options = plan.input_below(name, joins=joins)
+    with about_input(name):
+        return kind_of(options, kinds).stream(options, columns)
 
 
 def _names(inputs: Iterable[InputOptions]) -> list[str]:

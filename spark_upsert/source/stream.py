@@ -58,6 +58,10 @@ class Stream:
         self._frozen: Heads | None = None
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only read: where the inputs end stays where batches are planned.
+        return {**self.__dict__, "_frozen": None, "_idle": None}
+
     # -- planning --------------------------------------------------------------------
 
     def initial(self) -> dict[str, Any]:
@@ -93,6 +97,7 @@ class Stream:
         if reached != offset:
             return self._offsets.write(reached, start)
         self._idle = start, heads
+        self._watch.rest()
         return start
 
     def _paced(self, offset: Offset, heads: Heads, limits: Limits | None) -> Offset:

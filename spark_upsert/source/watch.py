@@ -44,7 +44,7 @@ class Watch:
         self._clock = clock
         self._sleep = sleep
         self._seen: Heads | None = None
-        self._due_s = 0.0
+        self._began_s = self._due_s = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_seen": None}
@@ -55,11 +55,15 @@ class Watch:
 
     def look(self) -> Heads:
         """Look anew, whenever the last time was."""
-        began_s = self._clock()
+        self._began_s = self._clock()
         self._seen = self._look()
-        ended_s = self._clock()
-        self._due_s = ended_s + REST * (ended_s - began_s)
+        self.rest()
         return self._seen
+
+    def rest(self) -> None:
+        """Let the next look wait, counted from now: until now the last one was worked upon."""
+        now_s = self._clock()
+        self._due_s = now_s + REST * (now_s - self._began_s)
 
     def last(self) -> Heads:
         """Return the last look, however long ago it was."""

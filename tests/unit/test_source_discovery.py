@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.below import Pattern
 from spark_upsert.source import discovery
-from spark_upsert.source.discovery import Discovery, Pattern
+from spark_upsert.source.discovery import Discovery
 from spark_upsert.state.log.entries import commit_path
 from spark_upsert.store import LocalStore
 from tests.support.stores import FaultyStore, MemoryStore, Steps

@@ -79,6 +79,19 @@ def test_who_needs_to_know_looks_at_once() -> None:
     assert world.watch.seen() is second
 
 
+def test_what_a_look_leads_to_belongs_to_it() -> None:
+    world = World(look_s=1.0)
+    world.watch.seen()
+    world.now.advance(2.0)
+    world.watch.rest()
+    world.now.advance(10.9)
+    world.watch.seen()
+    assert len(world.looks) == 1
+    world.now.advance(1.2)
+    world.watch.seen()
+    assert len(world.looks) == 2
+
+
 def test_a_report_tells_of_the_last_look() -> None:
     world = World(look_s=1.0)
     first = world.watch.last()

@@ -1,0 +1,96 @@
+"""Inputs that are found: ``path`` is a root, ``inputsPattern`` a glob over the folders below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from spark_upsert.errors import OptionError
+from spark_upsert.options.parse import Options, fold
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A glob over the folders below a root, one part for each level."""
+
+    parts: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        """Check a pattern.
+
+        Raises
+        ------
+        OptionError
+            It is empty or absolute, leads upwards, or has ``**``.
+        """
+        parts = text.strip().split("/")
+        if not all(parts) or any(part in (".", "..") or "**" in part for part in parts):
+            raise OptionError.invalid(
+                "inputsPattern",
+                text,
+                "a glob over the folders below 'path'",
+                hint="write '*' for all tables directly below 'path', or one part for each level, "
+                "such as 'region=*/orders'; '**', '..' and a '/' at either end have no meaning.",
+            )
+        return cls(tuple(parts))
+
+    def __str__(self) -> str:
+        return "/".join(self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Below:
+    """That the inputs of a read are the tables below a root that a pattern matches."""
+
+    root: str
+    pattern: Pattern
+    storage: Mapping[str, str] = field(repr=False)
+    fail_on_data_loss: bool
+    begins_at_latest: bool
+    shared: Mapping[str, str] = field(repr=False)
+    """What is said of each input."""
+
+    @classmethod
+    def parse(cls, options: Options, shared: Mapping[str, str]) -> Below | None:
+        """Check the options; None if no pattern is given.
+
+        Parameters
+        ----------
+        shared : mapping
+            The options of the query that the read of a table knows.
+        """
+        text = options.text("inputsPattern")
+        if text is None:
+            return None
+        options.refuse_together("inputsPattern", "inputs")
+        options.refuse(
+            "metadata",
+            "has no meaning beside 'inputsPattern': it is of one table",
+            hint="drop 'inputsPattern', and give the 'path' of the table.",
+        )
+        return cls(
+            root=options.path(),
+            pattern=Pattern.parse(text),
+            storage=options.storage,
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            begins_at_latest=(options.text("startingVersion") or "").lower() == "latest",
+            shared={name: text for name, text in shared.items() if fold(name) != "path"},
+        )
+
+    def told(self, name: str, *, joins: bool = False) -> dict[str, str]:
+        """Return what is said of the table at a path below the root, beside `shared`.
+
+        Parameters
+        ----------
+        joins : bool
+            Whether it came when the stream had begun: what is in it then is new, too.
+        """
+        # A URL holds no bare '%', '#' or '?'.
+        is_url = ":/" in self.root
+        below = quote(name, safe="/!$&'()*+,:;=@~") if is_url else name
+        told = {"path": f"{self.root.rstrip('/')}/{below}"}
+        if joins and self.begins_at_latest:
+            told["startingVersion"] = "earliest"
+        return told

@@ -1,0 +1,441 @@
+"""All tables below a root as the inputs of one stream: they come, go, and are looked at rarely."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.below import Pattern
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.source.bases import Bases
+from spark_upsert.source.columns import read_columns
+from spark_upsert.source.compact_offsets import CompactOffsets
+from spark_upsert.source.discovery import Discovery
+from spark_upsert.source.found_inputs import FoundInputs
+from spark_upsert.source.input import Input
+from spark_upsert.source.kinds import (
+    batch_inputs,
+    plan_columns,
+    stream_inputs,
+    stream_offsets,
+)
+from spark_upsert.source.merged_read import MergedRead
+from spark_upsert.source.stream import Stream
+from spark_upsert.source.table_input import TableInput
+from spark_upsert.table import Table
+from tests.support.clocked import Now
+from tests.support.notebooks import few_are_many
+from tests.support.stores import FaultyStore, MemoryStore, Steps, StoreBelow
+from tests.support.streams import Query, Row, options_of
+
+COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
+
+
+def write(table: Table, *rows: int) -> None:
+    """Write one epoch that sets some keys to the number of the epoch."""
+    version = table.log.head().version + 1
+    table.append(pa.table({"k": list(rows), "v": [version] * len(rows)}, schema=COLUMNS))
+
+
+class Lake:
+    """A folder of tables."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def add(self, name: str, *rows: int, columns: pa.Schema = COLUMNS) -> Table:
+        """Make a table with one epoch of rows, if there are any."""
+        table = Table.create(str(self.root / name), columns, keys=["k"])
+        if rows:
+            write(table, *rows)
+        return table
+
+    def drop(self, name: str) -> None:
+        shutil.rmtree(self.root / name)
+
+    def plan(self, pattern: str = "*", **given: Any) -> ReadPlan:
+        texts = {name: str(value) for name, value in given.items()}
+        return ReadPlan.parse(
+            {"path": str(self.root), "inputsPattern": pattern, "mergeColumns": "_input", **texts}
+        )
+
+    def stream(self, pattern: str = "*", **given: Any) -> Stream:
+        plan = self.plan(pattern, readChangeFeed="true", **given)
+        inputs = stream_inputs(plan, plan_columns(plan))
+        return Stream(inputs, plan.query, offsets=stream_offsets(plan), clock=Now())
+
+    def query(self, pattern: str = "*", **given: Any) -> Query:
+        return Query(lambda: self.stream(pattern, **given))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake(tmp_path / "lake")
+    made.add("east", 1, 2)
+    made.add("west", 3)
+    return made
+
+
+def told(rows: list[Row]) -> Counter[tuple[str, int, int]]:
+    """Return which rows came: input, key and version."""
+    return Counter((row["_input"], row["k"], row["_commit_version"]) for row in rows)
+
+
+FIRST = Counter({("east", 1, 1): 1, ("east", 2, 1): 1, ("west", 3, 1): 1})
+
+
+# -- what is read -------------------------------------------------------------------------
+
+
+def test_each_table_below_the_root_is_an_input(lake: Lake) -> None:
+    query = lake.query()
+    query.drain()
+    assert told(query.rows) == FIRST
+
+
+def test_an_input_is_called_by_its_path_below_the_root(lake: Lake) -> None:
+    lake.add("region=north/orders", 7)
+    lake.add("region=north/users", 8)
+    query = lake.query("region=*/orders")
+    query.drain()
+    assert told(query.rows) == Counter({("region=north/orders", 7, 1): 1})
+    assert list(json.loads(query.noted[-1])["positions"]) == ["region=north/orders"]
+
+
+def test_a_batch_reads_the_tables_that_are_there(lake: Lake) -> None:
+    plan = lake.plan()
+    read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
+    rows = [r for pack in read.splits() for batch in read.read(pack) for r in batch.to_pylist()]
+    assert {(row["_input"], row["k"]) for row in rows} == {("east", 1), ("east", 2), ("west", 3)}
+
+
+def test_where_no_table_is_the_pattern_is_named(lake: Lake) -> None:
+    with pytest.raises(OptionError, match=r"no table is found by 'north\*' below") as caught:
+        plan_columns(lake.plan("north*"))
+    assert "first write" in caught.value.hint
+
+
+def test_columns_must_agree_whatever_the_input(lake: Lake) -> None:
+    lake.add("north", columns=pa.schema({"k": pa.int64(), "w": pa.int64()}))
+    with pytest.raises(SchemaError, match="'north' lacks the column 'v'"):
+        plan_columns(lake.plan())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param({"inputs": "east"}, "contradict", id="named and found"),
+        pytest.param({"input.east.path": "/x"}, "but not 'inputs'", id="of a named one"),
+        pytest.param({"metadata": "files"}, "of one table", id="about a table"),
+        pytest.param({"inputsPattern": "**"}, "expects a glob", id="no pattern"),
+        pytest.param({"path": ""}, "path", id="no root"),
+    ],
+)
+def test_what_contradicts_a_pattern_is_refused(given: Mapping[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        ReadPlan.parse({"path": "/lake", "inputsPattern": "*", **given})
+
+
+@pytest.mark.parametrize(
+    ("root", "name", "path"),
+    [
+        ("/lake", "a b%", "/lake/a b%"),
+        ("/lake/", "a", "/lake/a"),
+        ("s3://bucket/lake", "region=ä b/50%", "s3://bucket/lake/region=%C3%A4%20b/50%25"),
+        ("file:///lake", "a#b?", "file:///lake/a%23b%3F"),
+    ],
+)
+def test_the_path_of_a_table_is_the_roots_and_its_name(root: str, name: str, path: str) -> None:
+    plan = ReadPlan.parse({"path": root, "inputsPattern": "*"})
+    assert plan.input_below(name).of_table().path == path
+
+
+# -- tables that come ---------------------------------------------------------------------
+
+
+def test_a_table_that_comes_joins_with_all_that_is_in_it(lake: Lake) -> None:
+    query = lake.query()
+    query.drain()
+    north = lake.add("north", 5)
+    write(north, 6)
+    query.drain()
+    write(north, 7)
+    query.drain()
+    news = told(query.rows) - FIRST
+    assert {name for name, _, _ in news} == {"north"}
+    assert sorted(key for _, key, _ in news) == [5, 6, 7]
+
+
+def test_a_folder_is_an_input_when_it_has_become_a_table(lake: Lake) -> None:
+    (lake.root / "north").mkdir()
+    query = lake.query()
+    query.drain()
+    lake.add("north", 5)
+    query.drain()
+    assert told(query.rows) - FIRST == Counter({("north", 5, 1): 1})
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
+def test_what_begins_at_the_latest_leaves_out_nothing_of_a_table_that_comes(
+    lake: Lake, is_restarted: bool
+) -> None:
+    query = lake.query(startingVersion="latest")
+    query.drain()
+    assert query.rows == []
+    if is_restarted:
+        query.restart()
+    north = lake.add("north", 5)
+    write(north, 6)
+    query.drain()
+    assert told(query.rows) == Counter({("north", 5, 1): 1, ("north", 6, 2): 1})
+
+
+def test_a_table_that_comes_with_other_columns_is_an_error_that_names_it(lake: Lake) -> None:
+    query = lake.query()
+    query.drain()
+    lake.add("north", columns=pa.schema({"k": pa.int64(), "w": pa.int64()})).append(
+        pa.table({"k": [1], "w": [1]})
+    )
+    query.plan()
+    with pytest.raises(SchemaError, match="input 'north': "):
+        query.deliver()
+
+
+def test_a_frozen_stream_takes_in_no_table_that_comes_later(lake: Lake) -> None:
+    query = lake.query(maxRowsPerTrigger=1)
+    query.stream.freeze()
+    while query.plan():
+        query.deliver()
+        if len(query.batches) == 1:
+            lake.add("north", 5)
+    assert told(query.rows) == FIRST
+    query.restart()
+    query.drain()
+    assert told(query.rows) - FIRST == Counter({("north", 5, 1): 1})
+
+
+# -- tables that go -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("pattern", ["*", "*/orders"])
+def test_a_table_that_goes_is_an_error_that_names_it(
+    tmp_path: Path, is_restarted: bool, pattern: str
+) -> None:
+    """Whether its folder is listed, or follows from the pattern."""
+    lake = Lake(tmp_path)
+    name = pattern.replace("*", "west")
+    lake.add(pattern.replace("*", "east"), 1)
+    lake.add(name, 1)
+    query = lake.query(pattern)
+    query.drain()
+    lake.drop(name)
+    if is_restarted:
+        query.restart()
+    with pytest.raises(DataLossError, match=f"input '{name}', but no such table") as caught:
+        query.plan()
+    assert caught.value.fields["inputs"] == (name,)
+    assert "failOnDataLoss" in caught.value.hint or "fail_on_data_loss" in caught.value.hint
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
+def test_a_table_that_may_go_is_a_warning(
+    lake: Lake, is_restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = lake.query(failOnDataLoss="false")
+    query.drain()
+    lake.drop("west")
+    write(Table.open(str(lake.root / "east")), 9)
+    if is_restarted:
+        query.restart()
+    with caplog.at_level(logging.WARNING):
+        query.drain()
+    assert "an input is gone, and read no more: input=west" in caplog.text
+    assert told(query.rows)[("east", 9, 2)] == 1
+    assert list(json.loads(query.noted[-1])["positions"]) == ["east"]
+    caplog.clear()
+    query.drain()
+    assert caplog.text == "", "it is told once"
+
+
+def test_a_table_that_went_and_comes_again_is_another_input(lake: Lake) -> None:
+    query = lake.query(failOnDataLoss="false")
+    query.drain()
+    lake.drop("west")
+    query.drain()
+    lake.add("west", 4)
+    query.drain()
+    assert told(query.rows) - FIRST == Counter({("west", 4, 1): 1})
+
+
+def test_a_batch_of_a_table_that_may_go_is_replayed_without_it(lake: Lake) -> None:
+    query = lake.query(failOnDataLoss="false")
+    query.drain()
+    write(Table.open(str(lake.root / "west")), 8)
+    write(Table.open(str(lake.root / "east")), 9)
+    assert query.plan()
+    lake.drop("west")
+    query.restart()
+    query.drain()
+    assert told(query.rows) - FIRST == Counter({("east", 9, 2): 1})
+
+
+@pytest.mark.parametrize("given", [{}, {"failOnDataLoss": "false"}], ids=["strict", "lenient"])
+def test_if_all_tables_are_gone_the_root_is_gone(lake: Lake, given: dict[str, str]) -> None:
+    query = lake.query(**given)
+    query.drain()
+    lake.root.rename(lake.root.with_name("elsewhere"))
+    with pytest.raises(DataLossError, match="inputs 'east', 'west', but no such table") as caught:
+        query.plan()
+    assert "mount" in caught.value.hint
+
+
+@pytest.mark.parametrize("given", [{}, {"failOnDataLoss": "false"}], ids=["strict", "lenient"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
+def test_a_table_that_is_made_anew_between_two_looks_is_another_one(
+    lake: Lake, is_restarted: bool, given: dict[str, str]
+) -> None:
+    query = lake.query(**given)
+    query.drain()
+    lake.drop("west")
+    lake.add("west", 1, 2, 3)
+    if is_restarted:
+        query.restart()
+    with pytest.raises(OtherTableError, match="input 'west': "):
+        query.plan()
+
+
+def test_an_exact_order_has_no_gaps(lake: Lake) -> None:
+    with pytest.raises(OptionError, match="failOnDataLoss=false has no meaning in an exact order"):
+        lake.query(merge="concat", failOnDataLoss="false").drain()
+
+
+@pytest.mark.parametrize("merge", ["concat", "roundrobin"])
+def test_an_exact_order_goes_on_through_tables_that_come(lake: Lake, merge: str) -> None:
+    query = lake.query(merge=merge, maxRowsPerTrigger=1, mergeColumns="_input,_merge_seq")
+    query.drain()
+    lake.add("north", 5, 6)
+    query.drain()
+    write(Table.open(str(lake.root / "east")), 9)
+    query.restart()
+    query.drain()
+    rows = [row for batch in query.batches for row in batch]
+    assert told(rows) - FIRST == Counter(
+        {("north", 5, 1): 1, ("north", 6, 1): 1, ("east", 9, 2): 1}
+    )
+    assert [row["_merge_seq"] for row in rows] == list(range(6))
+
+
+# -- very many ----------------------------------------------------------------------------
+
+
+def test_positions_of_many_tables_lie_beside_them(lake: Lake) -> None:
+    with few_are_many(inputs=1):
+        query = lake.query()
+        query.drain()
+        stream = json.loads(query.noted[-1])["stream"]
+        assert len(list((lake.root / "_offsets" / stream).iterdir())) == 1
+        query.restart()
+        write(Table.open(str(lake.root / "west")), 8)
+        query.drain()
+        assert told(query.rows) - FIRST == Counter({("west", 8, 2): 1})
+
+
+def test_positions_of_many_tables_lie_where_they_are_told(lake: Lake, tmp_path: Path) -> None:
+    with few_are_many(inputs=1):
+        query = lake.query(offsetsPath=str(tmp_path / "kept"))
+        query.drain()
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert not (lake.root / "_offsets").exists()
+
+
+def test_a_stream_travels_to_a_task_without_its_tables(lake: Lake) -> None:
+    stream = lake.stream()
+    before = len(pickle.dumps(stream))
+    stream.freeze()
+    stream.latest(stream.latest(stream.initial()))
+    assert len(pickle.dumps(stream)) == before
+
+
+COUNT = 1000
+
+
+class Thousand:
+    """A stream over a thousand tables in a bucket that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        self.objects = MemoryStore()
+        self.now = Now()
+        self.options = options_of(startingVersion=1)
+        schema = TableSchema.of(COLUMNS, keys=["k"])
+        for number in range(COUNT):
+            Table(StoreBelow(self.objects, f"t{number:03}")).ensure(schema)
+        columns = read_columns(self.table("t000"), self.options)
+        store = FaultyStore(self.objects, self.steps)
+
+        def make(name: str, *, joins: bool) -> Input:
+            table = Table(StoreBelow(store, name))
+            return TableInput(self.options, columns, table=table)
+
+        found = FoundInputs(Discovery(store, Pattern.parse("*")), make, is_lenient=False)
+        offsets = CompactOffsets(Bases(StoreBelow(self.objects, "_offsets")))
+        query = QueryOptions()
+        self.query = Query(lambda: Stream(found, query, offsets=offsets, clock=self.now))
+
+    def table(self, name: str) -> Table:
+        return Table(StoreBelow(self.objects, name))
+
+    def asked(self) -> list[str]:
+        """Return what was asked since the last time, but for what a bucket need not do."""
+        names = [name for name in self.steps.names if not name.startswith(("sync ", "prepare "))]
+        del self.steps.names[:]
+        return names
+
+
+@pytest.fixture(scope="module")
+def thousand() -> Thousand:
+    return Thousand()
+
+
+def test_what_a_thousand_tables_are_asked(thousand: Thousand) -> None:
+    """Two requests a table and look, whatever it holds, and one for the listing."""
+    query = thousand.query
+    query.drain()
+    thousand.asked()
+    for _ in range(3):
+        assert not query.plan()
+    asked = thousand.asked()
+    assert len(asked) == 3 * (1 + 2 * COUNT), Counter(name.split()[0] for name in asked)
+
+    for number in range(COUNT // 100):
+        write(thousand.table(f"t{number:03}"), 1)
+    assert query.plan()
+    asked = thousand.asked()
+    assert len(asked) == 1 + 2 * COUNT + COUNT // 100, "each new epoch is read once"
+    rows = query.deliver()
+    assert len(rows) == COUNT // 100
+    per_table = len(thousand.asked()) / (COUNT // 100)
+    assert per_table <= 8
+
+
+def test_a_thousand_tables_are_asked_nothing_while_a_look_stands(thousand: Thousand) -> None:
+    thousand.query.drain()
+    thousand.now.advance(-10.0)
+    thousand.asked()
+    for _ in range(100):
+        assert not thousand.query.plan()
+    assert thousand.asked() == []
+    thousand.now.advance(10.0)
