@@ -113,6 +113,8 @@ class Chaos:
     executors: bool = False
     inputs: int = 0
     """Of the one query; 0: the chain of two."""
+    merge: str = confluence.LIVE
+    """How they are merged."""
     kills: int = 0
     batches: list[list[Command]] = field(default_factory=list)
 
@@ -178,6 +180,8 @@ class Chaos:
         folder = str(self.folder) if self.connect else os.path.relpath(self.folder, ROOT)
         module = confluence if self.inputs else chain
         arguments = [sys.executable, "-m", module.__name__, folder]
+        if self.inputs:
+            arguments += ["--merge", self.merge]
         if self.connect:
             arguments.append("--connect")
         if self.gates:
@@ -235,6 +239,8 @@ def main() -> None:
         help="run on a local cluster, and kill single executors as well",
     )
     parser.add_argument("--inputs", type=int, default=0, help="one query over so many tables")
+    merges = [confluence.LIVE, *confluence.EXACT]
+    parser.add_argument("--merge", choices=merges, default=confluence.LIVE, help="of the inputs")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     with tempfile.TemporaryDirectory(prefix="upsertflow-chaos-") as folder:
@@ -245,6 +251,7 @@ def main() -> None:
             master="local-cluster[2,1,1024]" if given.executors else "local[2]",
             executors=given.executors,
             inputs=given.inputs,
+            merge=given.merge,
         )
         print(f"seed {seed}, {given.kills} kills")
         while chaos.kills < given.kills:
