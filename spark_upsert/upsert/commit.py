@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from spark_upsert.errors import ContentionError, TableNotFoundError
+from spark_upsert.errors import ContentionError, TableNotFoundError, UpsertFlowError
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Kind, Manifest
 from spark_upsert.state.snapshot import Snapshot
@@ -79,6 +79,9 @@ def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | No
 
 
 def _commit_next(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | None:
+    at_once = _commit_at_once(log, write_set, scratch)
+    if at_once is not None:
+        return at_once
     fitted: Fitted | None = None
     for head in _heads(log, write_set):
         if not is_due(log, write_set, head):
@@ -92,6 +95,29 @@ def _commit_next(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | Non
         if commit is not None:
             return _Done(commit, fitted.upon(head), sealed.examples)
     raise AssertionError("the heads end with an error")
+
+
+def _commit_at_once(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | None:
+    """Propose behind the version that was seen last, mostly just now, without a look for newer.
+
+    Whether there is one, the put itself finds out. What it must be told of before is another table
+    in this place, so that it is proven that the version is there. Whatever else speaks against it
+    is left to the newest version to say.
+    """
+    head = log.seen
+    if head is None or write_set.truncated is not None or not write_set.is_judged_for(head):
+        return None
+    try:
+        if not is_due(log, write_set, head):
+            return None
+        sealed = write_set.seal(head, log.commits(write_set.base.manifest.upper, head.upper))
+        if not log.has(head):
+            return None
+    except UpsertFlowError:
+        return None
+    with _in_doubt(scratch):
+        commit = log.try_append(head, sealed.draft)
+    return None if commit is None else _Done(commit, head, sealed.examples)
 
 
 def _heads(log: Log, write_set: WriteSet) -> Iterator[Manifest]:

@@ -292,6 +292,30 @@ def test_p1_what_a_process_remembers_is_not_what_there_is(other: bool) -> None:
     assert rows_at(Table(store))[7] == 7
 
 
+def test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log() -> None:
+    """The table was replaced while it staged; it would die before it could take its put back."""
+
+    class Deadly(MemoryStore):
+        is_armed = False
+
+        def put_if_absent(self, path: str, data: bytes) -> bool:
+            super().put_if_absent(path, data)
+            if self.is_armed:
+                raise KilledError(path)
+            return True
+
+    store = Deadly()
+    table, another = made(store), made(MemoryStore())
+    planned = plan_epoch(table, [[[Command(7, 7, 7)]]])
+    store.objects.clear()
+    store.objects.update(cast(MemoryStore, another.store).objects)
+    store.is_armed = True
+    with pytest.raises((OtherTableError, KilledError)):
+        table.commit(planned)
+    store.is_armed = False
+    assert append(Table(store), [Command(8, 8, 8)]) is not None
+
+
 def test_p1_a_put_that_lands_behind_the_abort_finds_its_files() -> None:
     """The commit of Spark's batch gets no answer, Spark aborts it, and then it takes effect."""
     store = SlowStore(MemoryStore())

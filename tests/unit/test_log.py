@@ -14,6 +14,7 @@ from spark_upsert.errors import (
     DataLossError,
     EarlierFormatError,
     NewerFormatError,
+    OtherTableError,
     TableNotFoundError,
 )
 from spark_upsert.model.schema import Scope
@@ -137,6 +138,75 @@ def test_who_has_looked_may_read_what_is_before_without_another_look() -> None:
         assert log.head().version == 5
     assert f"read {commit_path(6)}" not in steps.names[before:]
     assert log.head().version == 6
+
+
+def behind_a_look(log: Log, happens: Callable[[], None], read: Callable[[Log], object]) -> None:
+    with log.as_seen():
+        happens()
+        read(log)
+
+
+READS: dict[str, Callable[[Log], object]] = {
+    "changes": lambda log: list(log.commits(1, 4)),
+    "a state": lambda log: log.at(2),
+    "both": lambda log: (log.at(1), list(log.commits(2, 5))),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("remembered", [(), (1, 2), (3, 4)], ids=str)
+def test_what_is_replaced_behind_a_look_is_another_table_and_no_damage(
+    read: Callable[[Log], object], remembered: tuple[int, ...]
+) -> None:
+    store, another = MemoryStore(), MemoryStore()
+    grown(another, 5)
+    log = grown(store, 5)
+    assert len(list(log.commits(0, 6))) == 6
+
+    def replace() -> None:
+        store.objects.clear()
+        store.objects.update(another.objects)
+        kept = {version: log._commits[version] for version in remembered}
+        log._commits.clear()
+        log._commits.update(kept)
+
+    with pytest.raises(OtherTableError):
+        behind_a_look(log, replace, read)
+
+
+def test_damage_behind_a_look_is_damage() -> None:
+    store = MemoryStore()
+    log = grown(store, 5)
+
+    def damage() -> None:
+        store.objects[commit_path(2)] += b"x"
+        log._commits.clear()
+
+    with pytest.raises(CorruptionError):
+        behind_a_look(log, damage, READS["both"])
+
+
+def test_who_reads_nothing_behind_a_look_proves_nothing() -> None:
+    store, steps = MemoryStore(), Steps()
+    grown(store, 5)
+    log = Log(FaultyStore(store, steps), clock=Ticks())
+    log.head()
+    before = len(steps.names)
+    with log.as_seen():
+        assert log.place(5).version == log.head().version
+    assert len(steps.names) == before
+
+
+def test_who_follows_a_table_reads_no_checkpoint_for_the_state_before() -> None:
+    store, steps = MemoryStore(), Steps()
+    other, log = grown(store, 60), Log(FaultyStore(store, steps), clock=Ticks())
+    for _ in range(2):
+        base = log.head().version
+        other.append(epoch())
+        head, before = log.head(), len(steps.names)
+        with log.as_seen():
+            assert log.before(head.version) == other.at(base)
+        assert len(steps.names) == before
 
 
 def test_what_expires_behind_a_look_is_expired_and_no_damage() -> None:

@@ -100,7 +100,7 @@ class Log(LogReader):
         if not self._try_put(commit):
             return None
         if self._is_in_log(head):
-            self._remember(apply(head, commit))
+            self._remember(apply(head, commit), head)
         elif not self._settle(commit, head):
             return None
         self._checkpoint(commit.version)

@@ -72,6 +72,8 @@ class LogReader:
         self._memory = memory
         self._lock = threading.RLock()
         self._head: Manifest | None = None
+        self._behind: Manifest | None = None
+        """What the head was made from last: who follows a table asks for the state before it."""
         self._commits: dict[int, Commit] = {}
         self._durable_version = -1
         self._resting = threading.local()
@@ -94,14 +96,38 @@ class LogReader:
         """Let the newest version that was seen stand for the newest, in this thread.
 
         For who has just looked and only reads what is before that: each look at the end of the
-        log is two requests. Not for who must know what has come since, as of an expiry.
+        log is two requests. Not for who must know what has come since, as of an expiry. What was
+        read of the log meanwhile is proven at the end, by one more read: the table may have been
+        replaced in between.
+
+        Raises
+        ------
+        OtherTableError
+            It was, and what was read is of another table.
         """
-        before = getattr(self._resting, "is_on", False)
-        self._resting.is_on = True
+        if self._is_resting:
+            yield
+            return
+        self._resting.is_on, self._resting.has_read = True, False
         try:
             yield
+        except CorruptionError:
+            self._look()  # What is not there any more is no damage.
+            raise
+        else:
+            if self._resting.has_read and not self._is_in_log(self._head):
+                self._look()
         finally:
-            self._resting.is_on = before
+            self._resting.is_on = False
+
+    @property
+    def _is_resting(self) -> bool:
+        return getattr(self._resting, "is_on", False)
+
+    @property
+    def seen(self) -> Manifest | None:
+        """The newest version that was seen here, if any: there may be newer ones by now."""
+        return self._head
 
     def head(self) -> Manifest:
         """Return the manifest of the newest version.
@@ -123,8 +149,7 @@ class LogReader:
     def try_head(self) -> Manifest | None:
         """Return the manifest of the newest version, or None if there is no table."""
         with self._lock:
-            is_resting = self._head is not None and getattr(self._resting, "is_on", False)
-            return self._head if is_resting else self._look()
+            return self._head if self._is_resting and self._head is not None else self._look()
 
     def _look(self) -> Manifest | None:
         """Look at the end of the log, whatever was seen."""
@@ -136,7 +161,7 @@ class LogReader:
                     if self._head is not None and base is not self._head:
                         self.require_descent(head, self._head.place, "what was opened here")
                     self._make_durable(head.version)
-                    self._remember(head)
+                    self._remember(head, base)
                     return head
                 if base is not None and self._memory is not None:
                     self._memory.forget(self._store, base)
@@ -154,14 +179,16 @@ class LogReader:
     def _recalled(self) -> Manifest | None:
         return None if self._memory is None else self._memory.recall(self._store)
 
-    def _remember(self, head: Manifest) -> None:
-        """Keep a version that is proven to be in the log.
+    def _remember(self, head: Manifest, base: Manifest | None) -> None:
+        """Keep a version that is proven to be in the log, and the one that it was made from.
 
         Whoever forgets what was committed here would follow an older copy.
         """
         with self._lock:
             if self._head is None or self._head.version <= head.version:
                 self._head = head
+                if base is not None and base.version < head.version:
+                    self._behind = base
         if self._memory is not None:
             self._memory.keep(self._store, head)
 
@@ -177,8 +204,10 @@ class LogReader:
 
     def place(self, version: int) -> Place:
         """Return what to remember of a version (`require`)."""
-        table_id, token = self.head().table_id, self.commit(version).token
-        return Place(table_id=table_id, version=version, token=token)
+        head = self.head()
+        if version == head.version:
+            return head.place
+        return Place(table_id=head.table_id, version=version, token=self.commit(version).token)
 
     def require(self, place: Place, who: str, *, hint: str = "") -> Manifest:
         """Return the newest manifest, which must descend from a version that is remembered.
@@ -250,6 +279,9 @@ class LogReader:
                 return head
             if not head.since <= version <= head.version:
                 raise _no_version(version, head)
+            if self._behind is not None and self._behind.version == version:
+                return self._behind
+            self._resting.has_read = True
             start = newest_up_to(self._store, version)
             manifest = self._roll(start, version)
             if manifest is None or manifest.version != version:
@@ -352,6 +384,10 @@ class LogReader:
             )
         return _no_version(version, head)
 
+    def has(self, manifest: Manifest) -> bool:
+        """Return whether a version is in the log, so that none behind it was removed yet."""
+        return self._is_in_log(manifest)
+
     def _is_in_log(self, manifest: Manifest | None) -> bool:
         """Return whether a version is in the log, so that none behind it was removed yet.
 
@@ -379,6 +415,7 @@ class LogReader:
             known = self._commits.get(version)
         if known is not None:
             return known
+        self._resting.has_read = True
         commit = read_record(self._store, commit_path(version), commit_from_json)
         if commit is None:
             return None
