@@ -20,7 +20,7 @@ from spark_upsert.errors import SchemaError, setting
 from spark_upsert.options.hints import called_by_spark, spoken_to_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
-from spark_upsert.source.kinds import batch_inputs, plan_columns
+from spark_upsert.source.kinds import batch_inputs, plan_columns, shared_columns
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.work import splits_of
@@ -109,7 +109,9 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
         columns = to_arrow_schema(schema, timezone="UTC")
-        self._read = MergedRead(batch_inputs(plan, columns), plan.query)
+        self._read = MergedRead(
+            batch_inputs(plan, columns), plan.query, columns=shared_columns(plan, columns)
+        )
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:

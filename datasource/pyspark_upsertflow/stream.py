@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_upsertflow.readers import to_spark
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.kinds import stream_inputs, stream_offsets
+from spark_upsert.source.kinds import shared_columns, stream_inputs, stream_offsets
 from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.work import splits_of
@@ -57,6 +57,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stream_inputs(self._plan, columns),
             self._plan.query,
             offsets=stream_offsets(self._plan),
+            columns=shared_columns(self._plan, columns),
         )
 
     # -- planning, on the driver --------------------------------------------------------

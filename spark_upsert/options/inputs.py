@@ -131,6 +131,11 @@ class ReadPlan:
         }
         if (below := Below.parse(options, shared)) is not None:
             _refuse_of_inputs(of_inputs)
+            options.refuse(
+                "allowInputRemoval",
+                "is about inputs that are named, and these are found",
+                hint="give failOnDataLoss=false to go on without tables that are gone.",
+            )
             return cls(
                 query=QueryOptions.parse(options), inputs=(), below=below, storage=options.storage
             )

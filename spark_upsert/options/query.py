@@ -40,6 +40,9 @@ class QueryOptions:
     parallelism: int | None = None
     merge: Merge = Merge.INTERLEAVE
     seed: int | None = None
+    merge_schema: bool = False
+    """Whether inputs may lack columns, and have narrower types."""
+    allow_input_removal: bool = False
     merge_columns: tuple[str, ...] = ()
     """In the order in which they stand (`MERGE_COLUMNS`)."""
     offsets_path: str | None = None
@@ -55,6 +58,8 @@ class QueryOptions:
             parallelism=options.number("parallelism", least=1),
             merge=choice(options, "merge", Merge) or Merge.INTERLEAVE,
             seed=_seed(options),
+            merge_schema=options.flag("mergeSchema"),
+            allow_input_removal=options.flag("allowInputRemoval"),
             merge_columns=_merge_columns(options),
             offsets_path=_offsets_path(options),
         )
@@ -110,6 +115,7 @@ class QueryOptions:
             ("maxBytesPerTrigger", self.bytes_max),
             ("maxEpochsPerTrigger", self.epochs_max),
             ("offsetsPath", self.offsets_path),
+            ("allowInputRemoval", self.allow_input_removal or None),
         ):
             if value is not None:
                 raise of_streams_only(name)

@@ -144,6 +144,11 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "are those of one task, and need all rows of a batch to be counted. Default `interleave`.",
     "interleaveSeed": "With `merge=interleave`: makes the order exact, and drawn from this number "
     "(0 to 18446744073709551615). Without effect on `concat`.",
+    "mergeSchema": "Whether the inputs may differ in their columns: one that an input lacks is "
+    "null, and the widest type holds. By the rules by which a table evolves. Default `false`.",
+    "allowInputRemoval": "Stream: whether inputs that the checkpoint knows may be left out of "
+    "`inputs`. What they still had is never read, and the checkpoint forgets them. Default "
+    "`false`.",
     "mergeColumns": "Columns about the merge, behind all others: `_input`, the name of the input "
     "that a row is from; with an exact order `_merge_seq`, the number of a row in it, from 0 on "
     "over the whole life of a stream. Default: none.",

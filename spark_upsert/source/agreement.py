@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError, setting
+from spark_upsert.model.schema import CHANGELOG_FIELDS, widens
 from spark_upsert.options.inputs import listed_twice
+
+_CHANGE_COLUMNS = frozenset(field.name for field in CHANGELOG_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +24,16 @@ class Described:
     """The same for what is the same, under whatever name."""
 
 
-def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
+def agreed(inputs: Mapping[str, Described], *, merge: bool = False) -> pa.Schema:
     """Return the columns of all inputs; one that may be null in any may be null.
 
     Parameters
     ----------
     inputs : mapping of str to Described
         In their declared order: the first says what is expected.
+    merge : bool
+        Whether an input may lack columns and have narrower types, in any order. The columns of the
+        changelog stay behind the others.
 
     Raises
     ------
@@ -41,11 +47,34 @@ def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
         other = seen.setdefault(each.identity, name)
         if other != name:
             raise listed_twice(other, name, "under two names")
+    if merge:
+        return _merged(inputs)
     first, *others = inputs
     expected = inputs[first].columns
     for name in others:
         _require_same(first, expected, name, inputs[name].columns)
     return pa.schema([_loosest(inputs, field) for field in expected])
+
+
+def _merged(inputs: Mapping[str, Described]) -> pa.Schema:
+    fields: dict[str, pa.Field] = {}
+    seen_in: dict[str, str] = {}
+    for name, each in inputs.items():
+        for field in each.columns:
+            known = fields.setdefault(field.name, field)
+            first = seen_in.setdefault(field.name, name)
+            if widens(known.type, field.type):
+                fields[field.name] = known.with_type(field.type)
+            elif not widens(field.type, known.type):
+                raise SchemaError(
+                    f"the column '{field.name}' is {field.type} in the input '{name}', and "
+                    f"{known.type} in '{first}': neither holds all values of the other.",
+                    hint=f"leave it out by {setting('columns')}, or give one of them another name.",
+                    input=name,
+                    column=field.name,
+                )
+    ordered = sorted(fields.values(), key=lambda field: field.name in _CHANGE_COLUMNS)
+    return pa.schema([_loosest(inputs, field) for field in ordered])
 
 
 def _require_same(first: str, expected: pa.Schema, name: str, found: pa.Schema) -> None:
@@ -85,12 +114,16 @@ def _require_same(first: str, expected: pa.Schema, name: str, found: pa.Schema) 
 def _disagreement(message: str, name: str, column: str) -> SchemaError:
     return SchemaError(
         message,
-        hint=f"choose columns that all inputs have alike by {setting('columns')}, in one order.",
+        hint=f"give {setting('mergeSchema', 'true')} for nulls where an input lacks a column, and "
+        f"for the wider type; or choose what all have alike by {setting('columns')}.",
         input=name,
         column=column,
     )
 
 
 def _loosest(inputs: Mapping[str, Described], field: pa.Field) -> pa.Field:
-    may_be_null = any(each.columns.field(field.name).nullable for each in inputs.values())
+    may_be_null = any(
+        field.name not in each.columns.names or each.columns.field(field.name).nullable
+        for each in inputs.values()
+    )
     return field.with_nullable(may_be_null).remove_metadata()

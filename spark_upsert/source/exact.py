@@ -31,6 +31,7 @@ from spark_upsert.merge import (
     spend,
 )
 from spark_upsert.options.query import MERGE_SEQ, QueryOptions
+from spark_upsert.source.conform import conformed
 from spark_upsert.source.input import SteppedInput
 from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.merge_columns import with_input, with_numbers
@@ -415,11 +416,16 @@ def _without_order(name: str) -> OptionError:
 
 
 def read_passage(
-    readers: Readers, passage: Passage, merge_columns: tuple[str, ...]
+    readers: Readers,
+    passage: Passage,
+    merge_columns: tuple[str, ...],
+    columns: pa.Schema | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece in their order."""
     rows = {
-        share.index: with_input(_rows(readers[share.name], share), share.name, merge_columns)
+        share.index: with_input(
+            conformed(_rows(readers[share.name], share), columns), share.name, merge_columns
+        )
         for share in passage.shares
     }
     batches: Iterable[pa.RecordBatch]

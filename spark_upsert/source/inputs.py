@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, Protocol
 
-from spark_upsert.errors import OptionError, about_input
+import pyarrow as pa
+
+from spark_upsert.errors import DataLossError, OptionError, about_input, setting
+from spark_upsert.log_fields import Fields
 from spark_upsert.parallel import in_order
 from spark_upsert.source.input import Input
 from spark_upsert.source.position import Position
+
+_LOGGER = logging.getLogger(__name__)
 
 Heads = Mapping[str, Position]
 """Positions by the names of inputs: behind all there is, or where a stream stands."""
@@ -44,11 +50,17 @@ class NamedInputs:
     inputs : mapping of str to Input
     threads : int, optional
         How many are looked at at once.
+    may_lack : bool, optional
+        Whether an offset may have inputs that are not named any more: they are left alone, and what
+        they still had is not read.
     """
 
-    def __init__(self, inputs: Mapping[str, Input], *, threads: int = 1) -> None:
+    def __init__(
+        self, inputs: Mapping[str, Input], *, threads: int = 1, may_lack: bool = False
+    ) -> None:
         self._inputs = inputs
         self._threads = threads
+        self._may_lack = may_lack
 
     def look(self) -> Heads:
         """Return the head of each input (`Inputs.look`)."""
@@ -62,16 +74,56 @@ class NamedInputs:
     def __getitem__(self, name: str) -> Input:
         if name not in self._inputs:
             self._require({name: None})
+            return Removed(name)
         return self._inputs[name]
 
     def _require(self, names: Mapping[str, object]) -> None:
         unknown = sorted(names.keys() - self._inputs.keys())
-        if unknown:
+        if unknown and not self._may_lack:
             raise OptionError(
                 f"the checkpoint knows inputs {unknown} that the query does not name.",
-                hint="name them again, or give the query a new checkpointLocation.",
+                hint=f"name them again; or give {setting('allowInputRemoval', 'true')} to go on "
+                "without them and without what they still had; or give the query a new "
+                "checkpointLocation.",
             )
 
     def _head(self, name: str) -> Position:
         with about_input(name):
             return self._inputs[name].head()
+
+
+class Removed:
+    """An input that is not named any more, in a batch that was planned when it was."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def splits(self, start: Position | None, end: Position) -> list[Any]:
+        """Return nothing, and say so (`Input.splits`)."""
+        _LOGGER.warning("an input was removed before it was read: %s", Fields(input=self._name))
+        return []
+
+    def steps(self, start: Position | None, end: Position) -> NoReturn:
+        """Raise: an exact order has counted the rows (`SteppedInput.steps`)."""
+        raise DataLossError(
+            "it was removed, but the batch that was under way has rows of it, and an exact order "
+            "has counted them.",
+            hint="name it again until that batch is done, and remove it then.",
+        )
+
+    def commit(self, position: Position) -> None:
+        """Do nothing: nobody holds anything for it any more (`Input.commit`)."""
+
+    def head(self) -> NoReturn:
+        raise AssertionError(f"nobody looks at '{self._name}'")
+
+    def backlog(self, position: Position | None, head: Position | None = None) -> NoReturn:
+        raise AssertionError(f"nobody looks at '{self._name}'")
+
+    def split_bytes(self, split: Any) -> int:
+        """Return none (`Input.split_bytes`)."""
+        return 0
+
+    def read(self, split: Any) -> Iterator[pa.RecordBatch]:
+        """Yield nothing (`Input.read`)."""
+        return iter(())

@@ -135,7 +135,7 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
     if plan.is_unnamed:
         [only] = described.values()
         return only.columns
-    own = agreed(described)
+    own = agreed(described, merge=plan.query.merge_schema)
     require_free(own, plan.query.merge_columns)
     return pa.schema([*own, *merge_fields(plan.query.merge_columns)])
 
@@ -157,8 +157,9 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
     found: dict[str, Input] = {}
     for each in plan.inputs:
         with about_input(each.name):
-            found[each.name] = kind_of(each, kinds).stream(each, own)
-    return NamedInputs(found, threads=_LOOKS)
+            kind = kind_of(each, kinds)
+            found[each.name] = kind.stream(each, _had_by(kind, each, own, plan))
+    return NamedInputs(found, threads=_LOOKS, may_lack=plan.query.allow_input_removal)
 
 
 def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> dict[str, Bounded]:
@@ -168,7 +169,8 @@ def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> di
     found: dict[str, Bounded] = {}
     for each in plan.inputs:
         with about_input(each.name):
-            found[each.name] = kind_of(each, kinds).batch(each, own)
+            kind = kind_of(each, kinds)
+            found[each.name] = kind.batch(each, _had_by(kind, each, own, plan))
     return found
 
 
@@ -211,7 +213,21 @@ def _discovery(below: Below) -> Discovery:
 def _make(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, name: str, *, joins: bool) -> Input:
     options = plan.input_below(name, joins=joins)
     with about_input(name):
-        return kind_of(options, kinds).stream(options, columns)
+        kind = kind_of(options, kinds)
+        return kind.stream(options, _had_by(kind, options, columns, plan))
+
+
+def shared_columns(plan: ReadPlan, columns: pa.Schema) -> pa.Schema | None:
+    """Return the columns that each input's batches are brought to; None: one input's stay."""
+    return None if plan.is_unnamed else without_merge_columns(columns, plan.query.merge_columns)
+
+
+def _had_by(kind: Kind, options: InputOptions, own: pa.Schema, plan: ReadPlan) -> pa.Schema:
+    """Return those of the planned columns that an input has, in its own types."""
+    if not plan.query.merge_schema:
+        return own
+    found = kind.describe(options).columns
+    return pa.schema([field for field in found if field.name in own.names])
 
 
 def _names(inputs: Iterable[InputOptions]) -> list[str]:

@@ -24,12 +24,21 @@ class MergedRead:
         In their declared order.
     query : QueryOptions
         What is said of all of them.
+    columns : pyarrow.Schema, optional
+        What the batches of all inputs are brought to; by default they stay as they are.
     """
 
-    def __init__(self, inputs: Mapping[str, Bounded], query: QueryOptions) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, Bounded],
+        query: QueryOptions,
+        *,
+        columns: pa.Schema | None = None,
+    ) -> None:
         query.require_batch()
         self._inputs = inputs
         self._query = query
+        self._columns = columns
 
     def splits(self) -> list[Work]:
         """Return the work: what each task reads."""
@@ -44,4 +53,4 @@ class MergedRead:
 
     def read(self, work: Work) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task reads."""
-        yield from read_work(self._inputs, work, self._query)
+        yield from read_work(self._inputs, work, self._query, self._columns)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import about_input
 from spark_upsert.merge import live
+from spark_upsert.source.conform import conformed
 from spark_upsert.source.merge_columns import with_input
 
 OPENING_BYTES = 1 << 16
@@ -86,7 +87,10 @@ def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
 
 
 def read_pack(
-    readers: Readers, pack: Pack, merge_columns: Sequence[str]
+    readers: Readers,
+    pack: Pack,
+    merge_columns: Sequence[str],
+    columns: pa.Schema | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a pack: of several inputs what is ready first, each in its order.
 
@@ -97,6 +101,8 @@ def read_pack(
     ----------
     merge_columns : sequence of str
         Which columns about the merge are wanted.
+    columns : pyarrow.Schema or None
+        What the batches of each input are brought to (`conform`).
 
     Raises
     ------
@@ -109,7 +115,8 @@ def read_pack(
 
     def rows(name: str) -> Iterator[pa.RecordBatch]:
         for split in splits[name]:
-            yield from with_input(readers[name].read(split), name, merge_columns)
+            batches = conformed(readers[name].read(split), columns)
+            yield from with_input(batches, name, merge_columns)
 
     if len(splits) == 1:
         [name] = splits

@@ -36,6 +36,8 @@ class Stream:
     inputs : Inputs
     query : QueryOptions
         What is said of all of them.
+    columns : pyarrow.Schema, optional
+        What the batches of all inputs are brought to; by default they stay as they are.
     offsets : Offsets, optional
         Their form; by default they hold all positions.
     clock : callable, optional
@@ -47,11 +49,13 @@ class Stream:
         inputs: Inputs,
         query: QueryOptions,
         *,
+        columns: pa.Schema | None = None,
         offsets: Offsets | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inputs = inputs
         self._query = query
+        self._columns = columns
         self._offsets = offsets or PlainOffsets()
         self._exact = None if query.order is None else ExactOrder(inputs, query)
         self._watch = Watch(inputs.look, clock=clock)
@@ -150,4 +154,4 @@ class Stream:
 
     def read(self, work: Work) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task reads."""
-        yield from read_work(self._inputs, work, self._query)
+        yield from read_work(self._inputs, work, self._query, self._columns)

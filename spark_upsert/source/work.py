@@ -15,11 +15,19 @@ Work = Pack | Passage
 """Splits of some inputs, or a piece of an exact order; pickled into the task."""
 
 
-def read_work(readers: Readers, work: Work, query: QueryOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that a task reads, with the columns about the merge that are asked for."""
+def read_work(
+    readers: Readers, work: Work, query: QueryOptions, columns: pa.Schema | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a task reads, with the columns about the merge that are asked for.
+
+    Parameters
+    ----------
+    columns : pyarrow.Schema or None
+        What the batches of each input are brought to (`conform`).
+    """
     if isinstance(work, Passage):
-        return read_passage(readers, work, query.merge_columns)
-    return read_pack(readers, work, query.merge_columns)
+        return read_passage(readers, work, query.merge_columns, columns)
+    return read_pack(readers, work, query.merge_columns, columns)
 
 
 def splits_of(work: Work) -> Iterator[Any]:

@@ -108,6 +108,12 @@ def test_a_read_that_names_no_inputs_has_one() -> None:
             "'path'",
             id="metadata of several",
         ),
+        pytest.param(
+            {"path": "/t", "inputsPattern": "*", "allowInputRemoval": "true"},
+            "'allowInputRemoval' is about inputs that are named",
+            "failOnDataLoss=false",
+            id="removal of inputs that are found",
+        ),
         pytest.param({**TWO, "inputs": "east,,west"}, "found 'east,,west'", "names", id="no name"),
         pytest.param({**TWO, "inputs": "a.b"}, "found 'a.b'", "letters", id="a dot in a name"),
         pytest.param(
