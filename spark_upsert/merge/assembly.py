@@ -1,7 +1,9 @@
 """From an order and the rows of the inputs to batches: what the exact orders have in common.
 
-An output batch is put together from slices, one concatenation and at most one ``take``; no row
-is touched by itself. Of each input one batch is held, the one that its next row lies in.
+Rows are put together from slices, by one concatenation and at most one ``take``; none is touched
+by itself. Where there are many inputs, each of which gives a few rows to a batch, several batches
+are put together at once, so that a slice has more than a row or two. Of each input one batch is
+held, the one that its next row lies in.
 """
 
 from __future__ import annotations
@@ -15,6 +17,12 @@ from spark_upsert.merge.orders import Picks, rows_of_inputs
 
 HAND_OFF_ROWS = 2048
 """Rows of an output batch: its overhead is small by then, and it still lies in the cache."""
+
+_INPUTS_PER_BATCH = 64
+"""So many slices a batch cost little; for more inputs, more batches are put together at once."""
+
+_BATCHES_AT_ONCE = 32
+"""The most: 65 536 rows by default. 1 000 inputs in turns come 10 times as fast as singly."""
 
 
 def arrange(
@@ -48,9 +56,11 @@ def arrange(
     if rows < 1:
         raise ValueError(f"a batch holds at least one row, found {rows}")
     heads = [_Head(index, batches) for index, batches in enumerate(inputs)]
+    at_once = rows * min(_BATCHES_AT_ONCE, 1 + len(heads) // _INPUTS_PER_BATCH)
     for picks in [order] if isinstance(order, np.ndarray) else order:
-        for start in range(0, len(picks), rows):
-            yield _assemble(heads, picks[start : start + rows])
+        for start in range(0, len(picks), at_once):
+            batch = _assemble(heads, picks[start : start + at_once])
+            yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
 
 
 def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
@@ -75,21 +85,22 @@ class _Head:
     def __init__(self, index: int, batches: Iterator[pa.RecordBatch]) -> None:
         self._index = index
         self._batches = batches
-        self._rest: pa.RecordBatch | None = None
+        self._batch: pa.RecordBatch | None = None
+        self._start = 0
         self._given = 0
 
     def take(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield slices that hold the next so many rows together."""
         while rows > 0:
-            if self._rest is None or not self._rest.num_rows:
-                self._rest = next(self._batches, None)
-            if self._rest is None:
+            if self._batch is None or self._start == self._batch.num_rows:
+                self._batch, self._start = next(self._batches, None), 0
+            if self._batch is None:
                 raise ValueError(
                     f"input {self._index} ended behind {self._given} rows, but the order wants "
                     f"{rows} more of it"
                 )
-            part = self._rest.slice(0, rows)
-            self._rest = self._rest.slice(part.num_rows)
+            part = self._batch.slice(self._start, rows)
+            self._start += part.num_rows
             self._given += part.num_rows
             rows -= part.num_rows
             yield part

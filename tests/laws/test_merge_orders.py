@@ -148,6 +148,18 @@ def test_rows_come_whole_in_their_order_and_none_twice(
     assert all(0 < batch.num_rows <= rows for batch in batches)
 
 
+@given(seed=STATES, inputs=st.integers(60, 300), rows=st.integers(1, 9), limit=st.integers(0, 900))
+def test_very_many_inputs_are_arranged_like_a_few(
+    seed: int, inputs: int, rows: int, limit: int
+) -> None:
+    for order in (RoundRobin(cursor=inputs // 2), Seeded(state=seed)):
+        picks, _ = advance(order, [4] * inputs, limit)
+        batches = [batches_of(str(index), [1, 3]) for index in range(inputs)]
+        out = list(arrange(batches, picks, rows=rows))
+        assert [int(name) for name, _ in rows_in(out)] == picks.tolist()
+        assert all(batch.num_rows == rows for batch in out[:-1])
+
+
 @given(remaining=REMAINING, state=STATES)
 def test_the_order_of_the_inputs_is_part_of_the_contract(remaining: list[int], state: int) -> None:
     """Turned around, inputs give the same rows; their sequence is that of other inputs."""

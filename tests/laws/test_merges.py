@@ -1,4 +1,4 @@
-"""The laws of merges, whatever the mode, the batches and the bounds; and of document boundaries."""
+"""The laws of merges, whatever the mode, the batches and the bounds; and of documents."""
 
 from __future__ import annotations
 
