@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
@@ -36,7 +37,7 @@ _BATCHES_MAX = 200
 """A query that has not caught up by then never will."""
 
 
-class Actor:
+class Actor(ABC):
     """A process that lives again after its death."""
 
     is_done = True
@@ -46,8 +47,9 @@ class Actor:
         self.world = world
         self._life: Iterator[None] | None = None
 
+    @abstractmethod
     def live(self) -> Iterator[None]:
-        raise NotImplementedError
+        """Live one life, a step at a time."""
 
     def act(self) -> None:
         """Go on until the next yield; a fault ends this life, and the next act begins a new one."""
@@ -63,6 +65,7 @@ class Actor:
 
     def finish(self) -> None:
         """Do what is left when the world is at rest and nothing fails any more."""
+        self._life = None
 
     def attempt(self, action: Callable[[], T]) -> Generator[None, None, T]:
         """Call something; after an error that the process survives, now and then once more."""
