@@ -33,7 +33,7 @@ from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.model import hashing, precedence
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.precedence import Precedence
-from spark_upsert.model.schema import DIFF
+from spark_upsert.model.schema import CHANGE_DIFF, DIFF
 from spark_upsert.source import pace, table_input
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.stream import Stream
@@ -56,6 +56,8 @@ from spark_upsert.store import local
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert.upsert import commands, outcomes, stage, stash, write_set
+from spark_upsert.upsert.envelopes import changelog
+from spark_upsert.upsert.envelopes.changelog import ChangelogForm
 from spark_upsert_sink import writers
 from tests.promises import test_merge_promises as merges
 from tests.promises import test_promises as promises
@@ -908,6 +910,34 @@ def _() -> Patch:
         return self._begin(table, table.log.head().upper)
 
     return wrapped(TableInput, "_beginning", beginning)
+
+
+CHAINED = promises.test_p2_a_table_that_takes_the_changes_of_another_is_that_table
+
+
+@bug("a delete takes away what its own version put", CHAINED)
+def _() -> Patch:
+    def by_version(original: Any, self: ChangelogForm, named: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in original(self, named) if name != CHANGE_DIFF)
+
+    return wrapped(ChangelogForm, "ordered_by", by_version)
+
+
+@bug("versions do not order changes", CHAINED)
+def _() -> Patch:
+    return patch.object(ChangelogForm, "ordered_by", lambda self, named: (CHANGE_DIFF,))
+
+
+@bug("a delete in a change feed is passed over", CHAINED)
+def _() -> Patch:
+    return patch.object(changelog, "_PREIMAGE", changelog._DELETE)
+
+
+@bug("a preimage in a change feed is a row", CHAINED)
+def _() -> Patch:
+    return together(
+        patch.object(changelog, "_PREIMAGE", None), patch.object(changelog, "_RETRACTIONS", 1)
+    )
 
 
 @bug(

@@ -14,15 +14,15 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "keys": "Comma-separated columns that identify a row. Required for the first write.",
     "sequenceBy": "Comma-separated columns that order the commands of a key: the greatest wins. "
     "With an envelope, dots lead into structs (`source.lsn`, `value.updated_at`). Default: none; "
-    "with `envelope=kafka`, `partition,offset`.",
+    "with `envelope=kafka`, `partition,offset`; with `envelope=changelog`, `_commit_version`.",
     "sequenceBy.<column>": "With `mergeEngine=partial-update`: the column that orders the values "
     "of this one, of the type of the `sequenceBy` column.",
     "sequenceScope": "`table`: order keys compare across epochs, a late older row is stale. "
-    "`epoch`: the later epoch wins. Default `table`; with the default order of `envelope=kafka`, "
-    "`epoch`.",
+    "`epoch`: the later epoch wins. Default `table`; with the default order of `envelope=kafka` "
+    "or `changelog`, `epoch`.",
     "envelope": "What the rows are. `upsert`: plain columns. `debezium`: change events with "
-    "`before`, `after` and `op`. `kafka`: records with bytes in `key` and `value`. Default "
-    "`upsert`.",
+    "`before`, `after` and `op`. `kafka`: records with bytes in `key` and `value`. `changelog`: "
+    "rows of a change feed with `_change_type`. Default `upsert`.",
     "keyFormat": "With `envelope=kafka` or `debezium`: how keys are written: `json`, `avro`, `raw` "
     "(the bytes are the value), or `json-confluent` and `avro-confluent` (behind Confluent's "
     "header of five bytes).",

@@ -32,6 +32,7 @@ class EnvelopeKind(Enum):
     UPSERT = "upsert"
     DEBEZIUM = "debezium"
     KAFKA = "kafka"
+    CHANGELOG = "changelog"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class EnvelopeOptions:
         kind = choice(options, "envelope", EnvelopeKind) or EnvelopeKind.UPSERT
         sides = ("key", "value")
         names = [f"{side}{what}" for side in sides for what in ("Format", "Schema", "SchemaId")]
-        if kind is EnvelopeKind.UPSERT:
+        if kind in (EnvelopeKind.UPSERT, EnvelopeKind.CHANGELOG):
             for name in names:
                 options.refuse(
                     name,
@@ -147,6 +148,13 @@ class WriteOptions:
         """Check the options of a write; raises `OptionError`."""
         options = Options(given, WRITE_OPTIONS)
         options.refuse_together("columnList", "exceptColumnList")
+        envelope, engine = EnvelopeOptions.parse(options), _engine(options)
+        if (
+            envelope.kind is EnvelopeKind.CHANGELOG
+            and engine is not None
+            and engine.kind is Engine.AGGREGATION
+        ):
+            raise no_aggregate_of_changes()
         app_id, app_version = options.text("txnAppId"), options.number("txnVersion")
         if (app_id is None) != (app_version is None):
             missing = "txnAppId" if app_id is None else "txnVersion"
@@ -163,17 +171,28 @@ class WriteOptions:
             merge_schema=options.flag("mergeSchema"),
             allow_unordered=options.flag("allowUnordered"),
             allow_missing_batches=options.flag("allowMissingBatches"),
-            envelope=EnvelopeOptions.parse(options),
+            envelope=envelope,
             on_error=_on_error(options),
             error_column=options.text("errorColumn"),
             ties=choice(options, "ties", Ties),
             late_rows=choice(options, "lateRows", LateRows),
-            engine=_engine(options),
+            engine=engine,
             properties=_properties(options),
             app_id=app_id,
             app_version=app_version,
             checkpoint=options.text("checkpointLocation"),
         )
+
+
+def no_aggregate_of_changes() -> OptionError:
+    """Return the error of change rows for a table that aggregates."""
+    return OptionError.conflict(
+        f"envelope={EnvelopeKind.CHANGELOG.value}",
+        f"mergeEngine={Engine.AGGREGATION.value}",
+        why="an aggregate cannot give back what a change took away",
+        hint="use mergeEngine=deduplicate, and aggregate where the table is read; where rows are "
+        "only ever inserted, drop the columns of the change feed, and write without 'envelope'.",
+    )
 
 
 def _scope(options: Options) -> Scope | None:

@@ -174,7 +174,7 @@ def _new_schema(
     names = form.orders.names
     order = [
         form.orders.field(find_column(name, names, role="sequenceBy column"))
-        for name in options.sequence_by or form.sequence_by
+        for name in form.ordered_by(options.sequence_by)
     ]
     form.require_keys(keys)
     if options.scope is not None and not order:
@@ -206,7 +206,7 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
             raise OptionError.fixed("keys", ",".join(options.keys), ",".join(schema.keys))
     own = ",".join(field.name for field in schema.order)
     if options.sequence_by:
-        given = ",".join(options.sequence_by)
+        given = ",".join(form.ordered_by(options.sequence_by))
         if given.lower() != own.lower():
             raise OptionError.fixed("sequenceBy", given, own)
     if options.scope is not None and options.scope is not schema.scope:

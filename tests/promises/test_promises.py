@@ -55,7 +55,15 @@ from tests.support.stores import (
     Steps,
     forget_open_runs,
 )
-from tests.support.streams import Lived, folded, ordered, version_1, versions
+from tests.support.streams import (
+    Chained,
+    Lived,
+    folded,
+    ordered,
+    position_in,
+    version_1,
+    versions,
+)
 from tests.support.tables import (
     append,
     apply_epoch,
@@ -936,6 +944,41 @@ def test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped(seed: int)
     query.restart()
     for number, rows in enumerate(query.batches):
         assert ordered(query.replayed(number)) == ordered(rows), f"batch {number} was another one"
+
+
+@SEEDS
+def test_p2_a_table_that_takes_the_changes_of_another_is_that_table(seed: int) -> None:
+    """Whatever a batch holds, however its rows come to tasks, and as often as it is repeated."""
+    dice = random.Random(seed)
+    lived, copy = Lived(), Chained(dice, has_diff=dice.random() < 0.5)
+    lived.write(*(epoch_of(dice) for _ in range(dice.randrange(1, 6))))
+    start = dice.choice([{}, {"startingVersion": "earliest"}])
+    updates = str(dice.random() < 0.5).lower()
+    query = lived.query(**start, **limits_of(dice), computeUpdates=updates)
+
+    def deliver() -> None:
+        number = len(query.batches)
+        while copy.take(number, query.replayed(number)) and dice.random() < 0.3:
+            query.restart()  # Behind the commit: the batch comes again.
+        query.deliver()
+        position = position_in(query.noted[-1])
+        if not position.is_in_snapshot:
+            assert copy.rows == rows_at(lived.table, position.upper - 1)
+
+    for _ in range(12):
+        match dice.randrange(4):
+            case 0:
+                lived.write(*(epoch_of(dice) for _ in range(dice.randrange(1, 5))))
+            case 1:
+                rows = {"k": [1, 2], "v": [dice.randrange(3), 3], "gone": [False, False]}
+                lived.table.append(pa.table(rows), deletes="gone", overwrite=True)
+            case _ if query.is_pending or query.plan():
+                deliver()
+        if dice.random() < 0.3:
+            query.restart()
+    while query.is_pending or query.plan():
+        deliver()
+    assert copy.rows == lived.rows
 
 
 @SEEDS

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_upsert.model.schema import Scope
+import pyarrow as pa
+
+from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.source.columns import read_columns
 from spark_upsert.source.inputs import NamedInputs
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
 from spark_upsert.source.table_position import TablePosition
+from spark_upsert.state.log.manifest import Commit, Transaction
+from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.clocked import HOUR_S, ClockedStore, Now
 from tests.support.model import Command
+from tests.support.stores import MemoryStore
 from tests.support.tables import append, make_table, rows_at, schema_of
 
 Row = dict[str, Any]
+
+_FEED = pa.schema({"k": pa.int64(), "v": pa.int64()} | {f.name: f.type for f in CHANGELOG_FIELDS})
 
 
 def options_of(**given: Any) -> ReadOptions:
@@ -197,3 +208,44 @@ class Lived:
     @property
     def rows(self) -> dict[int, int]:
         return rows_at(self.table)
+
+
+@dataclass
+class Chained:
+    """A table that a query fills with the changes of another, whose tasks take them in any order.
+
+    Parameters
+    ----------
+    dice : random.Random
+        Decides how rows are dealt to tasks and batches.
+    has_diff : bool
+        Whether the rows have the column that Delta's feed lacks.
+    """
+
+    dice: random.Random
+    has_diff: bool = True
+    store: MemoryStore = field(default_factory=MemoryStore)
+
+    def take(self, number: int, rows: list[Row]) -> Commit | None:
+        """Write a micro-batch; None if the table has it already."""
+        table = Table(self.store)
+        feed = _FEED if self.has_diff else _FEED.remove(_FEED.get_field_index("_diff"))
+        options = WriteOptions.parse({"path": "/unused", "envelope": "changelog", "keys": "k"})
+        plan = table.plan(options, feed)
+        base = Snapshot(self.store, plan.base)
+        dealt = self.dice.sample(rows, len(rows))
+        tasks = [self._batches(part, feed) for part in self._cut(dealt)]
+        staged = (stage(base, map(plan.envelope.commands, batches)) for batches in tasks)
+        epoch = Transaction(writer="query", number=number, is_consecutive=True)
+        return table.commit(WriteSet(base=base, staged=tuple(staged), transactions=(epoch,)))
+
+    def _cut(self, rows: list[Row]) -> list[list[Row]]:
+        count = self.dice.randrange(1, 4)
+        return [rows[first::count] for first in range(count)]
+
+    def _batches(self, rows: list[Row], feed: pa.Schema) -> list[pa.RecordBatch]:
+        return [pa.RecordBatch.from_pylist(part, schema=feed) for part in self._cut(rows)]
+
+    @property
+    def rows(self) -> dict[int, int]:
+        return rows_at(Table(self.store))

@@ -43,9 +43,8 @@ class Form(Protocol):
         """Names of the key columns if options do not say; empty if they must."""
         ...
 
-    @property
-    def sequence_by(self) -> tuple[str, ...]:
-        """Names out of ``orders`` if options do not say."""
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return the order as names out of ``orders``, given those of ``sequenceBy``, if any."""
         ...
 
     @property
@@ -80,7 +79,6 @@ class UpsertForm:
     nulls_as_deletes: bool = False
     """Whether a row whose values are all null is a delete."""
     keys: tuple[str, ...] = ()
-    sequence_by: tuple[str, ...] = ()
     scope: Scope = Scope.TABLE
 
     @classmethod
@@ -113,6 +111,10 @@ class UpsertForm:
     def orders(self) -> pa.Schema:
         """All columns."""
         return self.others
+
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named."""
+        return tuple(named)
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Accept any column: a row carries them all."""

@@ -7,6 +7,7 @@ from typing import assert_never
 import pyarrow as pa
 
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions
+from spark_upsert.upsert.envelopes.changelog import ChangelogForm
 from spark_upsert.upsert.envelopes.debezium.parsed import ParsedForm
 from spark_upsert.upsert.envelopes.debezium.records import record_form
 from spark_upsert.upsert.envelopes.form import Form, UpsertForm
@@ -45,5 +46,7 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
                 for side in ("key", "value")
             )
             return KafkaForm(rows, key, value)
+        case EnvelopeKind.CHANGELOG:
+            return ChangelogForm(rows)
         case _:
             assert_never(options.kind)

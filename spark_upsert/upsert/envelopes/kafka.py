@@ -109,11 +109,10 @@ class KafkaForm:
         """All fields of the key."""
         return tuple(self.key.fields.names)
 
-    @property
-    def sequence_by(self) -> tuple[str, ...]:
-        """Partition and offset, if the rows have them."""
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named; else partition and offset, if the rows have them."""
         names = {name.lower() for name in self.rows.names}
-        return _ORDER if names.issuperset(_ORDER) else ()
+        return tuple(named) or (_ORDER if names.issuperset(_ORDER) else ())
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `SchemaError` if a key is not a field of the records' key."""

@@ -52,7 +52,6 @@ class ParsedForm:
     rows: pa.Schema
     truncates: Truncates = Truncates.ERROR
     keys: tuple[str, ...] = ()
-    sequence_by: tuple[str, ...] = ()
     scope: Scope = Scope.TABLE
 
     def __post_init__(self) -> None:
@@ -103,6 +102,10 @@ class ParsedForm:
         for field in dotted(self.rows) if self._root else ():
             found.setdefault(field.name, field)
         return pa.schema(list(found.values()))
+
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named; else the order is that of arrival."""
+        return tuple(named)
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `SchemaError` if a key is not a field of ``after``: deletes would not have it."""

@@ -225,11 +225,10 @@ class RecordForm:
         taken = {field.name for field in event} | {self._name(VALUE)}
         return pa.schema([*event, *(field for field in self.rows if field.name not in taken)])
 
-    @property
-    def sequence_by(self) -> tuple[str, ...]:
-        """Partition and offset, if the rows have them."""
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named; else partition and offset, if the rows have them."""
         names = {name.lower() for name in self.rows.names}
-        return _ORDER if names.issuperset(_ORDER) else ()
+        return tuple(named) or (_ORDER if names.issuperset(_ORDER) else ())
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `SchemaError` if a key is not a column of a row: deletes would not have it."""
