@@ -115,6 +115,10 @@ CLAIMS: dict[str, Callable[[Names], bool]] = {
         and names["latest"].where("order_id = 2").count() == 0
         and names["before"].where("order_id = 2").count() == 1
     ),
+    "both = (": lambda names: (
+        {(r["_input"], r["amount"] is None) for r in names["both"].collect()}
+        == {("east", False), ("north", True)}
+    ),
 }
 """What code that holds these words says of itself."""
 
@@ -249,8 +253,19 @@ def a_catalog_table(place: Place) -> Names:
     return {}
 
 
+def regions(place: Place) -> Names:
+    """Make tables of orders, one of which lacks a column, and tables of tenants."""
+    for name in ("east", "west", "tenants/a/orders", "tenants/b/orders"):
+        make_orders(str(place.folder / "lake" / name), versions=3)
+    fewer = pa.schema([ORDERS.field("order_id"), ORDERS.field("offset")])
+    north = Table.create(str(place.folder / "lake" / "north"), fewer, keys=["order_id"])
+    north.append(pa.table({"order_id": [1], "offset": [1]}, schema=fewer))
+    return {}
+
+
 GRANTED: dict[str, Callable[[Place], Names]] = {
     "docs/object-stores.md": some_rows,
+    "docs/many-tables.md": regions,
     "docs/options.md": a_catalog_table,
 }
 """By page; for all others, `some_orders`."""

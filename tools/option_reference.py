@@ -36,7 +36,7 @@ reads the rows of a version, and a stream delivers the table and then new values
 _INPUTS = """
 ### Reads of several inputs
 
-One query, batch or stream, over several tables.
+One query, batch or stream, over several tables: [many-tables.md](many-tables.md).
 """
 
 _WRITES = """
