@@ -15,6 +15,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
+from pyspark_upsertflow.kinds import KINDS
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
 from spark_upsert.errors import SchemaError, setting
 from spark_upsert.options.hints import called_by_spark, spoken_to_spark
@@ -37,7 +38,7 @@ def read_schema(given: Mapping[str, str]) -> StructType:
     plan = ReadPlan.parse(given)
     if (about := _of_the_log(plan)) is not None:
         return metadata_schema(about[1])
-    columns = plan_columns(plan)
+    columns = plan_columns(plan, KINDS)
     for field in columns:
         _require_spark_has(field)
     return from_arrow_schema(columns)
@@ -110,7 +111,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
         columns = to_arrow_schema(schema, timezone="UTC")
         self._read = MergedRead(
-            batch_inputs(plan, columns), plan.query, columns=shared_columns(plan, columns)
+            batch_inputs(plan, columns, KINDS), plan.query, columns=shared_columns(plan, columns)
         )
         self._schema = schema
 

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from pyspark_upsertflow.kinds import KINDS
 from pyspark_upsertflow.readers import to_spark
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.inputs import ReadPlan
@@ -54,7 +55,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stream(self) -> Stream:
         columns = to_arrow_schema(self._schema, timezone="UTC")
         return Stream(
-            stream_inputs(self._plan, columns),
+            stream_inputs(self._plan, columns, KINDS),
             self._plan.query,
             offsets=stream_offsets(self._plan),
             columns=shared_columns(self._plan, columns),

@@ -9,7 +9,7 @@ from enum import Enum
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.parse import Options, fold
+from spark_upsert.options.parse import Options
 from spark_upsert.options.reference import FILE_OPTIONS
 from spark_upsert.payloads.ddl import parse_schema
 
@@ -43,6 +43,8 @@ class FileOptions:
     quote: str = '"'
     escape: str | None = None
     null_value: str = ""
+    is_projected: bool = False
+    """Whether the query chooses among the columns, so that files may have others."""
     counts_rows: bool = False
     """Whether a limit of rows needs to know how many a file has."""
 
@@ -73,11 +75,6 @@ class FileOptions:
             null_value=options.text("nullValue") or "",
             counts_rows=counts_rows,
         )
-
-
-def is_file_format(name: str) -> bool:
-    """Return whether a format is one of files."""
-    return fold(name) in {each.value for each in FileFormat}
 
 
 def _glob(text: str | None) -> str | None:

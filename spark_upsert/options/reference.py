@@ -137,7 +137,10 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "be given for an input; given without the prefix, they are those of every input that does not "
     "say otherwise. `columns`, `readChangeFeed`, `parallelism` and limits per trigger are of the "
     "query alone.",
-    "input.<name>.format": "What the input is. `upsertflow`: a table. Default `upsertflow`.",
+    "input.<name>.format": "What the input is. `upsertflow`: a table. `parquet`, `arrow`, `json`, "
+    "`csv`: a growing set of files, with options of its own (below). `python:name` or "
+    "`python:module:Class`: another Python source, found as Spark finds it or by its class, which "
+    "is handed all other options of the input. Default `upsertflow`.",
     "merge": "How the rows of the inputs become one sequence. `interleave`: what is ready first, "
     "in several tasks; no order between inputs is promised. `concat`: an input has its turn when "
     "those before it have nothing left. `roundrobin`: one row of each input in turn. Exact orders "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError, setting
@@ -38,6 +40,20 @@ def _chosen(own: TableSchema, options: ReadOptions) -> list[pa.Field]:
         extra = _changelog_columns(options)
         names = own.select(name for name in options.columns if name not in extra)
     return [own.columns.field(name) for name in names]
+
+
+def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return the columns of some names, in that order; all if there are no names.
+
+    Raises
+    ------
+    SchemaError
+        There is no such column.
+    """
+    for name in names:
+        if name not in own.names:
+            raise SchemaError.missing_column(name, own.names, role="column")
+    return pa.schema([own.field(name) for name in names]) if names else own
 
 
 def table_columns(planned: pa.Schema) -> tuple[str, ...]:

@@ -146,7 +146,9 @@ class FileInput:
     ) -> None:
         self._options = options
         self._columns = Columns(
-            columns, is_chosen=options.schema is not None, is_merged=options.merge_schema
+            columns,
+            is_chosen=options.schema is not None or options.is_projected,
+            is_merged=options.merge_schema,
         )
         self._files = _Files(options, folder)
         self._forget()

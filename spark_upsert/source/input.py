@@ -91,6 +91,15 @@ class Input(Protocol):
 
 
 @runtime_checkable
+class Freezable(Protocol):
+    """An input whose head says nothing, so that it must be told to end."""
+
+    def freeze(self) -> None:
+        """End at what there is now; called once, before anything else is asked."""
+        ...
+
+
+@runtime_checkable
 class SteppedInput(Input, Protocol):
     """An input whose rows have one order, however it is cut: what an exact order takes from."""
 

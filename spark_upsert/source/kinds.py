@@ -24,6 +24,7 @@ from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
 from spark_upsert.source.compact_offsets import CompactOffsets
 from spark_upsert.source.discovery import Discovery
+from spark_upsert.source.file_kind import FILE_FORMATS, FileKind
 from spark_upsert.source.found_inputs import FoundInputs
 from spark_upsert.source.input import Input
 from spark_upsert.source.inputs import Inputs, NamedInputs
@@ -96,7 +97,7 @@ class TableKind:
 Kinds = Mapping[str, Kind]
 """By the names of formats; what stands behind a colon in a format is the kind's own."""
 
-KINDS: Kinds = {TABLE: TableKind()}
+KINDS: Kinds = {TABLE: TableKind(), **dict.fromkeys(FILE_FORMATS, FileKind())}
 """The formats that need no Spark."""
 
 

@@ -18,7 +18,7 @@ from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.compact_offsets import INPUTS_MAX
 from spark_upsert.source.exact import ExactOrder, refuse_exact
-from spark_upsert.source.input import Backlog
+from spark_upsert.source.input import Backlog, Freezable
 from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
@@ -78,6 +78,11 @@ class Stream:
     def freeze(self) -> None:
         """Let the stream end at what there is now, whatever comes."""
         self._frozen = self._watch.look()
+        for name in self._frozen:
+            each = self._inputs[name]
+            if isinstance(each, Freezable):
+                with about_input(name):
+                    each.freeze()
 
     def latest(self, start: Mapping[str, Any], *, everything: bool = False) -> Mapping[str, Any]:
         """Return where a batch ends that begins at an offset; the very offset if it is empty.

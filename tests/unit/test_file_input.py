@@ -22,13 +22,18 @@ from spark_upsert.errors import (
     UpsertFlowError,
 )
 from spark_upsert.options.files import FileFormat, FileOptions
-from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.options.inputs import UNNAMED, ReadPlan
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source import file_formats, file_position, file_texts
 from spark_upsert.source.file_input import FileInput, FileSplit, file_columns
 from spark_upsert.source.file_position import FilePosition
+from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.position import Position
+from spark_upsert.source.stream import Stream
+from spark_upsert.table import Table
+from tests.support.clocked import Now
 from tests.support.folders import (
     DAY_US,
     FaultyFolder,
@@ -688,3 +693,59 @@ def test_names_that_are_no_text_are_read_and_shown(tmp_path: Path) -> None:
     with pytest.raises(UpsertFlowError, match="Row #2") as failed:
         list(source.read(split))
     str(failed.value).encode()
+
+
+# -- beside other inputs --------------------------------------------------------------------------
+
+
+def test_files_are_inputs_of_one_query_beside_a_table(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "table"), TWO.schema, keys=["id"])
+    table.append(TWO)
+    for name, data in (("a", parquet(TWO)), ("b", b"name;id\nc;3\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one").write_bytes(data)
+    given = {
+        "inputs": "table,a,b",
+        "columns": "id",
+        "mergeColumns": "_input",
+        "failOnDataLoss": "false",
+        **{f"input.{name}.path": str(tmp_path / name) for name in ("table", "a", "b")},
+        "input.a.format": "Parquet",
+        "input.b.format": "csv",
+        "input.b.sep": ";",
+        "input.b.schema": "name STRING, id BIGINT",
+    }
+    expected = {("table", 1), ("table", 2), ("a", 1), ("a", 2), ("b", 3)}
+    plan = ReadPlan.parse(given)
+    columns = plan_columns(plan)
+    assert columns.names == ["id", "_input"]
+
+    batch = MergedRead(batch_inputs(plan, columns), plan.query)
+    rows = [r for work in batch.splits() for b in batch.read(work) for r in b.to_pylist()]
+    assert {(row["_input"], row["id"]) for row in rows} == expected
+
+    query = Query(lambda: Stream(stream_inputs(plan, columns), plan.query, clock=Now()))
+    query.drain()
+    (tmp_path / "b" / "two").write_bytes(b"name;id\nd;4\n")
+    query.restart()
+    query.drain()
+    rows = [row for found in query.batches for row in found]
+    assert sorted((row["_input"], row["id"]) for row in rows) == sorted({*expected, ("b", 4)})
+
+
+def test_what_is_wrong_with_files_names_the_input(tmp_path: Path) -> None:
+    given = {"inputs": "a", "input.a.format": "csv", "input.a.path": str(tmp_path / "nowhere")}
+    with pytest.raises(OptionError, match="there is no folder") as failed:
+        plan_columns(ReadPlan.parse(given))
+    assert "'a'" in str(failed.value)
+    with pytest.raises(OptionError, match="'sepp'"):
+        plan_columns(ReadPlan.parse({**given, "input.a.sepp": ";"}))
+
+
+def test_one_folder_under_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_bytes(csv(1))
+    given = {"inputs": "a,b"}
+    for name, path in (("a", f"{tmp_path}"), ("b", f"file://{tmp_path}")):
+        given |= {f"input.{name}.format": "csv", f"input.{name}.path": path}
+    with pytest.raises(OptionError, match="are the same"):
+        plan_columns(ReadPlan.parse(given))

@@ -1,0 +1,344 @@
+"""Another Python source as an input: what it answers to Spark, it answers to us.
+
+Its offset is kept as the text that Spark would keep, beside the one that it began with. A source
+tells how far it can go only for an offset to begin at, and a simple one reads while it is asked.
+So the head of such an input says nothing, `backlog` asks, and what was answered stands until it is
+taken. All up to the answer is one step: only the source could cut it.
+
+A source whose offset goes back (one that counts from 0 in each process, for example) loses rows
+without a word in Spark. Here a number of an offset that becomes smaller is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.errors import PySparkNotImplementedError
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
+
+from pyspark_upsertflow.python_source import (
+    ForeignStream,
+    PythonSource,
+    Rows,
+    failing,
+    projected,
+    shrunken,
+)
+from spark_upsert.errors import DataLossError, OptionError, SchemaError, setting
+from spark_upsert.options.inputs import InputOptions
+from spark_upsert.options.parse import Options
+from spark_upsert.options.reference import READ_OPTIONS
+from spark_upsert.source.agreement import Described
+from spark_upsert.source.columns import chosen
+from spark_upsert.source.input import Backlog, Piece
+from spark_upsert.source.position import Position
+
+BATCH_ROWS = 2048
+"""Rows of a batch that is made of tuples."""
+
+_READERS_MAX = 16
+"""Readers of others that a process keeps between its tasks."""
+
+_SPLIT_BYTES = 1 << 20
+"""What a partition is taken for, of which nobody knows how much it holds."""
+
+_HEAD = Position.of({})
+_KEYS = frozenset({"offset", "origin"})
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSplit:
+    """A partition of another source, or rows that it has read already."""
+
+    reader: bytes
+    """Pickled, as Spark hands it to tasks."""
+    partition: bytes | None
+    rows: bytes | None = None
+    """An Arrow stream."""
+
+
+class PythonKind:
+    """Python sources as a kind of input: ``python:name``, ``python:module:Class``."""
+
+    def describe(self, options: InputOptions) -> Described:
+        """Return the columns that a read has of the source (`Kind.describe`)."""
+        source, of_query = _source(options)
+        columns = to_arrow_schema(source.schema, timezone="UTC")
+        cls = type(source.made)
+        own = sorted((name.lower(), text) for name, text in options.own.items())
+        identity = f"Python source {cls.__module__}.{cls.__qualname__} {own}"
+        return Described(chosen(columns, of_query.names("columns")), identity)
+
+    def stream(self, options: InputOptions, columns: pa.Schema) -> PythonInput:
+        """Return the source as the input of a stream (`Kind.stream`)."""
+        source, of_query = _source(options)
+        fail = of_query.flag("failOnDataLoss", default=True)
+        return PythonInput(source, columns, fail_on_data_loss=fail)
+
+    def batch(self, options: InputOptions, columns: pa.Schema) -> PythonBatch:
+        """Return what a batch reads of the source (`Kind.batch`)."""
+        return PythonBatch(_source(options)[0], columns)
+
+
+def _source(options: InputOptions) -> tuple[PythonSource, Options]:
+    named = options.format.partition(":")[2].strip()
+    if not named:
+        raise OptionError.invalid("format", options.format, "python:name or python:module:Class")
+    return PythonSource(named, dict(options.own)), Options(options.shared, READ_OPTIONS)
+
+
+class PythonInput:
+    """The rows of a Python stream source.
+
+    Parameters
+    ----------
+    source : PythonSource
+    columns : pyarrow.Schema
+        The columns that were planned.
+    fail_on_data_loss : bool
+        Whether an offset that goes back is an error.
+    """
+
+    def __init__(
+        self, source: PythonSource, columns: pa.Schema, *, fail_on_data_loss: bool = True
+    ) -> None:
+        self._source = source
+        self._columns = columns
+        self._fail_on_data_loss = fail_on_data_loss
+        self._stream: ForeignStream | None = None
+        self._answer: tuple[str, Position] | None = None
+        self._last: Position | None = None
+        self._is_frozen = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only read, and what they read with is in the splits.
+        return {**self.__dict__, "_stream": None, "_answer": None, "_last": None}
+
+    # -- planning --------------------------------------------------------------------
+
+    def head(self) -> Position:
+        """Return a position that says nothing: only for a place to begin at is there an answer."""
+        return _HEAD
+
+    def freeze(self) -> None:
+        """Let the source end at what it has now, or at its next answer if it cannot."""
+        self._is_frozen = not self._opened().prepare()
+        self._answer = self._last = None
+
+    def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
+        """Return what the source has behind a position (`Input.backlog`)."""
+        start = self._initial() if position is None else position
+        end = self._end(start)
+        piece = Piece(steps=1, epochs=1, after=lambda _: end)
+        return Backlog(
+            start=start,
+            pieces=() if end == start else (piece,),
+            reach=lambda: end,
+            end=lambda: end,
+        )
+
+    def _end(self, start: Position) -> Position:
+        """Return where a batch may end; one answer stands until it is taken."""
+        if self._answer is not None and self._answer[0] == start.text:
+            return self._answer[1]
+        if self._is_frozen and self._last is not None:
+            return start
+        text, origin = _unpacked(start)
+        before = json.loads(text)
+        after = self._opened().latest(before)
+        end = start if after == before else _packed(json.dumps(after), origin)
+        self._require_forward(before, after)
+        if end != start:
+            self._answer = start.text, end
+            self._last = end
+        return end
+
+    def splits(self, start: Position | None, end: Position) -> list[PythonSplit]:
+        """Return the partitions between two positions (`Input.splits`)."""
+        last, origin = _unpacked(end)
+        first = origin if start is None else _unpacked(start)[0]
+        if first == last:
+            return []
+        before, after = json.loads(first), json.loads(last)
+        stream = self._opened()
+        reader = _pickled(self._source, stream.travelling())
+        partitions = stream.partitions(before, after)
+        held = stream.held(before, after)
+        if held is not None:
+            return [PythonSplit(reader, None, self._kept(held))]
+        return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions]
+
+    def split_bytes(self, split: PythonSplit) -> int:
+        """Estimate what a split reads (`Input.split_bytes`)."""
+        return _SPLIT_BYTES if split.rows is None else len(split.rows)
+
+    def commit(self, position: Position) -> None:
+        """Tell the source (`Input.commit`)."""
+        self._opened().commit(json.loads(_unpacked(position)[0]))
+
+    def _opened(self) -> ForeignStream:
+        if self._stream is None:
+            self._stream = self._source.stream()
+        return self._stream
+
+    def _initial(self) -> Position:
+        text = json.dumps(self._opened().initial())
+        return _packed(text, text)
+
+    def _require_forward(self, before: Any, after: Any) -> None:
+        said = shrunken(before, after)
+        if said is None:
+            return
+        error = DataLossError(
+            f"the offset of the Python source '{self._source.named}' goes back ({said}): what "
+            "comes until it is where it was would be lost, or come twice.",
+            hint="such a source cannot go on after a restart: give the query a new "
+            f"checkpointLocation. If the number means something else, set "
+            f"{setting('failOnDataLoss', 'false')}.",
+        )
+        if self._fail_on_data_loss:
+            raise error
+        _LOGGER.warning("an offset goes back: %s", error.message)
+
+    def _kept(self, rows: Rows) -> bytes:
+        """Return rows as an Arrow stream, which travels to a task."""
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, self._columns) as writer:
+            for batch in _batches(self._source, rows, self._columns):
+                writer.write_batch(batch)
+        return sink.getvalue()
+
+    # -- reading, in the tasks -------------------------------------------------------
+
+    def read(self, split: PythonSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition (`Input.read`)."""
+        if split.rows is not None:
+            with pa.ipc.open_stream(split.rows) as reader:
+                yield from reader
+            return
+        assert split.partition is not None
+        with failing(self._source.named, "unpickling"):
+            stream, partition = _READERS.take(split.reader), pickle.loads(split.partition)
+        yield from _batches(self._source, stream.read(partition), self._columns)
+        _READERS.give_back(split.reader, stream)
+
+
+class PythonBatch:
+    """What a batch reads of a Python source."""
+
+    def __init__(self, source: PythonSource, columns: pa.Schema) -> None:
+        self._source = source
+        self._columns = columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source, "_columns": self._columns}
+
+    @cached_property
+    def _reader(self) -> DataSourceReader:
+        with failing(self._source.named, "reader()"):
+            return self._source.made.reader(self._source.schema)
+
+    def splits(self) -> Sequence[PythonSplit]:
+        """Return the work for the tasks."""
+        partitions: Sequence[Any] = []
+        with failing(self._source.named, "partitions()"), suppress(PySparkNotImplementedError):
+            partitions = self._reader.partitions()
+        reader = _pickled(self._source, self._reader)
+        return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions or [None]]
+
+    def split_bytes(self, split: PythonSplit) -> int:
+        """Estimate what a split reads."""
+        return _SPLIT_BYTES
+
+    def read(self, split: PythonSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, in a task."""
+        assert split.partition is not None
+        with failing(self._source.named, "read()"):
+            reader, partition = pickle.loads(split.reader), pickle.loads(split.partition)
+            rows = iter(reader.read(partition))
+        yield from _batches(self._source, rows, self._columns)
+
+
+def _pickled(source: PythonSource, value: Any) -> bytes:
+    """Return a value as it travels to tasks; its class may be one of a script."""
+    dumps: Any = cloudpickle.dumps
+    with failing(source.named, "pickling"):
+        found: bytes = dumps(value)
+    return found
+
+
+def _batches(source: PythonSource, rows: Rows, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield what a source returns as batches of the columns that were planned."""
+    expected = to_arrow_schema(source.schema, timezone="UTC")
+    with failing(source.named, "read()"):
+        for batch in records_to_arrow_batches(rows, BATCH_ROWS, source.schema, source.made):
+            # Spark looks at the first one alone.
+            if batch.schema.names != expected.names or batch.schema.types != expected.types:
+                raise SchemaError(
+                    f"the Python source '{source.named}' returned a batch of "
+                    f"{_shown(batch.schema)}, and says that it has {_shown(expected)}.",
+                    hint="the fault is that source's.",
+                )
+            yield projected(batch, columns)
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _packed(offset: str, origin: str) -> Position:
+    return Position.of({"offset": offset, "origin": origin})
+
+
+def _unpacked(position: Position) -> tuple[str, str]:
+    """Return the texts of the offset at a position, and of the one before all."""
+    record = position.record
+    if record.keys() != _KEYS:
+        raise OptionError(
+            f"the checkpoint of this query stands at {position.text:.200}, which is no position in "
+            "a Python source.",
+            hint="the input was of another format when the checkpoint was made: give it a new "
+            "name, or give the query a new checkpointLocation.",
+        )
+    return record["offset"], record["origin"]
+
+
+class _Readers:
+    """Readers that are not in use, by what they were pickled as; a task has one for itself."""
+
+    def __init__(self) -> None:
+        self._idle: OrderedDict[str, ForeignStream] = OrderedDict()
+
+    def take(self, pickled: bytes) -> ForeignStream:
+        """Return a reader that nobody else has."""
+        found = self._idle.pop(_key(pickled), None)
+        return pickle.loads(pickled) if found is None else found
+
+    def give_back(self, pickled: bytes, reader: ForeignStream) -> None:
+        """Keep a reader whose rows were read to their end."""
+        self._idle[_key(pickled)] = reader
+        while len(self._idle) > _READERS_MAX:
+            self._idle.popitem(last=False)
+
+
+def _key(pickled: bytes) -> str:
+    return hashlib.sha256(pickled).hexdigest()
+
+
+_READERS = _Readers()

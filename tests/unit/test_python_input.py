@@ -1,0 +1,227 @@
+"""Other Python sources as inputs, without Spark: both kinds of readers, restarts, failures."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_upsertflow import python_source
+from pyspark_upsertflow.kinds import KINDS
+from pyspark_upsertflow.python_source import find_source, shrunken
+from spark_upsert.errors import DataLossError, OptionError, SchemaError, UpsertFlowError
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.source.merged_read import MergedRead
+from spark_upsert.source.stream import Stream
+from tests.support import python_sources
+from tests.support.clocked import Now
+from tests.support.streams import Query
+
+MODULE = python_sources.__name__
+
+
+class World:
+    """A file that a source reads, and a query over it."""
+
+    def __init__(self, path: Path, cls: str, **more: str) -> None:
+        self.path = path
+        self.written: list[str] = []
+        self.given = {
+            "inputs": "it",
+            "input.it.format": f"python:{MODULE}:{cls}",
+            "input.it.path": str(path),
+            **more,
+        }
+        self.write()
+        self.query = Query(self.start)
+
+    def start(self) -> Stream:
+        plan = ReadPlan.parse(self.given)
+        inputs = stream_inputs(plan, plan_columns(plan, KINDS), KINDS)
+        return Stream(inputs, plan.query, clock=Now())
+
+    def write(self, *texts: str) -> None:
+        self.written += texts
+        lines = (f"{number},{text}\n" for number, text in enumerate(self.written))
+        self.path.write_text("".join(lines))
+
+    @property
+    def texts(self) -> list[str]:
+        return [row["text"] for batch in self.query.batches for row in batch]
+
+
+def world_of(tmp_path: Path, cls: str, **more: str) -> World:
+    return World(tmp_path / "lines", cls, **more)
+
+
+@pytest.mark.parametrize("cls", ["Lines", "BoundedLines", "SimpleLines"])
+def test_each_row_comes_once_over_restarts(tmp_path: Path, cls: str) -> None:
+    world = world_of(tmp_path, cls)
+    world.query.drain()
+    for number in range(6):
+        world.write(f"a{number}", f"b{number}")
+        if number % 2:
+            world.query.restart()
+        world.query.plan()
+        world.write(f"c{number}")
+        if number % 3 == 0:
+            world.query.restart()
+        world.query.drain()
+    assert sorted(world.texts) == sorted(world.written)
+
+
+def test_a_simple_source_is_not_read_again_while_its_answer_stands(tmp_path: Path) -> None:
+    world = world_of(tmp_path, "SimpleLines")
+    world.write("a")
+    before = python_sources.SimpleReader.reads
+    source = stream_inputs(
+        ReadPlan.parse(world.given), plan_columns(ReadPlan.parse(world.given), KINDS), KINDS
+    )["it"]
+    for _ in range(5):
+        end = source.backlog(None).reach()
+    (split,) = source.splits(None, end)
+    assert python_sources.SimpleReader.reads == before + 1
+    world.path.unlink()
+    task = pickle.loads(pickle.dumps(source))
+    assert [batch.to_pylist() for batch in task.read(split)] == [[{"n": 0, "text": "a"}]]
+
+
+def test_a_simple_source_reads_again_what_a_restart_repeats(tmp_path: Path) -> None:
+    world = world_of(tmp_path, "SimpleLines")
+    world.write("a")
+    world.query.plan()
+    world.query.restart()
+    assert [row["text"] for row in world.query.deliver()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "expected"),
+    [
+        pytest.param("BoundedLines", ["a", "b"], id="by itself"),
+        pytest.param("Lines", ["a", "b"], id="at its next answer"),
+        pytest.param("SimpleLines", ["a", "b"], id="at what it read next"),
+    ],
+)
+def test_a_source_ends_at_what_there_is(tmp_path: Path, cls: str, expected: list[str]) -> None:
+    world = world_of(tmp_path, cls)
+    world.write("a", "b")
+    world.query.stream.freeze()
+    world.query.plan()
+    world.write("c")
+    world.query.drain()
+    assert world.texts == expected
+
+
+def test_a_source_that_forgets_is_refused_after_a_restart(tmp_path: Path) -> None:
+    world = world_of(tmp_path, "ForgetfulLines")
+    world.write("a", "b", "c")
+    world.query.drain()
+    assert world.texts == ["a", "b", "c"]
+    world.query.restart()
+    with pytest.raises(DataLossError, match=r"goes back \(line: 3 became 1\)") as failed:
+        world.query.plan()
+    assert "'it'" in str(failed.value)
+
+
+def test_an_offset_may_go_back_if_loss_is_allowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = world_of(tmp_path, "ForgetfulLines", failOnDataLoss="false")
+    world.write("a", "b", "c")
+    world.query.drain()
+    world.query.restart()
+    assert world.query.plan()
+    assert "goes back" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"a": 1}, {"a": 1}, None),
+        ({"a": 1}, {"a": 2}, None),
+        ({"a": 2}, {"a": 1.5}, "a: 2 became 1.5"),
+        ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 1]}}, "a.b[1]: 2 became 1"),
+        ({"a": True}, {"a": False}, None),
+        ({"a": "2"}, {"a": "1"}, None),
+        ({"a": 2}, {"b": 1}, None),
+        (3, 2, "it: 3 became 2"),
+    ],
+)
+def test_numbers_that_shrink_are_named(before: Any, after: Any, said: str | None) -> None:
+    assert shrunken(before, after) == said
+
+
+def test_a_source_is_told_of_what_is_done(tmp_path: Path) -> None:
+    world = world_of(tmp_path, "Lines")
+    world.write("a")
+    plan = ReadPlan.parse(world.given)
+    source = stream_inputs(plan, plan_columns(plan, KINDS), KINDS)["it"]
+    end = source.backlog(None).reach()
+    source.commit(end)
+    assert source._opened()._reader.committed == [{"line": 1}]  # type: ignore[attr-defined]
+
+
+def test_batches_of_other_types_are_refused_wherever_they_come(tmp_path: Path) -> None:
+    world = world_of(tmp_path, "BrokenLines")
+    world.write("a")
+    world.query.plan()
+    with pytest.raises(SchemaError, match="n int64, text string, and says that it has n int32"):
+        world.query.deliver()
+
+
+def test_columns_are_chosen_and_the_input_is_named(tmp_path: Path) -> None:
+    world = world_of(tmp_path, "Lines", columns="text", mergeColumns="_input")
+    world.write("a")
+    world.query.drain()
+    assert world.query.batches[-1] == [{"text": "a", "_input": "it"}]
+
+
+def test_a_batch_reads_a_source_too(tmp_path: Path) -> None:
+    world = world_of(tmp_path, "Lines")
+    world.write("a", "b", "c")
+    plan = ReadPlan.parse(world.given)
+    columns = plan_columns(plan, KINDS)
+    read = MergedRead(batch_inputs(plan, columns, KINDS), plan.query)
+    task, sent = pickle.loads(pickle.dumps((read, read.splits())))
+    rows = [row["text"] for work in sent for batch in task.read(work) for row in batch.to_pylist()]
+    assert sorted(rows) == ["a", "b", "c"]
+
+
+def test_a_failure_of_a_source_names_it_its_method_and_its_input(tmp_path: Path) -> None:
+    world = world_of(tmp_path, "Lines")
+    world.path.unlink()
+    with pytest.raises(
+        UpsertFlowError, match=r"failed in latestOffset\(\): FileNotFound"
+    ) as failed:
+        world.query.plan()
+    assert "'it'" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("format_", "says"),
+    [
+        ("python:", "python:name or python:module:Class"),
+        ("python:no_such_module:X", "cannot be imported"),
+        (f"python:{MODULE}:Range", "no class of a Python data source"),
+        ("python:nonsense", "discovered under the name 'nonsense'"),
+    ],
+)
+def test_a_source_that_is_not_there_is_named(tmp_path: Path, format_: str, says: str) -> None:
+    world = world_of(tmp_path, "Lines")
+    with pytest.raises(OptionError, match=says):
+        plan_columns(ReadPlan.parse({**world.given, "input.it.format": format_}), KINDS)
+
+
+def test_a_source_is_found_as_spark_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyspark_lines_of_a_test.py").write_text(
+        f"from {MODULE} import Lines as DefaultSource\n"
+    )
+    (tmp_path / "pyspark_broken_of_a_test.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_source("Lines") is python_sources.Lines
+    assert python_source._imported("pyspark_broken_of_a_test") is None
