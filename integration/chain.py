@@ -93,8 +93,6 @@ def run(spark: SparkSession, folder: Path, *, gates: bool = False) -> None:
         spark.readStream.format("upsertflow")
         .options(readChangeFeed="true", startingVersion="earliest", maxEpochsPerTrigger=2)
         .load(str(folder / "table"))
-        .where("_change_type != 'update_preimage'")
-        .withColumn("gone", F.expr("_change_type = 'delete'"))
     )
     if gates:
         changes = gated(changes, folder / GATES[1])
@@ -102,10 +100,9 @@ def run(spark: SparkSession, folder: Path, *, gates: bool = False) -> None:
         changes,
         folder / "copy",
         folder / "checkpoints" / "copy",
+        envelope="changelog",
         keys="k",
         sequenceBy="_commit_version",
-        applyAsDeletes="gone",
-        columnList="k,v",
     )
     (folder / "started").write_text(type(spark).__module__)
     copying = copied.start()
