@@ -67,12 +67,11 @@ def main(given: list[str]) -> int:
     kept = options.output / "figures.json"
     found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     if found.get("size") != options.size and not options.report:
-        found = {"size": options.size, "sections": {}}
+        found = {"size": options.size, "machines": {}, "sections": {}}
     names = options.only.split(",") if options.only else list(SECTIONS)
     if not options.report:
         # Whoever ends us wants the tables gone, too.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        found["machine"] = machine()
         work = Path(tempfile.mkdtemp(prefix="upsertflow-bench-"))
         place = Place(cache=options.cache.resolve(), work=work, parts=os.cpu_count() or 1)
         samples = place.cache / "samples" / options.size
@@ -92,6 +91,7 @@ def main(given: list[str]) -> int:
                 # After each section: a run that is stopped has not measured for nothing.
                 (samples / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
                 found["sections"][name] = figures(result)
+                found["machines"][name] = machine()
                 kept.write_text(written(found) + "\n")
         finally:
             shutil.rmtree(work, ignore_errors=True)

@@ -39,6 +39,9 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
     yield _memory_row(sections)
     yield _offsets_row(sections)
     yield _written_row(sections)
+    yield _union_row(sections.get("union", {}))
+    yield _queries_row(sections.get("queries", {}))
+    yield _slow_row(sections.get("union", {}))
     imports = sections.get("imports", {})
     yield _judged(
         "`import pyspark_upsertflow` beyond pyspark",
@@ -185,11 +188,57 @@ def _offsets_row(sections: Sections) -> Row:
         return what, "< 10 ms", "not measured", "–", ""
     told = (
         f"one more epoch since the last call; with a limit of rows {times(found['limited_s'])}; the "
-        f"first call of a process, which reads the log: {ms(found['first_s'])}. Streams of several "
-        "inputs, for which the limit is meant, do not exist yet"
+        f"first call of a process, which reads the log: {ms(found['first_s'])}"
     )
     value = found["warm_s"]["median"] * 1000
     return _judged(what, "< 10 ms", value, lambda value: value < 10, "{:.2f} ms", told)
+
+
+def _union_row(ways: dict[str, Any]) -> Row:
+    what = "two inputs merged live, share of the speed of a `union` of the two reads"
+    if "union" not in ways:
+        return what, "0.8", "not measured", "–", ""
+    merge, union = (ways[name]["seconds"] for name in ("merge", "union"))
+    told = (
+        f"{count(ways['rows'])} change rows: {times(merge)} against {times(union)}; processor time "
+        f"{times(ways['merge']['cpu_s'])} against {times(ways['union']['cpu_s'])}"
+    )
+    ratio = union["median"] / merge["median"]
+    return _judged(what, "0.8", ratio, lambda value: value >= 0.8, "{:.2f}", told)
+
+
+def _queries_row(many: dict[str, Any]) -> Row:
+    if "one" not in many:
+        what = "many tables in one query, against a query each"
+        return what, "50x", "not measured", "–", ""
+    tables = many["tables"]
+    fewer, more = sorted(int(name) for name in many if name.isdigit())
+    low, high = (many[str(number)]["cpu_s"]["median"] for number in (fewer, more))
+    # What one more query costs, or an average one if that is less: nothing is to be exaggerated.
+    each = min((high - low) / (more - fewer), high / more)
+    ratio = each * tables / many["one"]["cpu_s"]["median"]
+    told = (
+        f"processor time of a run that delivers what is new, where one table in a hundred has "
+        f"changed: {times(many['one']['cpu_s'])}. Extrapolated: {fewer} queries take {ms(low)}, "
+        f"{more} take {ms(high)}, so that one more takes {ms(each)} and {count(tables)} would take "
+        f"{ms(each * tables)}, if they found the memory"
+    )
+    what = f"{count(tables)} tables in one query, against a query each"
+    return _judged(what, "50x", ratio, lambda value: value >= 50, "{:.0f}x", told)
+
+
+def _slow_row(union: dict[str, Any]) -> Row:
+    what = "memory of a worker whose consumer is a hundred times slower, last fifth over the first"
+    if "slow" not in union:
+        return what, "≤ 1.1", "not measured", "–", ""
+    slow = union["slow"]
+    first, last = (slow["stretches"][at]["python_anonymous"] for at in (0, -1))
+    told = (
+        f"{first / MIB:.1f} MiB, then {last / MIB:.1f} MiB, behind a sink that takes "
+        f"{slow['rows_per_s']:.0f} rows/s for {slow['stretch_s'] * len(slow['stretches']):.0f} s; "
+        "what a mapped file takes is not counted"
+    )
+    return _judged(what, "≤ 1.1", last / first, lambda value: value <= 1.1, "{:.2f}", told)
 
 
 def _memory_row(sections: Sections) -> Row:

@@ -156,5 +156,4 @@ def machine() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "system": platform.system(),
         "python": platform.python_version(),
-        "load_before": os.getloadavg()[0],
     }

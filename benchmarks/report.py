@@ -28,7 +28,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
             "and the greatest. Single samples stay where they were taken, in `.bench/samples`."
         ),
         "",
-        *_machine(found),
+        *about_machines(found),
         "",
         "## Against the limits",
         "",
@@ -43,6 +43,10 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_snapshot(sections),
         *_epochs(sections),
         *_consumers(sections),
+        *_merge(sections),
+        *_inputs(sections),
+        *_queries(sections),
+        *_slow(sections),
         *_set_ups(),
         *_missing(sections),
         *(line for name, title in plots for line in (f"![{title}]({name})", "")),
@@ -54,27 +58,45 @@ def _row(cells: tuple[str, ...] | list[str]) -> str:
     return "| " + " | ".join(cell.replace("\n", " ").replace("|", "\\|") for cell in cells) + " |"
 
 
-def _machine(found: dict[str, Any]) -> list[str]:
-    at = found.get("machine", {})
-    loads = [s["load_before"] for s in found["sections"].values() if "load_before" in s]
-    lines = [
-        (
-            f"Machine: {at.get('cores')} cores ({at.get('cpu')}), "
-            f"{at.get('memory_bytes', 0) / (1 << 30):.0f} GiB, {at.get('system')}, "
-            f"Python {at.get('python')}. Form: {found['size']}."
-        )
-    ]
-    busiest = max(loads, default=0.0)
-    if busiest > (at.get("cores") or 1):
+def about_machines(found: dict[str, Any]) -> list[str]:
+    """Say on what machine the sections ran, the one of most of them first, and how busy it was."""
+    ran_on: dict[str, list[str]] = {}
+    for name, machine in found["machines"].items():
+        ran_on.setdefault(_described(machine), []).append(name)
+    (most, _), *others = sorted(ran_on.items(), key=lambda item: -len(item[1])) or [("none", [])]
+    lines = [f"Machine: {most}. Form: {found['size']}."]
+    for described, names in others:
+        lines += [
+            "",
+            f"Measured at another time, on another machine: {_listed(names)} ({described}).",
+        ]
+    busy = {
+        name: section["load_before"]
+        for name, section in found["sections"].items()
+        if section["load_before"] > found["machines"][name]["cores"]
+    }
+    if busy:
         lines += [
             "",
             (
-                f"**The load of the machine was up to {busiest:.0f} when a section began**, the end "
-                "of the section before it included. If there was other work, too, ratios of what ran "
-                "in turn still tell something, absolute figures and spreads little."
+                f"**The load of the machine was up to {max(busy.values()):.0f} when these sections "
+                f"began**: {_listed(list(busy))}. The end of the section before is included. If "
+                "there was other work, too, ratios of what ran in turn still tell something, absolute "
+                "figures and spreads little."
             ),
         ]
     return lines
+
+
+def _described(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / (1 << 30):.0f} GiB, "
+        f"{machine['system']}, Python {machine['python']}"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 # -- the sections ----------------------------------------------------------------------------
@@ -268,6 +290,85 @@ def _consumers(sections: Sections) -> Iterator[str]:
     yield from ("", "| streams | until all are done |", "|---|---|")
     for streams in sorted(counts, key=int):
         yield _row([streams, f"{section[streams]:.1f} s"])
+    yield ""
+
+
+def _merge(sections: Sections) -> Iterator[str]:
+    section = sections.get("merge", {})
+    counts = [key for key in section if key.isdigit()]
+    if not counts:
+        return
+    yield from ("## The bare merge", "")
+    yield (
+        f"{count(section['rows'])} rows of three numbers and a text, in memory in batches of "
+        f"{count(section['batch_rows'])}; no table and no Spark. Live takes a thread for each input "
+        "and hands batches on; round robin and seeded put each row into its place."
+    )
+    yield ""
+    yield "| inputs | order | time | processor time | rows per second of it |"
+    yield "|---|---|---|---|---|"
+    for inputs in sorted(counts, key=int):
+        for name, took in section[inputs].items():
+            speed = f"{section['rows'] / took['cpu_s']['median'] / 1_000_000:.1f} M"
+            yield _row([inputs, name, times(took["seconds"]), times(took["cpu_s"]), speed])
+    yield ""
+
+
+def _inputs(sections: Sections) -> Iterator[str]:
+    cost = {key: each for key, each in sections.get("inputs", {}).items() if key.isdigit()}
+    if cost:
+        yield from ("## Many tables in one query, on Spark", "")
+        yield (
+            "Micro-batches of 1 000 updates in all, in one table of a hundred, over the number of "
+            "tables that the query reads. Idle: processor time per second while nothing is new, of "
+            "all processes together."
+        )
+        yield ""
+        yield "| tables | changed | micro-batch | of that, `latestOffset` | tasks | processor time | idle |"
+        yield "|---|---|---|---|---|---|---|"
+        for tables, found in sorted(cost.items(), key=_number):
+            names = ("triggerExecution_s", "latestOffset_s", "addBatch_s", "cpu_s")
+            spreads = (times(found[name]) for name in names)
+            changed, idle = str(found["dirty"]), f"{found['idle_share']:.0%}"
+            yield _row([count(int(tables)), changed, *spreads, idle])
+        yield ""
+
+
+def _queries(sections: Sections) -> Iterator[str]:
+    section = sections.get("queries", {})
+    if "one" not in section:
+        return
+    yield from ("## One query over many tables, and a query for each, on Spark", "")
+    yield (
+        "Queries that run when there may be something new, deliver it and end, all started at once; one "
+        "table in a hundred has changed."
+    )
+    yield ""
+    yield "| queries | tables of each | until all are done | processor time | peak memory |"
+    yield "|---|---|---|---|---|"
+    by_count = {int(name): name for name in section if name.isdigit()} | {1: "one"}
+    for queries, name in sorted(by_count.items()):
+        found = section[name]
+        each = count(section["tables"]) if name == "one" else "1"
+        memory = f"{found['memory']['rss'] / MIB:.0f} MiB"
+        yield _row([str(queries), each, times(found["seconds"]), times(found["cpu_s"]), memory])
+    yield ""
+
+
+def _slow(sections: Sections) -> Iterator[str]:
+    slow = sections.get("union", {}).get("slow")
+    if not slow:
+        return
+    yield from ("## A consumer that is a hundred times slower than its producers, on Spark", "")
+    yield (
+        f"Two inputs, and a sink that takes {slow['rows_per_s']:.0f} rows/s. Peaks of each stretch of "
+        f"{slow['stretch_s']:g} s: of the largest Python worker, without mapped files, and of all "
+        "processes, Java's heap included."
+    )
+    yield from ("", "| stretch | largest worker | all processes |", "|---|---|---|")
+    for number, peak in enumerate(slow["stretches"], 1):
+        worker, everything = peak["python_anonymous"] / MIB, peak["rss"] / MIB
+        yield _row([str(number), f"{worker:.1f} MiB", f"{everything:.0f} MiB"])
     yield ""
 
 

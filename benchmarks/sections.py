@@ -26,6 +26,9 @@ from benchmarks.workload import Files, Workload
 M = 1_000_000
 K = 1_000
 
+STRETCHES = 5
+"""Of the time that a slow consumer is watched; memory that grows is greatest in the last."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
@@ -44,6 +47,14 @@ class Size:
     consumers: tuple[int, ...]
     behind: int
     """Epochs that a stream has not read."""
+    merged: int
+    """Rows that the bare merge hands on."""
+    inputs: tuple[int, ...]
+    """Tables of one query, ascending."""
+    queries: tuple[int, int]
+    """Queries of one table each that run at once."""
+    slow_s: float
+    """How long a query is watched whose consumer is slow, or that has nothing to do: a fifth."""
 
 
 QUICK = Size(
@@ -55,6 +66,10 @@ QUICK = Size(
     epochs=2_000,
     consumers=(1, 4),
     behind=10 * K,
+    merged=4 * M,
+    inputs=(1, 10, 100),
+    queries=(4, 16),
+    slow_s=15,
 )
 FULL = Size(
     table=10 * M,
@@ -65,6 +80,10 @@ FULL = Size(
     epochs=2_000,
     consumers=(1, 4, 16),
     behind=10 * K,
+    merged=4 * M,
+    inputs=(1, 10, 100, 1_000),
+    queries=(16, 64),
+    slow_s=30,
 )
 TINY = Size(
     table=20 * K,
@@ -75,6 +94,10 @@ TINY = Size(
     epochs=20,
     consumers=(1, 2),
     behind=100,
+    merged=20 * K,
+    inputs=(1, 4),
+    queries=(1, 2),
+    slow_s=2,
 )
 
 
@@ -307,6 +330,124 @@ def offsets(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def merge(place: Place, size: Size) -> dict[str, Any]:
+    """Measure the bare merge of batches in memory, in each order, against one copy of them."""
+    from benchmarks.merging import measure
+
+    return measure(size.merged, rounds=size.rounds + 2)
+
+
+def union(place: Place, size: Size) -> dict[str, Any]:
+    """Measure one query over two tables, merged live and as a union of two reads, in turn.
+
+    And its memory, if its sink takes a hundredth of what its source can give.
+    """
+    rows = min(100 * K, size.table)
+    with _inputs(place) as host:
+        host.call("make_tables", 2, rows)
+        host.call("change", [0, 1], rows, 4)
+        found = _against_union(host, size)
+        return {**found, "slow": _slow_consumer(host, place, size, found)}
+
+
+def inputs(place: Place, size: Size) -> dict[str, Any]:
+    """Measure the micro-batches of a query over the number of tables that it reads."""
+    with _inputs(place) as host:
+        host.call("make_tables", size.inputs[-1], K)
+        return {str(count): _cost_of(host, count, size) for count in size.inputs}
+
+
+@contextmanager
+def _inputs(place: Place) -> Iterator[Host]:
+    with _host(place, "inputs on Spark", Workload(table_rows=K, batch_rows=K)) as host:
+        host.call("open")
+        yield host
+
+
+def _against_union(host: Host, size: Size) -> dict[str, Any]:
+    """Let one query read two tables, merged and as a union of two reads, in turn."""
+    turns: dict[str, list[dict[str, float]]] = {"merge": [], "union": []}
+    for number in range(1 + size.rounds):
+        for how in list(turns) if number % 2 else list(turns)[::-1]:
+            turns[how].append(_read_once(host, how))
+    return {
+        "rows": turns["merge"][0]["rows"],
+        **{
+            how: {name: spread([turn[name] for turn in read[1:]]) for name in ("seconds", "cpu_s")}
+            for how, read in turns.items()
+        },
+    }
+
+
+def _read_once(host: Host, how: str) -> dict[str, float]:
+    """Read two tables; again, if a Python process was not in time, because its time counts too."""
+    while True:
+        before = host.cpu()
+        read: dict[str, float] = host.call("read_two", how)
+        if read.pop("starts") == 1:
+            return {**read, "cpu_s": host.cpu() - before}
+
+
+def _slow_consumer(host: Host, place: Place, size: Size, union: dict[str, Any]) -> dict[str, Any]:
+    """Watch the memory of a query whose sink takes a hundredth of what its source can give."""
+    rate = union["rows"] / union["merge"]["seconds"]["median"] / 100
+    host.call("hold_slow", rate / place.parts)
+    stretches = []
+    host.memory()
+    for _ in range(STRETCHES):
+        time.sleep(size.slow_s / STRETCHES)
+        stretches.append(host.memory())
+    host.call("release")
+    return {"rows_per_s": rate, "stretch_s": size.slow_s / STRETCHES, "stretches": stretches}
+
+
+def _cost_of(host: Host, count: int, size: Size) -> dict[str, Any]:
+    """Measure the micro-batches of a query over so many tables, and what it costs while idle.
+
+    A hundredth of the tables has changed, by as many rows in all.
+    """
+    host.call("hold", count)
+    dirty = list(range(max(1, count // 100)))
+    turns = []
+    for _ in range(2 + size.rounds):
+        before = host.cpu()
+        turn = host.call("round", dirty, K // len(dirty))
+        turns.append({**turn, "cpu_s": host.cpu() - before})
+    before, watched_s = host.cpu(), size.slow_s / STRETCHES
+    time.sleep(watched_s)
+    idle = (host.cpu() - before) / watched_s
+    host.call("release")
+    names = [name for name in turns[0] if name.endswith("_s")]
+    return {
+        "dirty": len(dirty),
+        "idle_share": idle,
+        **{name: spread([turn[name] for turn in turns[2:]]) for name in names},
+    }
+
+
+def queries(place: Place, size: Size) -> dict[str, Any]:
+    """Measure queries that run when there may be something new: one over all tables, or one each.
+
+    In each round one table in a hundred has changed. So many queries as tables cannot run at once
+    on one machine; two smaller numbers of them say what one more costs.
+    """
+    tables = size.inputs[-1]
+    found: dict[str, Any] = {"tables": tables}
+    with _inputs(place) as host:
+        host.call("make_tables", tables, K)
+        for name, count in (("one", tables), *((str(each), each) for each in size.queries)):
+            turns = []
+            host.memory()
+            for _ in range(1 + min(size.rounds, 2)):
+                host.call("change", list(range(round(count / 100))), 10)
+                before = host.cpu()
+                caught = host.call("catch_up", count, name == "one")
+                turns.append({**caught, "cpu_s": host.cpu() - before})
+            found[name] = {key: spread([turn[key] for turn in turns[1:]]) for key in turns[0]}
+            found[name]["memory"] = host.memory()
+    return found
+
+
 def imports(place: Place, size: Size) -> dict[str, Any]:
     """Measure what `pyspark_upsertflow` adds to the import of pyspark."""
     program = (
@@ -336,6 +477,10 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "profile": profile,
     "spark_scale": spark_scale,
     "floors": floors,
+    "merge": merge,
+    "union": union,
+    "inputs": inputs,
+    "queries": queries,
     "snapshot": snapshot,
     "epochs": epochs,
     "aged": aged,

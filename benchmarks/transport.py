@@ -5,6 +5,7 @@ What runs between them is the floor of any connector written in Python.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,20 +97,23 @@ class _OneBatch(DataSourceReader):
 
 
 class Nowhere(DataSource):
-    """Takes Arrow batches and drops them."""
+    """Takes Arrow batches and drops them; ``rows_per_s`` says how fast at most, in each task."""
 
     @classmethod
     def name(cls) -> str:
         return "bench_nowhere"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return _NowhereWriter()
+        return _NowhereWriter(float(self.options.get("rows_per_s", "inf")))
 
 
 class _NowhereWriter(DataSourceStreamArrowWriter):
+    def __init__(self, rows_per_s: float) -> None:
+        self._rows_per_s = rows_per_s
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
+        for batch in iterator:
+            time.sleep(batch.num_rows / self._rows_per_s)
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None: ...

@@ -24,6 +24,8 @@ _INPUTS_PER_BATCH = 64
 _BATCHES_AT_ONCE = 32
 """The most: 65 536 rows by default. 1 000 inputs in turns come 10 times as fast as singly."""
 
+_UINT16_END = 1 << 16
+
 
 def arrange(
     inputs: Sequence[Iterator[pa.RecordBatch]],
@@ -64,8 +66,10 @@ def arrange(
 
 
 def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
-    counts = rows_of_inputs(picks, len(heads)).tolist()
-    parts = [part for i in np.unique(picks).tolist() for part in heads[i].take(counts[i])]
+    counts = rows_of_inputs(picks, len(heads))
+    parts = [
+        part for i in np.flatnonzero(counts).tolist() for part in heads[i].take(int(counts[i]))
+    ]
     batch = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
     if (picks[1:] >= picks[:-1]).all():
         return batch
@@ -74,8 +78,10 @@ def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
 
 def _places(picks: Picks) -> Picks:
     """Return where each row of the order lies among the rows of all inputs, one after the other."""
+    # Numbers of 16 bits are sorted by counting.
+    small = picks.astype(np.uint16) if int(picks.max(initial=0)) < _UINT16_END else picks
     places = np.empty(len(picks), dtype=np.int64)
-    places[np.argsort(picks, kind="stable")] = np.arange(len(picks))
+    places[np.argsort(small, kind="stable")] = np.arange(len(picks))
     return places
 
 

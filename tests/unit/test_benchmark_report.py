@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
-from benchmarks.report import write_report
+from benchmarks.merging import measure
+from benchmarks.report import about_machines, write_report
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
 
@@ -21,15 +22,23 @@ def measured() -> dict[str, Any]:
     return found
 
 
+NOT_YET = {
+    "two inputs merged live, share of the speed of a `union` of the two reads",
+    "many tables in one query, against a query each",
+    "memory of a worker whose consumer is a hundred times slower, last fifth over the first",
+}
+"""What needs a machine that does nothing else; the page says that it is missing."""
+
+
 def test_every_promised_figure_is_measured(measured: dict[str, Any]) -> None:
     rows = list(limits(measured["sections"], measured["size"]))
     assert measured["size"] == "full"
-    assert [what for what, _, value, _, _ in rows if value == "not measured"] == []
+    assert {what for what, _, value, _, _ in rows if value == "not measured"} == NOT_YET
 
 
 def test_what_misses_its_limit_says_why(measured: dict[str, Any]) -> None:
     for what, _, _, met, explanation in limits(measured["sections"], measured["size"]):
-        assert met == "yes" or len(explanation) > 300, what
+        assert met == "yes" or what in NOT_YET or len(explanation) > 300, what
 
 
 def test_the_page_is_made_from_the_figures(measured: dict[str, Any], tmp_path: Path) -> None:
@@ -76,8 +85,31 @@ def test_a_course_has_every_turn_in_one_stretch() -> None:
 def test_a_figure_that_is_missing_is_not_passed_over(measured: dict[str, Any]) -> None:
     """Without any section each promise still has a row, and that says so."""
     rows = list(limits({}, "full"))
-    assert len(rows) == 11
+    assert len(rows) == 14
     assert {value for _, _, value, _, _ in rows} == {"not measured"}
+
+
+def test_the_page_says_what_another_machine_or_a_busy_one_measured() -> None:
+    ours = {"cores": 2, "cpu": "a", "memory_bytes": 1 << 34, "system": "Linux", "python": "3.11"}
+    found = {
+        "size": "full",
+        "machines": {"idle": ours, "busy": ours, "apart": {**ours, "cpu": "b"}},
+        "sections": {
+            "idle": {"load_before": 0.5},
+            "busy": {"load_before": 9.4},
+            "apart": {"load_before": 1.0},
+        },
+    }
+    text = "\n".join(about_machines(found))
+    assert text.startswith("Machine: 2 cores (a), 16 GiB, Linux, Python 3.11. Form: full.")
+    assert "another machine: `apart` (2 cores (b)" in text
+    assert "up to 9 when these sections began**: `busy`." in text
+
+
+def test_each_order_of_the_bare_merge_hands_on_all_rows() -> None:
+    found = measure(1_000, inputs=(2, 3), rounds=1)
+    for inputs in ("2", "3"):
+        assert list(found[inputs])[1:] == ["live", "concat", "roundrobin", "seeded"]
 
 
 def test_peers_ended_with_the_same_rows(measured: dict[str, Any]) -> None:
