@@ -242,6 +242,9 @@ def main() -> None:
     merges = [confluence.LIVE, *confluence.EXACT]
     parser.add_argument("--merge", choices=merges, default=confluence.LIVE, help="of the inputs")
     given = parser.parse_args()
+    # Whoever has no more time ends the killing, and still learns what it did.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     with tempfile.TemporaryDirectory(prefix="upsertflow-chaos-") as folder:
         chaos = Chaos(
@@ -254,9 +257,12 @@ def main() -> None:
             merge=given.merge,
         )
         print(f"seed {seed}, {given.kills} kills")
-        while chaos.kills < given.kills:
-            what = chaos.round()
-            print(f"kill {chaos.kills}/{given.kills}: {what}", flush=True)
+        try:
+            while chaos.kills < given.kills:
+                what = chaos.round()
+                print(f"kill {chaos.kills}/{given.kills}: {what}", flush=True)
+        except KeyboardInterrupt:
+            print(f"ended after {chaos.kills} kills", flush=True)
         chaos.finish()
         print(f"{chaos.check()}: 0 lost, 0 doubled")
 
