@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
-from threading import Condition, Lock, Thread
+from threading import Condition, RLock, Thread, current_thread
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -124,12 +124,14 @@ class _Reader:
 
     __slots__ = ("channel", "gauge", "name", "open", "room")
 
-    def __init__(self, name: str, open_: Open, channel: Channel, gauge: Gauge, lock: Lock) -> None:
+    def __init__(
+        self, name: str, open_: Open, channel: Channel, gauge: Gauge, room: Condition
+    ) -> None:
         self.name = name
         self.open = open_
         self.channel = channel
         self.gauge = gauge
-        self.room = Condition(lock)
+        self.room = room
 
 
 class Readers:
@@ -163,7 +165,9 @@ class Readers:
         self._counters = Counters() if counters is None else counters
         self._join_seconds = join_seconds
         self._clock = clock
-        self._lock = Lock()
+        # The garbage collector may close a merge that nobody holds any more, from one of its own
+        # threads and anywhere: also where that thread has the lock.
+        self._lock = RLock()
         self._something = Condition(self._lock)
         self._unopened = iter(inputs.items())
         self._unfinished = len(inputs)
@@ -208,6 +212,8 @@ class Readers:
         """End all threads; whoever waits is woken. Twice is harmless."""
         with self._lock:
             self._end()
+        if current_thread() in self._threads:
+            return  # It may have the lock, for which others wait before they end.
         deadline = time.monotonic() + self._join_seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -297,8 +303,8 @@ class Readers:
                 return None
             name, open_ = following
             gauge = self._counters.open(name)
-            channel = Channel(self._bounds.capacity, gauge)
-            reader = self._open[name] = _Reader(name, open_, channel, gauge, self._lock)
+            channel, room = Channel(self._bounds.capacity, gauge), Condition(self._lock)
+            reader = self._open[name] = _Reader(name, open_, channel, gauge, room)
             return reader
 
     def _read(self, reader: _Reader) -> None:

@@ -196,7 +196,7 @@ def played(choose: Choose) -> Iterator[Schedule]:
     """Let the merges within run by a schedule."""
     schedule = Schedule(choose)
     with (
-        patch.object(readers, "Lock", schedule.lock),
+        patch.object(readers, "RLock", schedule.lock),
         patch.object(readers, "Condition", schedule.condition),
         patch.object(readers, "Thread", schedule.thread),
     ):

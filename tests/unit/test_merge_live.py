@@ -445,6 +445,22 @@ def test_a_merge_that_nobody_holds_any_more_ends_its_threads(
     assert merge_threads() == []
 
 
+def test_a_merge_may_be_closed_by_its_own_thread_which_has_the_lock() -> None:
+    """As the garbage collector does: it runs in any thread, at any place."""
+    merges: list[Readers] = []
+
+    def clock() -> float:
+        merges[0].close()
+        return 0.0
+
+    inputs = inputs_of("a", 1_000, 10)
+    merges.append(Readers(inputs, Bounds(capacity=10), clock=clock))
+    with merges[0]:
+        for thread in [t for t in threading.enumerate() if t.name.startswith("merge-")]:
+            thread.join()
+    assert all(each.is_closed for each in inputs.values())
+
+
 def test_no_thread_runs_before_the_first_row_is_asked_for() -> None:
     inputs = inputs_of("ab", 100, 10)
     merge = live(inputs)
