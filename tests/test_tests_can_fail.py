@@ -34,7 +34,8 @@ from spark_upsert.model import hashing, precedence
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import CHANGE_DIFF, DIFF
-from spark_upsert.source import pace, table_input
+from spark_upsert.source import file_input, pace, table_input
+from spark_upsert.source.file_position import Delivered
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
@@ -59,6 +60,7 @@ from spark_upsert.upsert import commands, outcomes, stage, stash, write_set
 from spark_upsert.upsert.envelopes import changelog
 from spark_upsert.upsert.envelopes.changelog import ChangelogForm
 from spark_upsert_sink import writers
+from tests.promises import test_file_promises as file_promises
 from tests.promises import test_merge_promises as merges
 from tests.promises import test_promises as promises
 from tests.support.disk import Loss
@@ -1199,6 +1201,48 @@ def _() -> Patch:
 
 
 # -- the check ------------------------------------------------------------------------------
+
+
+# -- files of others ------------------------------------------------------------------------
+
+
+@bug(
+    "a new process takes what it finds behind the window for delivered",
+    file_promises.test_p5_a_file_that_came_late_is_not_passed_over_in_silence,
+)
+def _() -> Patch:
+    return patch.object(Delivered, "require_proven", lambda self, folder: None)
+
+
+@bug(
+    "files behind the window are forgotten",
+    file_promises.test_p5_a_running_query_reads_late_files_and_each_once,
+)
+def _() -> Patch:
+    def forget(original: Any, self: Any, files: Any, listed: Any) -> Any:
+        return replace(original(self, files, listed), behind={})
+
+    return wrapped(Delivered, "plus", forget)
+
+
+@bug(
+    "a replaced file is a new one",
+    file_promises.test_p5_a_file_that_is_replaced_is_not_read_in_silence,
+)
+def _() -> Patch:
+    def mix(original: Any, self: Any, listed: Any) -> Any:
+        fresh, replaced = original(self, listed)
+        return [*fresh, *replaced], []
+
+    return wrapped(Delivered, "pending", mix)
+
+
+@bug(
+    "a file is read as it is, not as it was planned",
+    file_promises.test_p5_a_file_that_is_written_to_behind_the_plan_is_not_read_in_silence,
+)
+def _() -> Patch:
+    return patch.object(file_input._Files, "require_same", lambda self, file: None)
 
 
 def runs_of(test: Callable[..., None]) -> Iterator[Callable[[], None]]:

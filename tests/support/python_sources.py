@@ -182,3 +182,17 @@ class SimpleLines(DataSource):
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
         return SimpleReader(_Lines(dict(self.options)))
+
+
+class Texts(Lines):
+    """The same lines as a table of two columns, of which one is as in others: ``v``."""
+
+    def schema(self) -> str:
+        return "n INT, v STRING"
+
+
+class SimpleTexts(SimpleLines):
+    """The same, by a simple reader."""
+
+    def schema(self) -> str:
+        return "n INT, v STRING"
