@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.promises import fold, rows_of
-from integration.queries import Batches, drain, forget_last_commit
+from integration.queries import Batches, drain, end, forget_last_commit
 from integration.tables import append, make_table
 
 pytestmark = pytest.mark.spark
@@ -48,6 +49,16 @@ def test_three_tables_are_one_query_that_goes_on_where_it_stopped(
             del row["_input"]
         own.sort(key=lambda row: (row["_commit_version"], row["_diff"]))
         assert fold(own, ["k"]) == rows_of(tmp_path / name)
+
+
+def test_a_table_that_is_its_own_sink_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    for key, name in enumerate(NAMES):
+        make_table(tmp_path / name, {key: name})
+    changes = spark.readStream.format("upsertflow").options(**given(tmp_path)).load()
+    writer = changes.drop("_input").writeStream.format("upsertflow")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start(str(tmp_path / "east"))
+    with pytest.raises(StreamingQueryException, match="the query reads what it writes"):
+        end(query)
 
 
 def test_three_tables_are_one_batch_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from spark_upsert.errors import SchemaError, setting
 from spark_upsert.options.hints import called_by_spark, spoken_to_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.source.explain_merge import tell_merge
 from spark_upsert.source.kinds import batch_inputs, plan_columns, shared_columns
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.splits import RowsSplit
@@ -109,6 +110,7 @@ class BatchReader(DataSourceReader):
     """Reads the rows of a version, its quarantine, or changes; of one table, or of inputs."""
 
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
+        tell_merge(plan)
         columns = to_arrow_schema(schema, timezone="UTC")
         self._read = MergedRead(
             batch_inputs(plan, columns, KINDS), plan.query, columns=shared_columns(plan, columns)

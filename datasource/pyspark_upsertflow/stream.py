@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -20,15 +21,19 @@ from pyspark_upsertflow.kinds import KINDS
 from pyspark_upsertflow.readers import to_spark
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.explain_merge import tell_merge
 from spark_upsert.source.kinds import shared_columns, stream_inputs, stream_offsets
 from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.stream import Stream
-from spark_upsert.source.work import splits_of
+from spark_upsert.source.work import refuse_own_epochs, splits_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NO_BOUND = 2**62
+
+_QUERY_ID = "sql.streaming.queryId"
+"""Spark tells it to each task of a streaming query."""
 
 
 @called_by_spark
@@ -53,6 +58,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _stream(self) -> Stream:
+        tell_merge(self._plan)
         columns = to_arrow_schema(self._schema, timezone="UTC")
         return Stream(
             stream_inputs(self._plan, columns, KINDS),
@@ -95,5 +101,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         work = partition.value
         if work is None:
             return  # Spark makes one empty partition out of none.
+        context = TaskContext.get()
+        refuse_own_epochs(work, context.getLocalProperty(_QUERY_ID) if context else None)
         is_scan = all(isinstance(split, RowsSplit) for split in splits_of(work))
         yield from to_spark(self._stream.read(work), self._schema, is_scan=is_scan)

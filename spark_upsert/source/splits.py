@@ -18,6 +18,9 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Manifest, Slice
 
+QUERY = "query:"
+"""What the name of a writer begins with that is a streaming query; its id follows."""
+
 SPLIT_ROWS = 50_000
 """Fewer rows than this are not worth a task of their own."""
 
@@ -44,6 +47,8 @@ class ChangesSplit:
 
     stretches: tuple[Stretch, ...]
     hash_range: HashRange
+    queries: frozenset[str] = frozenset()
+    """The streaming queries that made these epochs, as their transactions name them."""
 
 
 Split = RowsSplit | QuarantineSplit | ChangesSplit
@@ -76,13 +81,19 @@ def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> li
     stretches = cut_into_stretches(log, lower, upper, log.head().schema, net=net)
     if not stretches:
         return []
+    queries = frozenset(
+        transaction.writer
+        for commit in log.commits(max(lower, 0), upper)
+        for transaction in commit.transactions
+        if transaction.writer.startswith(QUERY)
+    )
     rows = sum(
         slice_.file.rows
         for stretch in stretches
         for slice_ in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
     )
     return [
-        ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece)
+        ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, queries)
         for piece in ALL_HASHES.cut(_split_count(options, rows))
     ]
 

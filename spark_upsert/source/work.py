@@ -7,9 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.errors import OptionError
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.exact import Passage, read_passage
 from spark_upsert.source.packs import Pack, Readers, read_pack
+from spark_upsert.source.splits import QUERY, ChangesSplit
 
 Work = Pack | Passage
 """Splits of some inputs, or a piece of an exact order; pickled into the task."""
@@ -38,3 +40,29 @@ def splits_of(work: Work) -> Iterator[Any]:
     else:
         for each in work:
             yield each.split
+
+
+def refuse_own_epochs(work: Work, query_id: str | None) -> None:
+    """Refuse epochs that the very query has made that reads them.
+
+    Parameters
+    ----------
+    query_id : str or None
+        What Spark calls the streaming query of the task; None if it does not say.
+
+    Raises
+    ------
+    OptionError
+        A table is its own sink: each batch would make the next one, for ever.
+    """
+    own = f"{QUERY}{query_id}"
+    for split in splits_of(work):
+        if query_id is not None and isinstance(split, ChangesSplit) and own in split.queries:
+            versions = sorted(v for stretch in split.stretches for v in stretch.times_ms)
+            raise OptionError(
+                "the query reads what it writes: a table that is among its inputs is its sink, "
+                f"too, and version {versions[0]} or one up to {versions[-1]} is its own. Each "
+                "batch would make the next one.",
+                hint="write into another table. Who keeps a table clean by itself does it in batch "
+                "writes, or reads another table that it was made from.",
+            )

@@ -20,8 +20,9 @@ from spark_upsert.source.inputs import NamedInputs
 from spark_upsert.source.splits import ChangesSplit, RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
-from spark_upsert.source.work import splits_of
+from spark_upsert.source.work import refuse_own_epochs, splits_of
 from spark_upsert.state.log.entries import commit_path
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
 from tests.support.clocked import HOUR_S
@@ -39,7 +40,7 @@ from tests.support.streams import (
     version_1,
     versions,
 )
-from tests.support.tables import append, make_table, rows_at, schema_of
+from tests.support.tables import append, make_table, plan_epoch, rows_at, schema_of
 
 
 @pytest.fixture
@@ -326,6 +327,25 @@ def test_a_stream_at_rest_keeps_the_text_of_version_1(lived: Lived) -> None:
     query.noted[-1] = version_1(query.noted[-1])
     query.restart()
     assert not query.plan(), "another text would be a batch"
+
+
+# -- a table that is its own sink -------------------------------------------------------------
+
+
+def test_a_query_that_reads_what_it_writes_is_told_so(lived: Lived) -> None:
+    lived.write({1: 1})
+    query = lived.query()
+    query.drain()
+    transaction = Transaction(writer="query:7f", number=0)
+    lived.table.commit(plan_epoch(lived.table, [[[Command(2, 2)]]], transaction=transaction))
+    query.plan()
+    start, end = map(json.loads, query.noted[-2:])
+    [work] = query.stream.splits(start, end)
+    refuse_own_epochs(work, None)
+    refuse_own_epochs(work, "another")
+    with pytest.raises(OptionError, match="the query reads what it writes") as caught:
+        refuse_own_epochs(work, "7f")
+    assert "write into another table" in caught.value.hint
 
 
 # -- leases ---------------------------------------------------------------------------
