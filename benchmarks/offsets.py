@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from benchmarks.measure import spread
 from pyspark_upsertflow.readers import read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
+from spark_upsert.source.bases import Bases
+from spark_upsert.source.compact_offsets import CompactOffsets
+from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
+from spark_upsert.source.position import Position
+from spark_upsert.source.table_position import TablePosition
+from spark_upsert.state.log.manifest import Place
+from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
+
+MANY = (100, 1_000, 10_000, 100_000)
+"""Numbers of inputs; of the fewest, both forms are the same."""
+
+_BATCHES = 5
 
 
 def measure(folder: Path, epochs: int, *, calls: int = 50) -> dict[str, Any]:
@@ -43,3 +59,50 @@ def measure(folder: Path, epochs: int, *, calls: int = 50) -> dict[str, Any]:
         found.setdefault("first_s", took[0])
         found[name] = spread(took[1:])
     return found
+
+
+def measure_many(folder: Path, counts: Sequence[int] = MANY) -> dict[str, Any]:
+    """Time the offsets of so many inputs, one in a hundred of which moves from batch to batch.
+
+    Returns
+    -------
+    dict
+        By count and form (``plain``, ``compact``): ``bytes``, the longest text of an offset;
+        ``write_s`` and ``read_s``, the time of making one and of reading it again.
+    """
+    found: dict[str, Any] = {}
+    for count in counts:
+        forms: dict[str, Offsets] = {
+            "plain": PlainOffsets(),
+            "compact": CompactOffsets(Bases(LocalStore(folder / f"bases-{count}"))),
+        }
+        found[str(count)] = {name: _lived(form, count) for name, form in forms.items()}
+    return found
+
+
+def _lived(offsets: Offsets, count: int) -> dict[str, Any]:
+    draw = random.Random(count)
+    names = [f"region={number % 100:03}/orders_{number:06}" for number in range(count)]
+    positions = {name: _position(draw) for name in names}
+    start, longest = Offset().to_json(), 0
+    write_s, read_s = [], []
+    for _ in range(_BATCHES):
+        for name in draw.sample(names, max(1, count // 100)):
+            positions[name] = _position(draw)
+        before = time.perf_counter()
+        end = offsets.write(Offset(positions=dict(positions)), start)
+        write_s.append(time.perf_counter() - before)
+        text = json.dumps(end, separators=(",", ":"))
+        longest = max(longest, len(text))
+        start = json.loads(text)
+        before = time.perf_counter()
+        positions = dict(offsets.read(start).positions)
+        read_s.append(time.perf_counter() - before)
+    return {"bytes": longest, "write_s": spread(write_s), "read_s": spread(read_s)}
+
+
+def _position(draw: random.Random) -> Position:
+    upper = draw.randrange(1, 1_000_000)
+    table_id = f"{draw.getrandbits(32):08x}" * 4
+    place = Place(table_id=table_id, version=upper - 1, token=f"{draw.getrandbits(64):016x}")
+    return replace(TablePosition.at_changes(1, upper), place=place).packed()

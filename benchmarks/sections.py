@@ -320,12 +320,12 @@ def consumers(place: Place, size: Size) -> dict[str, Any]:
 
 
 def offsets(place: Place, size: Size) -> dict[str, Any]:
-    """Measure ``latestOffset`` of a stream that is far behind."""
-    from benchmarks.offsets import measure
+    """Measure ``latestOffset`` of a stream that is far behind, and offsets of many inputs."""
+    from benchmarks.offsets import measure, measure_many
 
     folder = place.work / "offsets"
     try:
-        return measure(folder, size.behind)
+        return {**measure(folder, size.behind), "many": measure_many(folder)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
