@@ -1,0 +1,34 @@
+"""The benchmark's sections about many tables run, in the form that measures nothing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contest import Place
+from benchmarks.limits import limits
+from benchmarks.report import write_report
+from benchmarks.sections import SECTIONS, TINY
+
+pytestmark = pytest.mark.spark
+
+
+def test_sections_about_many_tables(tmp_path: Path) -> None:
+    size = replace(TINY, rounds=1, inputs=(1, 3), queries=(1, 2), slow_s=1)
+    place = Place(cache=tmp_path / "cache", work=tmp_path / "work", parts=2)
+    names = ("union", "inputs", "queries")
+    sections = {name: {**SECTIONS[name](place, size), "load_before": 0.0} for name in names}
+    told = [row for row in limits(sections, "tiny") if row[2] != "not measured"]
+    assert len(told) == 3, "a union, a query for each table, and a slow consumer"
+    assert sections["union"]["rows"] == 4 * 2 * 2 * TINY.table, (
+        "updates of two tables in four epochs"
+    )
+    assert list(sections["inputs"]) == ["1", "3", "load_before"]
+    assert set(sections["queries"]) == {"one", "1", "2", "tables", "load_before"}
+    machine = {"cores": 2, "cpu": "", "memory_bytes": 0, "system": sys.platform, "python": ""}
+    found = {"size": "tiny", "machines": dict.fromkeys(names, machine), "sections": sections}
+    write_report(found, tmp_path)
+    assert "## One query over many tables" in (tmp_path / "report.md").read_text()
