@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -242,9 +243,10 @@ def main() -> None:
     merges = [confluence.LIVE, *confluence.EXACT]
     parser.add_argument("--merge", choices=merges, default=confluence.LIVE, help="of the inputs")
     given = parser.parse_args()
-    # Whoever has no more time ends the killing, and still learns what it did.
+    # Whoever has no more time ends the killing, behind a round, and still learns what it did.
+    is_over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, lambda *_: is_over.set())
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     with tempfile.TemporaryDirectory(prefix="upsertflow-chaos-") as folder:
         chaos = Chaos(
@@ -257,12 +259,10 @@ def main() -> None:
             merge=given.merge,
         )
         print(f"seed {seed}, {given.kills} kills")
-        try:
-            while chaos.kills < given.kills:
-                what = chaos.round()
-                print(f"kill {chaos.kills}/{given.kills}: {what}", flush=True)
-        except KeyboardInterrupt:
-            print(f"ended after {chaos.kills} kills", flush=True)
+        while chaos.kills < given.kills and not is_over.is_set():
+            what = chaos.round()
+            print(f"kill {chaos.kills}/{given.kills}: {what}", flush=True)
+        print(f"{chaos.kills} kills", flush=True)
         chaos.finish()
         print(f"{chaos.check()}: 0 lost, 0 doubled")
 
