@@ -16,6 +16,7 @@ NOT_RUN = [
     "README.md: make demo",
     "README.md: pip install",
     "docs/kafka.md: spark-submit --packages",
+    "docs/many-tables.md: mixed = (",
     "docs/object-stores.md: UPSERTFLOW_TEST_S3_ENDPOINT=http://localhost:9000",
     "docs/object-stores.md: pip install",
 ]
