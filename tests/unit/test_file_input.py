@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import obstore
 import pyarrow as pa
 import pytest
 
@@ -32,6 +33,8 @@ from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.position import Position
 from spark_upsert.source.stream import Stream
+from spark_upsert.store.object_folder import ObjectFolder
+from spark_upsert.store.objects import ObjectStore
 from spark_upsert.table import Table
 from tests.support.clocked import Now
 from tests.support.folders import (
@@ -749,3 +752,18 @@ def test_one_folder_under_two_names_is_refused(tmp_path: Path) -> None:
         given |= {f"input.{name}.format": "csv", f"input.{name}.path": path}
     with pytest.raises(OptionError, match="are the same"):
         plan_columns(ReadPlan.parse(given))
+
+
+def test_a_bucket_is_a_folder_too() -> None:
+    client = obstore.store.MemoryStore()
+    store = ObjectStore("s3://bucket/landing", {}, client=client)
+    big = pa.table({"v": [str(i) for i in range(1000)]})
+    for name in ("a.parquet", "_b.parquet", "x/c.parquet", ".y/d.parquet"):
+        store.put(name, parquet(big, row_group_size=10))
+    folder = ObjectFolder(store)
+    query = file_query(folder, "parquet", recursiveFileLookup="true")
+    query.drain()
+    assert sorted(values(query)) == sorted(big["v"].to_pylist() * 2)
+    assert [file.name for file in folder.files(is_recursive=False)] == ["a.parquet"]
+    with pytest.raises(FileNotFoundError):
+        folder.open("gone")
