@@ -219,8 +219,7 @@ def test_two_tasks_with_different_values_of_a_key_need_an_order_or_a_word(
         save(rows, path, keys="k")
     with pytest.raises(TableNotFoundError):  # The first epoch would have made the table.
         rows_of(path)
-    assert list((path / "data").iterdir()) == []
-
+    # What was staged is left to a vacuum, as behind any commit that failed.
     save(rows, path, keys="k", allowUnordered="true")
     assert rows_of(path).keys() == {(1,), (2,)}
     same = frame(spark, row(3, 30), row(3, 30)).repartition(2)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,11 +72,24 @@ def place(
 ) -> Iterator[Place]:
     """Where a block runs; Spark forgets what it was told about it."""
     monkeypatch.chdir(tmp_path)
-    yield Place(spark, tmp_path, orders)
+    with logging_as_before():
+        yield Place(spark, tmp_path, orders)
     for query in spark.streams.active:
         query.stop()
     spark.catalog.dropTempView("orders")
     spark.sql("DROP TABLE IF EXISTS a_catalog_table")
+
+
+@contextmanager
+def logging_as_before() -> Iterator[None]:
+    """Let a page say what the program's log tells, and forget it afterwards."""
+    loggers = {name: logging.getLogger(name) for name in ("", "spark_upsert")}
+    levels = {name: logger.level for name, logger in loggers.items()}
+    handlers = list(loggers[""].handlers)
+    yield
+    for name, logger in loggers.items():
+        logger.setLevel(levels[name])
+    loggers[""].handlers[:] = handlers
 
 
 @pytest.mark.parametrize("block", OURS, ids=map(str, OURS))

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -291,9 +291,10 @@ def test_a_commit_that_is_refused_as_too_old_is_staged_again(table: Table) -> No
     loop = start(table)
     send(loop, "k=a@0")
     loop.advance(1)
-    heads = type(table.log).heads
+    has = type(table.log).has
 
-    def fenced(log: Log) -> Iterator[Manifest]:
+    def fenced(log: Log, head: Manifest) -> bool:
+        """Be asked whether the version is there that the commit is to stand upon."""
         patched.undo()
         send(other, "x=x@0")
         other.advance(1)
@@ -305,11 +306,11 @@ def test_a_commit_that_is_refused_as_too_old_is_staged_again(table: Table) -> No
                 fence=head.version,
             )
         )
-        return heads(log)
+        return has(log, head)
 
     other = start(table, "another source")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(type(table.log), "heads", fenced)
+        patched.setattr(type(table.log), "has", fenced)
         with pytest.raises(ContentionError, match="planned on version 0"):
             loop.step()
     assert loop.step() is not None
