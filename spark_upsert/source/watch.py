@@ -19,7 +19,7 @@ from spark_upsert.source.inputs import Heads
 REST = 4.0
 """So many times the length of a look passes until the next one."""
 
-PAUSE_MAX_S = 1.0
+PAUSE_MAX_S = 2.5
 
 
 class Watch:

@@ -38,7 +38,7 @@ class World:
     ("after_s", "is_new"),
     [
         pytest.param(0.0, False, id="at once"),
-        pytest.param(2.9, False, id="earlier"),
+        pytest.param(1.4, False, id="earlier"),
         pytest.param(4.0, True, id="after four times as long as it took"),
         pytest.param(99.0, True, id="much later"),
     ],
@@ -84,10 +84,10 @@ def test_what_a_look_leads_to_belongs_to_it() -> None:
     world.watch.seen()
     world.now.advance(2.0)
     world.watch.rest()
-    world.now.advance(10.9)
+    world.now.advance(9.4)
     world.watch.seen()
     assert len(world.looks) == 1
-    world.now.advance(1.2)
+    world.now.advance(2.7)
     world.watch.seen()
     assert len(world.looks) == 2
 
