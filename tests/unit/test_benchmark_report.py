@@ -22,23 +22,15 @@ def measured() -> dict[str, Any]:
     return found
 
 
-NOT_YET = {
-    "two inputs merged live, share of the speed of a `union` of the two reads",
-    "many tables in one query, against a query each",
-    "memory of a worker whose consumer is a hundred times slower, last fifth over the first",
-}
-"""What needs a machine that does nothing else; the page says that it is missing."""
-
-
 def test_every_promised_figure_is_measured(measured: dict[str, Any]) -> None:
     rows = list(limits(measured["sections"], measured["size"]))
     assert measured["size"] == "full"
-    assert {what for what, _, value, _, _ in rows if value == "not measured"} == NOT_YET
+    assert {what for what, _, value, _, _ in rows if value == "not measured"} == set()
 
 
 def test_what_misses_its_limit_says_why(measured: dict[str, Any]) -> None:
     for what, _, _, met, explanation in limits(measured["sections"], measured["size"]):
-        assert met == "yes" or what in NOT_YET or len(explanation) > 300, what
+        assert met == "yes" or len(explanation) > 300, what
 
 
 def test_the_page_is_made_from_the_figures(measured: dict[str, Any], tmp_path: Path) -> None:
