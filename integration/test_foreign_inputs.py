@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,33 @@ def test_files_are_read_in_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted((row.region, row.id) for row in read.collect()) == [
         (name, id_) for name in ("east", "west") for id_ in range(3)
     ]
+
+
+@pytest.mark.parametrize("order", [{"interleaveSeed": "42"}, {"merge": "roundrobin"}], ids=str)
+def test_files_in_an_exact_order_are_one_sequence_however_it_is_cut(
+    spark: SparkSession, tmp_path: Path, order: dict[str, str]
+) -> None:
+    options = {"inputs": "a,b", "mergeColumns": "_input,_merge_seq", **order}
+    for name, sizes in {"a": [3, 4], "b": [1, 5]}.items():
+        (tmp_path / name).mkdir()
+        rows = iter(range(1, 99))
+        for number, size in enumerate(sizes):
+            lines = [f'{{"row": "{name}{next(rows)}"}}\n' for _ in range(size)]
+            (tmp_path / name / f"{number}.json").write_text("".join(lines))
+            os.utime(tmp_path / name / f"{number}.json", (number, number))
+        options |= {f"input.{name}.path": str(tmp_path / name), f"input.{name}.format": "json"}
+    whole = spark.read.format("upsertflow").options(**options).load().toArrow().to_pylist()
+    assert [row["_merge_seq"] for row in whole] == list(range(13))
+
+    batches = Batches()
+
+    def run() -> None:
+        read = spark.readStream.format("upsertflow").options(**options, maxRowsPerTrigger="5")
+        drain(batches.collect(read.load(), tmp_path / "checkpoint"))
+
+    run()
+    assert [len(rows) for _, rows in batches.runs] == [5, 5, 3]
+    assert batches.rows == whole
+    forget_last_commit(tmp_path / "checkpoint")
+    run()
+    assert batches.runs[3] == batches.runs[2], "the last batch is replayed"

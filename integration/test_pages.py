@@ -269,15 +269,16 @@ def a_catalog_table(place: Place) -> Names:
 
 
 def regions(place: Place) -> Names:
-    """Make tables of orders, one of which lacks a column, tables of tenants, and a file."""
+    """Make tables of orders, one of which lacks a column, tables of tenants, and files."""
     for name in ("east", "west", "tenants/a/orders", "tenants/b/orders"):
         make_orders(str(place.folder / "lake" / name), versions=3)
     fewer = pa.schema([ORDERS.field("order_id"), ORDERS.field("offset")])
     north = Table.create(str(place.folder / "lake" / "north"), fewer, keys=["order_id"])
     north.append(pa.table({"order_id": [1], "offset": [1]}, schema=fewer))
-    landing = place.folder / "lake" / "landing"
-    landing.mkdir()
-    (landing / "one.json").write_text('{"order_id": 1, "amount": 2}\n')
+    for name in ("landing", "archive"):
+        folder = place.folder / "lake" / name
+        folder.mkdir()
+        (folder / "one.json").write_text('{"order_id": 1, "amount": 2}\n')
     return {}
 
 

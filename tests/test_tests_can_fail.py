@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pyspark_upsertflow import python_input
+from pyspark_upsertflow.python_input import PythonInput
 from spark_upsert import feedback as operator
 from spark_upsert import table
 from spark_upsert.changelog import changes, render, stretches
@@ -34,7 +36,7 @@ from spark_upsert.model import hashing, precedence
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import CHANGE_DIFF, DIFF
-from spark_upsert.source import file_input, pace, table_input
+from spark_upsert.source import exact, file_input, pace, table_input
 from spark_upsert.source.file_position import Delivered
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.stream import Stream
@@ -63,6 +65,7 @@ from spark_upsert_sink import writers
 from tests.promises import test_file_promises as file_promises
 from tests.promises import test_merge_promises as merges
 from tests.promises import test_promises as promises
+from tests.promises import test_python_promises as python_promises
 from tests.support.disk import Loss
 from tests.support.stores import MemoryStore, forget_open_runs
 from tests.support.workload import OPERATIONS
@@ -1243,6 +1246,51 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(file_input._Files, "require_same", lambda self, file: None)
+
+
+@bug(
+    "a file that came late is taken for the one that is begun",
+    file_promises.test_p4_a_file_that_is_begun_is_finished_first_whatever_comes,
+)
+def _() -> Patch:
+    def forget(original: Any, *args: Any) -> Any:
+        with patch.object(exact.Standing, "begun", lambda self, name: None):
+            return original(*args)
+
+    return wrapped(exact.ExactOrder, "_front", forget)
+
+
+# -- Python sources of others ----------------------------------------------------------------
+
+
+@bug(
+    "a batch that is repeated ends where its source is by now",
+    python_promises.test_p1_a_batch_that_is_repeated_has_the_rows_of_its_time,
+)
+def _() -> Patch:
+    def ask_again(original: Any, self: PythonInput, start: Any, end: Any) -> Any:
+        return original(self, start, self.backlog(start).end())
+
+    return wrapped(PythonInput, "splits", ask_again)
+
+
+@bug(
+    "what a source answers once is all it has",
+    python_promises.test_p4_concat_takes_all_of_a_source_before_the_next_one,
+)
+def _() -> Patch:
+    def believe(original: Any, *args: Any) -> Any:
+        return replace(original(*args), is_all=True)
+
+    return wrapped(PythonInput, "backlog", believe)
+
+
+@bug(
+    "an offset may go back",
+    python_promises.test_p5_a_source_whose_offset_goes_back_loses_nothing_in_silence,
+)
+def _() -> Patch:
+    return patch.object(python_input, "shrunken", lambda before, after: None)
 
 
 def runs_of(test: Callable[..., None]) -> Iterator[Callable[[], None]]:

@@ -17,11 +17,11 @@ import json
 import logging
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -46,6 +46,7 @@ from spark_upsert.source.agreement import Described
 from spark_upsert.source.columns import chosen
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
+from spark_upsert.source.steps import Step, StreamStep, refuse_gaps
 
 BATCH_ROWS = 2048
 """Rows of a batch that is made of tuples."""
@@ -151,6 +152,7 @@ class PythonInput:
             pieces=() if end == start else (piece,),
             reach=lambda: end,
             end=lambda: end,
+            is_all=False,
         )
 
     def _end(self, start: Position) -> Position:
@@ -183,6 +185,15 @@ class PythonInput:
         if held is not None:
             return [PythonSplit(reader, None, self._kept(held))]
         return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions]
+
+    def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
+        """Yield the partitions between two positions (`SteppedInput.steps`); no batch ends there.
+
+        How many rows they have is known only once they are read, so that they are not counted.
+        """
+        refuse_gaps(fail_on_data_loss=self._fail_on_data_loss)
+        for step in _steps(self._source, self.splits(start, end)):
+            yield StreamStep(rows=step.rows, split=step.split, after=lambda: end)
 
     def split_bytes(self, split: PythonSplit) -> int:
         """Estimate what a split reads (`Input.split_bytes`)."""
@@ -262,6 +273,10 @@ class PythonBatch:
         reader = _pickled(self._source, self._reader)
         return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions or [None]]
 
+    def steps(self) -> list[Step]:
+        """Return the partitions in the order of the source; nobody can count their rows."""
+        return _steps(self._source, self.splits())
+
     def split_bytes(self, split: PythonSplit) -> int:
         """Estimate what a split reads."""
         return _SPLIT_BYTES
@@ -273,6 +288,24 @@ class PythonBatch:
             reader, partition = pickle.loads(split.reader), pickle.loads(split.partition)
             rows = iter(reader.read(partition))
         yield from _batches(self._source, rows, self._columns)
+
+
+def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[Step]:
+    """Return partitions as the steps of an exact order that does not count."""
+
+    def rows() -> NoReturn:
+        raise OptionError(
+            f"how many rows the Python source '{source.named}' has is known only once they are "
+            "read, and this order counts them beforehand.",
+            hint="use merge=concat without 'maxRowsPerTrigger' and without '_merge_seq'; or leave "
+            "out 'merge' and 'interleaveSeed' to take what is ready first.",
+            option="merge",
+        )
+
+    def step(split: PythonSplit) -> Step:
+        return Step(rows=rows, split=lambda: split)
+
+    return [step(split) for split in splits]
 
 
 def _pickled(source: PythonSource, value: Any) -> bytes:

@@ -3,7 +3,8 @@
 The sequence of rows is that of `spark_upsert.merge.orders` over the rows that each input has, and
 a batch is a piece of it. Positions stay at the bounds of steps (`steps`); where the sequence is cut
 within a step, the offset says how many of its rows are delivered. So many small batches are one
-large one, for any limit and any place to begin again.
+large one, for any limit and any place to begin again. What comes in the meantime may lie before
+what is not begun, as a file that is older than others may; a step that is begun is finished first.
 
 An order is a function of how many rows each input still has, and that may be more by the time of a
 replay. But an order remembers nothing of an input that ran dry, and all counts are alike of one
@@ -32,7 +33,7 @@ from spark_upsert.merge import (
 )
 from spark_upsert.options.query import MERGE_SEQ, QueryOptions
 from spark_upsert.source.conform import conformed
-from spark_upsert.source.input import SteppedInput
+from spark_upsert.source.input import Backlog, SteppedInput
 from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.merge_columns import with_input, with_numbers
 from spark_upsert.source.offset import Offset
@@ -67,6 +68,17 @@ class Standing:
     ahead: Mapping[str, Position] = field(default_factory=dict)
     given: Mapping[str, int] | None = field(default_factory=dict)
     skip: Mapping[str, int] = field(default_factory=dict)
+
+    def begun(self, name: str) -> Position | None:
+        """Return the position behind the step of which some rows are delivered, if there is one."""
+        return self.ahead[name] if self.skip.get(name) else None
+
+    def taken(self, name: str) -> int | None:
+        """Return how many rows the batch took of an input; None: all up to its position."""
+        if self.given is not None:
+            return self.given.get(name, 0)
+        # Who does not count ends no step: what is begun was so before, and was left as it was.
+        return 0 if name in self.skip else None
 
     def to_json(self) -> dict[str, Json]:
         """Return the form that stands in an offset."""
@@ -164,15 +176,13 @@ class ExactOrder:
         names = tuple(heads)
         standing = self._standing(offset, names)
         fronts = [self._front(name, offset, standing, head) for name, head in heads.items()]
-        is_counted = limit is not None or self._counts_all
-        if is_counted:
-            given, order = _taken(fronts, standing.order, limit)
+        given: list[int] | None = None
+        order = standing.order
+        if limit is not None or self._counts_all:
+            given, order = _taken(fronts, order, limit)
+            places = [front.behind(rows) for front, rows in zip(fronts, given, strict=True)]
         else:
-            given, order = None, standing.order
-        places = [
-            front.behind(None if given is None else rows)
-            for front, rows in zip(fronts, given or [0] * len(fronts), strict=True)
-        ]
+            places = list(_places_of_all(fronts))
         positions = {place.name: place.position for place in places}
         if positions == offset.positions and not (given and any(given)):
             return offset
@@ -196,14 +206,13 @@ class ExactOrder:
         before = self._before(first, after.names)
         shares: list[Share] = []
         for index, name in enumerate(after.names):
-            rows = None if after.given is None else after.given.get(name, 0)
-            start, end = first.positions.get(name), last.positions[name]
-            if after.skip.get(name):
-                end = after.ahead[name]
+            rows = after.taken(name)
+            start = first.positions.get(name)
+            end = after.begun(name) or last.positions[name]
             splits: tuple[Any, ...] = ()
             if rows != 0 and start != end:
                 with about_input(name):
-                    steps = self._stepped(name).steps(start, end)
+                    steps = _steps(self._stepped(name), start, end, before.begun(name))
                     splits = tuple(s for step in steps if (s := step.split()) is not None)
             if splits or name in after.ahead:
                 shares.append(
@@ -261,11 +270,13 @@ class ExactOrder:
 
     def _front(self, name: str, offset: Offset, standing: Standing, head: Position) -> _Front:
         each = self._stepped(name)
+        position, ahead = offset.positions.get(name), standing.begun(name)
         with about_input(name):
-            backlog = each.backlog(offset.positions.get(name), head)
-            end = backlog.end()
-            steps = iter(()) if end == backlog.start else each.steps(backlog.start, end)
-        return _Front(name, backlog.start, end, steps, standing.skip.get(name, 0))
+            # Before all else: what an input holds for a stream, it holds from where it is asked.
+            begun = [] if ahead is None else _finished(each, position, ahead)
+            backlog = each.backlog(ahead or position, head)
+        start = backlog.start if ahead is None or position is None else position
+        return _Front(name, start, begun, each, backlog, standing.skip.get(name, 0))
 
     def _stepped(self, name: str) -> SteppedInput:
         each = self._inputs[name]
@@ -299,6 +310,22 @@ def _moved(order: Order, before: tuple[str, ...], after: tuple[str, ...]) -> Ord
     return RoundRobin(cursor=next((after.index(name) for name in kept), 0))
 
 
+def _steps(
+    each: SteppedInput, start: Position | None, end: Position, begun: Position | None
+) -> Iterator[StreamStep]:
+    """Yield what lies between two positions, first the rest of a step that was begun."""
+    if begun is not None:
+        yield from each.steps(start, begun)
+        start = begun
+    if start != end:
+        yield from each.steps(start, end)
+
+
+def _finished(each: SteppedInput, start: Position | None, ahead: Position) -> list[StreamStep]:
+    """Return the step that was begun; the position behind it is the one that was noted."""
+    return [replace(step, after=lambda: ahead) for step in each.steps(start, ahead)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a batch leaves an input."""
@@ -313,15 +340,26 @@ class _Front:
     """What lies before a batch in one input, as far as somebody has looked."""
 
     def __init__(
-        self, name: str, start: Position, end: Position, steps: Iterator[StreamStep], skip: int
+        self,
+        name: str,
+        start: Position,
+        begun: list[StreamStep],
+        each: SteppedInput,
+        backlog: Backlog,
+        skip: int,
     ) -> None:
         self.name = name
         self._start = start
-        self._end = end
-        self._steps = steps
+        self._each = each
+        self._backlog = backlog
+        self._steps = chain(begun, self._behind_begun())
         self._skip = skip
         self._seen: list[StreamStep] = []
         self._rows: list[int] = []
+
+    def _behind_begun(self) -> Iterator[StreamStep]:
+        # Where the backlog ends is found out when somebody looks.
+        yield from _steps(self._each, self._backlog.start, self._backlog.end(), None)
 
     def count(self, most: int | None) -> int:
         """Return how many rows there are; at least so many, or exactly what there is."""
@@ -337,12 +375,16 @@ class _Front:
             counted += rows
         return counted
 
-    def behind(self, given: int | None) -> _Place:
-        """Return the place behind so many rows, none of which may be unseen; None: behind all."""
-        if given is None:
-            return _Place(self.name, self._end)
-        left, position = self._skip + given, self._start
+    def behind_all(self) -> tuple[_Place, bool]:
+        """Return the place behind all that is offered, and whether there may be more behind it."""
         with about_input(self.name):
+            end = self._backlog.end()
+        return _Place(self.name, end), end != self._start and not self._backlog.is_all
+
+    def behind(self, given: int) -> _Place:
+        """Return the place behind so many rows, none of which may be unseen."""
+        with about_input(self.name):
+            left, position = self._skip + given, self._start
             for index, (step, rows) in enumerate(zip(self._seen, self._rows, strict=True)):
                 if rows > left:
                     last = self._seen[index - 1].after() if index else position
@@ -350,7 +392,22 @@ class _Front:
                 left -= rows
             if self._seen:
                 position = self._seen[-1].after()
-        return _Place(self.name, position)
+            return _Place(self.name, position)
+
+
+def _places_of_all(fronts: list[_Front]) -> Iterator[_Place]:
+    """Yield the places behind all there is, one input after the other.
+
+    One that may have more is asked again by the next batch, before another one has its turn.
+    """
+    is_last = False
+    for front in fronts:
+        if is_last:
+            front.count(0)
+            yield front.behind(0)
+        else:
+            place, is_last = front.behind_all()
+            yield place
 
 
 def _taken(fronts: list[_Front], order: Order, limit: int | None) -> tuple[list[int], Order]:

@@ -1,10 +1,10 @@
 """A growing set of files as an input: Parquet, Arrow, JSON or CSV below one folder.
 
 A file is one step: a batch holds whole files, ordered by time and then by name among those that
-were found together. Where a stream stands is told by `file_position`. What a batch holds is in its
-end alone, so that a replay reads the very files that were planned, and no others: a file that is
-gone by then, or is another, is an error that names it. With ``failOnDataLoss=false`` it is a
-warning.
+were found together; only an exact order (`exact`) ends a batch within a file. Where a stream stands
+is told by `file_position`. What a batch holds is in its end alone, so that a replay reads the very
+files that were planned, and no others: a file that is gone by then, or is another, is an error that
+names it. With ``failOnDataLoss=false`` it is a warning.
 
 Rows have no order but that of their file. The folder is never written to.
 """
@@ -15,7 +15,7 @@ import fnmatch
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +56,7 @@ from spark_upsert.source.file_position import (
 from spark_upsert.source.file_texts import CsvReader, JsonReader, compression_of
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
+from spark_upsert.source.steps import StreamStep, refuse_gaps
 from spark_upsert.store.folder import FileStatus, Folder, open_folder
 
 FILES_MAX = 1000
@@ -201,13 +202,22 @@ class FileInput:
 
     def splits(self, start: Position | None, end: Position) -> list[FileSplit]:
         """Return the work of a batch (`Input.splits`): its files, the large ones in parts."""
-        first = FilePosition() if start is None else FilePosition.unpacked(start)
-        files = FilePosition.unpacked(end).delivered_since(first)
         found: list[FileSplit] = []
-        for file in files:
+        for file in _between(start, end):
             with self._files.at_hand(file, self._options.fail_on_data_loss):
                 found += [FileSplit(file, part) for part in self._files.parts(file)]
         return found
+
+    def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
+        """Yield the files between two positions (`SteppedInput.steps`)."""
+        refuse_gaps(fail_on_data_loss=self._options.fail_on_data_loss)
+        files = _between(start, end)
+        for number, file in enumerate(files, 1):
+            yield StreamStep(
+                rows=partial(self._count, file),
+                split=partial(FileSplit, file, Part(bytes=file.bytes)),
+                after=partial(self._behind, start, files, number),
+            )
 
     def commit(self, position: Position) -> None:
         """Do nothing: the files are not ours."""
@@ -232,10 +242,15 @@ class FileInput:
                 if self._options.fail_on_data_loss:
                     raise
                 _LOGGER.warning("files are passed over: %s", error.message)
-            self._remember(position, known)
+        self._remember(position, known)
         return known
 
-    def _after(self, start: Delivered, files: list[FileStatus], listed: Listed) -> Position:
+    def _behind(self, start: Position | None, files: Sequence[FileStatus], count: int) -> Position:
+        """Return the position behind the first of the files that lie behind another."""
+        listed = self._look() if self._listed is None else self._listed
+        return self._after(self._delivered(start, listed), files[:count], listed)
+
+    def _after(self, start: Delivered, files: Sequence[FileStatus], listed: Listed) -> Position:
         reached = start.plus(files, listed)
         position = reached.position.packed()
         self._remember(position, reached)
@@ -275,6 +290,9 @@ class FileInput:
                 if count is None:
                     whole = FileSplit(file, Part())
                     count = sum(batch.num_rows for batch in self.read(whole))
+                else:
+                    # A batch may end by this count, within the file that was planned.
+                    self._files.require_same(file)
                 while len(self._rows) >= FILES_MAX:
                     self._rows.pop(next(iter(self._rows)))
                 self._rows[file] = count
@@ -290,6 +308,12 @@ class FileInput:
             yield from files.reader.read(files.opener(file), split.part, self._columns)
             # Whoever writes into a file while it is read shows up by its size or its time.
             files.require_same(file)
+
+
+def _between(start: Position | None, end: Position) -> tuple[FileStatus, ...]:
+    """Return the files between two positions of one batch, in order."""
+    first = FilePosition() if start is None else FilePosition.unpacked(start)
+    return FilePosition.unpacked(end).delivered_since(first)
 
 
 def _up_to(files: list[FileStatus], head: Position) -> list[FileStatus]:

@@ -14,7 +14,8 @@ from spark_upsert.options.reference import FILE_OPTIONS, READ_OPTIONS, STORAGE_P
 from spark_upsert.source.agreement import Described
 from spark_upsert.source.columns import chosen
 from spark_upsert.source.file_input import FileInput, FileSplit, file_columns
-from spark_upsert.store.folder import open_folder
+from spark_upsert.source.steps import Step
+from spark_upsert.store.folder import Folder, open_folder
 
 FILE_FORMATS = tuple(each.value for each in FileFormat)
 
@@ -39,14 +40,20 @@ class FileKind:
 
 
 class FileBatch:
-    """All files that are there when the batch is planned."""
+    """All files that are there when the batch is planned; parameters as of `FileInput`."""
 
-    def __init__(self, options: FileOptions, columns: pa.Schema) -> None:
-        self._input = FileInput(options, columns)
+    def __init__(
+        self, options: FileOptions, columns: pa.Schema, *, folder: Folder | None = None
+    ) -> None:
+        self._input = FileInput(options, columns, folder=folder)
 
     def splits(self) -> Sequence[FileSplit]:
         """Return the work for the tasks."""
         return self._input.splits(None, self._input.backlog(None).end())
+
+    def steps(self) -> Sequence[Step]:
+        """Return the files, each of which is read as a whole."""
+        return [*self._input.steps(None, self._input.backlog(None).end())]
 
     def split_bytes(self, split: FileSplit) -> int:
         """Estimate the bytes that a split reads."""

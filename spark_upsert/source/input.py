@@ -45,6 +45,8 @@ class Backlog:
     """The position behind all pieces."""
     end: Callable[[], Position]
     """The position behind all there is."""
+    is_all: bool = True
+    """Whether the input knows that this is all there is; else it is asked again from there on."""
 
 
 class Input(Protocol):

@@ -2,7 +2,7 @@
 
 A step is read as a whole by one task, and neither its rows nor their order depend on where a batch
 begins or ends: of a table it is an epoch, or a range of the hash of the snapshot that a stream
-begins with, whose bounds follow from that version alone.
+begins with, whose bounds follow from that version alone; of a set of files it is a file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from spark_upsert.errors import OptionError
 from spark_upsert.source.position import Position
 
 SNAPSHOT_STEPS = 1 << 16
@@ -33,3 +34,19 @@ class StreamStep(Step):
 
     after: Callable[[], Position]
     """The position behind it."""
+
+
+def refuse_gaps(*, fail_on_data_loss: bool) -> None:
+    """Refuse to leave out rows where other rows are counted.
+
+    Raises
+    ------
+    OptionError
+        What is lost is to be passed over.
+    """
+    if not fail_on_data_loss:
+        raise OptionError(
+            "failOnDataLoss=false has no meaning in an exact order, which a gap would change.",
+            hint="drop it, or leave out 'merge' and 'interleaveSeed'.",
+            option="failOnDataLoss",
+        )

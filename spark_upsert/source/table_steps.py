@@ -21,7 +21,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.columns import table_columns
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits
-from spark_upsert.source.steps import SNAPSHOT_STEPS, Step
+from spark_upsert.source.steps import SNAPSHOT_STEPS, Step, refuse_gaps
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit, Kind, Manifest
 from spark_upsert.table import Table
@@ -58,12 +58,7 @@ class TableSteps:
                 hint="use another mode, or leave out 'merge' and 'interleaveSeed'.",
                 option="deduplicationMode",
             )
-        if not options.fail_on_data_loss:
-            raise OptionError(
-                "failOnDataLoss=false has no meaning in an exact order, which a gap would change.",
-                hint="drop it, or leave out 'merge' and 'interleaveSeed'.",
-                option="failOnDataLoss",
-            )
+        refuse_gaps(fail_on_data_loss=options.fail_on_data_loss)
         self._table = table
         self._options = replace(options, splits=1)
         self._columns = table_columns(columns)

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.errors import DataLossError
-from spark_upsert.options.query import QueryOptions
+from spark_upsert.options.query import Merge, QueryOptions
 from spark_upsert.source import file_position
 from tests.support.folders import DAY_US, MemoryFolder, csv, file_query, values
 from tests.support.streams import Query
@@ -22,6 +22,19 @@ def delivered() -> tuple[MemoryFolder, Query]:
     with patch.object(file_position, "WINDOW", 2):
         query.drain()
     return folder, query
+
+
+def test_p4_a_file_that_is_begun_is_finished_first_whatever_comes() -> None:
+    folder = MemoryFolder()
+    folder.put("begun", csv("a", "b", "c"), DAY_US)
+    order = QueryOptions(merge=Merge.ROUND_ROBIN, rows_max=2)
+    query = file_query(folder, schema="v STRING", limits=order)
+    query.plan()
+    query.deliver()
+    folder.put("late", csv("x", "y"), 0)
+    query.restart()
+    query.drain()
+    assert values(query) == [*"abcxy"]
 
 
 def test_p5_a_file_that_came_late_is_not_passed_over_in_silence() -> None:

@@ -225,3 +225,83 @@ def test_a_source_is_found_as_spark_finds_it(
     monkeypatch.syspath_prepend(tmp_path)
     assert find_source("Lines") is python_sources.Lines
     assert python_source._imported("pyspark_broken_of_a_test") is None
+
+
+# -- exact orders ---------------------------------------------------------------------------
+
+
+def pair_of(tmp_path: Path, cls: str, **more: str) -> World:
+    """Return a query over a source without lines and, behind it, another one that has two."""
+    (tmp_path / "then").write_text("0,x\n1,y\n")
+    then = {"input.then.format": f"python:{MODULE}:{cls}", "input.then.path": f"{tmp_path}/then"}
+    return world_of(tmp_path, cls, inputs="it,then", **then, **more)
+
+
+@pytest.mark.parametrize("cls", ["Lines", "BoundedLines", "SimpleLines"])
+def test_concat_takes_another_source_when_one_says_that_it_has_no_more(
+    tmp_path: Path, cls: str
+) -> None:
+    world = pair_of(tmp_path, cls, merge="concat")
+    world.write("a", "b", "c")
+    while world.query.plan():
+        world.query.restart()
+        world.query.deliver()
+        world.query.restart()
+    assert world.texts == ["a", "b", "c", "x", "y"]
+    world.write("d")
+    world.query.drain()
+    assert world.texts[5:] == ["d"]
+
+
+def test_a_file_that_was_begun_waits_for_a_source_before_it(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "1.json").write_text("".join(f'{{"text": "{t}"}}\n' for t in "xyz"))
+    files = {"input.files.format": "json", "input.files.path": f"{tmp_path}/files"}
+    order = {"inputs": "it,files", "columns": "text", "merge": "concat"}
+    world = world_of(tmp_path, "Lines", **files, **order, maxRowsPerTrigger="2")
+    world.query.plan()
+    world.query.deliver()
+    world.write("a", "b")
+    del world.given["maxRowsPerTrigger"]
+    world.query.restart()
+    world.query.drain()
+    assert [[row["text"] for row in batch] for batch in world.query.batches] == [
+        ["x", "y"],
+        ["a", "b"],
+        ["z"],
+    ]
+
+
+def test_a_batch_reads_one_source_after_the_other_and_numbers_the_rows(tmp_path: Path) -> None:
+    world = pair_of(tmp_path, "Lines", merge="concat", mergeColumns="_merge_seq")
+    world.write("a", "b", "c")
+    plan = ReadPlan.parse(world.given)
+    read = MergedRead(batch_inputs(plan, plan_columns(plan, KINDS), KINDS), plan.query)
+    rows = [row for work in read.splits() for batch in read.read(work) for row in batch.to_pylist()]
+    assert [(row["_merge_seq"], row["text"]) for row in rows] == [*enumerate("abcxy")]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"merge": "roundrobin"}, id="round robin"),
+        pytest.param({"interleaveSeed": "42"}, id="a seed"),
+        pytest.param({"merge": "concat", "maxRowsPerTrigger": "9"}, id="concat with a limit"),
+        pytest.param({"merge": "concat", "mergeColumns": "_merge_seq"}, id="concat with numbers"),
+    ],
+)
+def test_an_order_that_counts_is_refused(tmp_path: Path, more: dict[str, str]) -> None:
+    world = pair_of(tmp_path, "Lines", **more)
+    world.write("a")
+    with pytest.raises(
+        OptionError, match=r"input 'it': .* known only once they are read"
+    ) as failed:
+        world.query.plan()
+    assert "use merge=concat without 'maxRowsPerTrigger'" in failed.value.hint
+
+
+def test_a_gap_is_not_allowed_in_an_exact_order(tmp_path: Path) -> None:
+    world = pair_of(tmp_path, "Lines", merge="concat", failOnDataLoss="false")
+    world.write("a")
+    with pytest.raises(OptionError, match="failOnDataLoss=false has no meaning"):
+        world.query.drain()
