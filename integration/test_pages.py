@@ -196,7 +196,7 @@ def statements(code: str) -> list[str]:
 
 def localized(code: str, folder: Path, s3: S3) -> str:
     """Return code with the paths, addresses and secrets of this test."""
-    code = re.sub(r"""(["' ])/(lake|checkpoints)/""", rf"\1{folder}/\2/", code)
+    code = re.sub(r"""(["' =])/(lake|checkpoints)/""", rf"\1{folder}/\2/", code)
     # Whoever names a region of Amazon's names this server.
     spark_options = {f"storage.{name}": value for name, value in s3.storage.items()}
     code = re.sub(r'\.option\("storage\.region", "[^"]+"\)', f".options(**{spark_options})", code)

@@ -44,6 +44,7 @@ from spark_upsert.options.parse import Options
 from spark_upsert.options.reference import READ_OPTIONS
 from spark_upsert.source.agreement import Described
 from spark_upsert.source.columns import chosen
+from spark_upsert.source.explain_words import columns_field, counted
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
 from spark_upsert.source.steps import Step, StreamStep, refuse_gaps
@@ -276,6 +277,15 @@ class PythonBatch:
     def steps(self) -> list[Step]:
         """Return the partitions in the order of the source; nobody can count their rows."""
         return _steps(self._source, self.splits())
+
+    def explain(self, splits: Sequence[PythonSplit]) -> str:
+        """Return what reading these splits does, as text."""
+        lines = [
+            f"the Python source '{self._source.named}'",
+            *columns_field(self._columns.names),
+            counted(len(splits), "split"),
+        ]
+        return "\n".join(lines)
 
     def split_bytes(self, split: PythonSplit) -> int:
         """Estimate what a split reads."""

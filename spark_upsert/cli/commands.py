@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -17,17 +17,19 @@ from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
-from spark_upsert.errors import OptionError, UpsertFlowError, masked
+from spark_upsert.errors import OptionError, UpsertFlowError, about_input, masked
 from spark_upsert.metadata import VIEWS, summary
-from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.options.inputs import InputOptions, ReadPlan
+from spark_upsert.options.read import Metadata
 from spark_upsert.options.reference import STORAGE_PREFIX
-from spark_upsert.source.batch import BatchRead
-from spark_upsert.source.columns import read_columns
+from spark_upsert.source.explain_read import explain_read
+from spark_upsert.source.kinds import with_found_inputs
+from spark_upsert.source.table_input import open_table
 from spark_upsert.source.versions import EARLIEST, first_wanted, upper_wanted
 from spark_upsert.state.retention import GRACE_MS
 from spark_upsert.table import Table
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"\w[\w.-]*")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -61,16 +63,27 @@ def _duration(ctx: click.Context, param: click.Parameter, text: str | None) -> i
     return milliseconds
 
 
-def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _pairs(
+    ctx: click.Context, param: click.Parameter, pairs: Iterable[str]
+) -> list[tuple[str, str]]:
+    """Return names and values."""
+    found: list[tuple[str, str]] = []
     for number, pair in enumerate(pairs, start=1):
         name, _, value = pair.partition("=")
         # A secret alone may end with '=', as base64 does.
         if not _NAME.fullmatch(name) or not value.strip("="):
             # Not shown: it may well be a secret.
             raise click.BadParameter(
-                f"number {number} of them, of {len(pair)} characters, is not of the form KEY=VALUE."
+                f"number {number} of them, of {len(pair)} characters, is not of the form "
+                f"{param.metavar}."
             )
+        found.append((name, value))
+    return found
+
+
+def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in _pairs(ctx, param, pairs):
         key = name.lower().removeprefix(STORAGE_PREFIX)
         if key in found:
             raise click.BadParameter(f"'{key}' is given twice.")
@@ -219,7 +232,27 @@ def changes(
 
 
 @upsertflow.command()
-@_on_table
+@click.argument("path", required=False)
+@_storage_options
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=PATH",
+    callback=_pairs,
+    help="A table of a read of several, instead of PATH. May be repeated.",
+)
+@click.option(
+    "--merge", help="How inputs are merged: interleave (the default), concat, roundrobin."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    callback=_pairs,
+    help="Any option of the read, as Spark is told it. May be repeated.",
+)
 @click.option("--change-feed", is_flag=True, help="Explain a read of changes, not of rows.")
 @click.option("--version", help="The rows as of this version. Default: the newest.")
 @click.option("--starting-version", help="Changes from this version on; also earliest, latest.")
@@ -229,8 +262,11 @@ def changes(
 @click.option("--mode", help="none, dropCarryovers (the default) or netChanges.")
 @click.option("--splits", help="How many splits. Default: by size, and by this machine's cores.")
 def explain(
-    path: str,
+    path: str | None,
     storage: Mapping[str, str],
+    inputs: Sequence[tuple[str, str]],
+    merge: str | None,
+    settings: Sequence[tuple[str, str]],
     change_feed: bool,
     version: str | None,
     starting_version: str | None,
@@ -240,15 +276,18 @@ def explain(
     mode: str | None,
     splits: str | None,
 ) -> None:
-    """Show what a read will do: versions, files, look-ups and splits. Reads the log alone."""
-    table = Table.open(path, storage=storage)
+    """Show what a read will do: versions, files, look-ups and splits. Reads the log alone.
+
+    Of several inputs it shows how they are merged, what is read of each, and the tasks.
+    """
     if consumer is not None and starting_version is not None:
         raise click.UsageError("Say where changes begin once: --consumer or --starting-version.")
-    if consumer is not None:
-        starting_version = str(_version_behind(table, consumer))
-    of_changes = (starting_version, ending_version, mode)
+    of_changes = (starting_version, ending_version, mode, consumer)
     given = {
         "path": path,
+        "inputs": ",".join(name for name, _ in inputs) or None,
+        **{f"input.{name}.path": text for name, text in inputs},
+        "merge": merge,
         "readChangeFeed": "true" if change_feed or any(of_changes) else None,
         "versionAsOf": version,
         "startingVersion": starting_version,
@@ -258,9 +297,25 @@ def explain(
         "splits": splits,
         **{f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()},
     }
-    options = ReadOptions.parse({name: text for name, text in given.items() if text is not None})
-    options.require_batch()
-    click.echo(escaped_lines(BatchRead(options, read_columns(table, options)).explain()))
+    options = {name: text for name, text in given.items() if text is not None}
+    for name, text in settings:
+        if name in options:  # Alike but for case is for the parser to see.
+            raise click.UsageError(f"'{name}' is given twice.")
+        options[name] = text
+    plan = ReadPlan.parse(options)
+    click.echo(escaped_lines(explain_read(plan if consumer is None else _behind(plan, consumer))))
+
+
+def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
+    """Return a plan whose tables begin where a consumer has yet to read."""
+    inputs: list[InputOptions] = []
+    for each in with_found_inputs(plan).inputs:
+        with about_input(each.name):
+            behind = {
+                "startingVersion": str(_version_behind(open_table(each.of_table()), consumer))
+            }
+        inputs.append(replace(each, own={**each.own, **behind}))
+    return replace(plan, inputs=tuple(inputs))
 
 
 def _version_behind(table: Table, consumer: str) -> int:

@@ -197,14 +197,14 @@ def _names(text: str | None) -> tuple[str, ...]:
             )
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
+        if (other := seen.get(name.lower())) is not None:
             as_what = "" if other == name else f", as '{other}', too"
             raise OptionError(
                 f"option 'inputs' names '{name}' twice{as_what}.",
                 hint="name each input once; case does not tell them apart.",
                 option="inputs",
             )
+        seen[name.lower()] = name
     return names
 
 

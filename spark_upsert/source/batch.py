@@ -65,9 +65,9 @@ class BatchRead:
         """Estimate the bytes that a split reads."""
         return split_bytes(split)
 
-    def explain(self) -> str:
-        """Return what the read will do, as text."""
-        return explain(self._planned(), self._options, table_columns(self._columns))
+    def explain(self, splits: Sequence[Split]) -> str:
+        """Return what reading these splits does, as text."""
+        return explain(splits, self._options, table_columns(self._columns))
 
     def _planned(self) -> Sequence[Split]:
         table, options = open_table(self._options), self._options

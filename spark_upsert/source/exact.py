@@ -213,7 +213,7 @@ class ExactOrder:
             if rows != 0 and start != end:
                 with about_input(name):
                     steps = _steps(self._stepped(name), start, end, before.begun(name))
-                    splits = tuple(s for step in steps if (s := step.split()) is not None)
+                    splits = splits_in_order(steps)
             if splits or name in after.ahead:
                 shares.append(
                     Share(
@@ -432,26 +432,37 @@ class SteppedRead(Protocol):
         ...
 
 
-def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
-    """Return a batch read of some inputs in an exact order.
+def steps_of(name: str, read: Any) -> Sequence[Step]:
+    """Return the steps of what a batch reads of an input.
 
     Raises
     ------
     OptionError
-        An input has no order of its own.
+        The input has no order of its own.
     """
+    if not isinstance(read, SteppedRead):
+        raise _without_order(name)
+    with about_input(name):
+        return read.steps()
+
+
+def splits_in_order(steps: Iterable[Step]) -> tuple[Any, ...]:
+    """Return the splits of steps; one without rows may have none."""
+    return tuple(split for step in steps if (split := step.split()) is not None)
+
+
+def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
+    """Return a batch read of some inputs in an exact order; raises as `steps_of` does."""
     shares: list[Share] = []
     for index, (name, each) in enumerate(inputs.items()):
-        if not isinstance(each, SteppedRead):
-            raise _without_order(name)
+        steps = steps_of(name, each)
         with about_input(name):
-            steps = each.steps()
             is_counted = not isinstance(order, Concat)
             shares.append(
                 Share(
                     index=index,
                     name=name,
-                    splits=tuple(s for step in steps if (s := step.split()) is not None),
+                    splits=splits_in_order(steps),
                     skip=0,
                     rows=sum(step.rows() for step in steps) if is_counted else None,
                     has_more=False,

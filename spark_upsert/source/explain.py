@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.changelog.stretches import Cut, Stretch
 from spark_upsert.log_fields import Fields
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
+from spark_upsert.source.explain_words import SHOWN, columns_field, counted, field, more
 from spark_upsert.source.splits import (
     ChangesSplit,
     QuarantineSplit,
@@ -30,9 +32,6 @@ from spark_upsert.state.lookup import HASHES_PER_BLOCK, is_sparse
 
 _LOGGER = logging.getLogger(__name__)
 
-_SHOWN = 20
-"""Stretches, and splits, that are told one by one; of more only the first."""
-
 _CUTS: Mapping[Cut, str] = {
     Cut.START: "the first epoch with rows that is asked for",
     Cut.OVERWRITE: "an overwrite, which compares the rows before it with those behind it",
@@ -40,6 +39,9 @@ _CUTS: Mapping[Cut, str] = {
     Cut.LATE_ROWS: "an epoch with late rows, which count against the state right before it",
     Cut.NET: "net changes over an overwrite or late rows compare what was with what is",
 }
+
+_EPOCH_BY_EPOCH = "an exact order takes epoch by epoch"
+"""Why a stretch begins that is not the first of a read, but the first of a step."""
 
 _MODES: Mapping[Deduplication, str] = {
     Deduplication.NONE: "every change, those included that leave all values as they were",
@@ -117,9 +119,9 @@ def _contents(
     how = "read through" if runs < 2 else "entries of one key are compared, the winner is read"
     return [
         f"{what} of version {manifest.version}{note}",
-        *_columns(columns),
-        *_field("files", str(_Amount.of(slices, read))),
-        *_field("runs", f"{runs}: {how}"),
+        *columns_field(columns),
+        *field("files", str(_Amount.of(slices, read))),
+        *field("runs", f"{runs}: {how}"),
     ]
 
 
@@ -129,19 +131,19 @@ def _contents(
 def _changes(
     splits: Sequence[ChangesSplit], options: ReadOptions, columns: Sequence[str]
 ) -> list[str]:
-    stretches = [_whole(pieces) for pieces in zip(*(s.stretches for s in splits), strict=True)]
+    stretches = list(_stretches(splits))
     first = stretches[0].before.version + 1
     last = max(stretches[-1].times_ms)
     mode = options.deduplication
-    count = _counted(len(stretches), "stretch", "stretches")
-    told = [line for each in enumerate(stretches[:_SHOWN], 1) for line in _stretch(*each)]
+    count = counted(len(stretches), "stretch", "stretches")
+    told = [line for each in enumerate(stretches[:SHOWN], 1) for line in _stretch(*each)]
     return [
         f"changes of {_versions(first, last)}, in {count}",
-        *_columns(columns),
-        *_field("mode", f"{mode.value}: {_MODES[mode]}"),
-        *_field("shown", _shown(options)),
+        *columns_field(columns),
+        *field("mode", f"{mode.value}: {_MODES[mode]}"),
+        *field("shown", _shown(options)),
         *told,
-        *_more(len(stretches)),
+        *more(len(stretches)),
     ]
 
 
@@ -154,6 +156,12 @@ def _shown(options: ReadOptions) -> str:
     return "an update as delete and insert"
 
 
+def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[Stretch]:
+    """Yield the stretches of a read; in an exact order each step has its own."""
+    for _, step in groupby(splits, lambda split: split.stretches[0].before.version):
+        yield from map(_whole, zip(*(split.stretches for split in step), strict=True))
+
+
 def _whole(pieces: Sequence[Stretch]) -> Stretch:
     """Return a stretch of which each split has what lies in its range."""
     slices = together(piece.before.slices for piece in pieces)
@@ -162,13 +170,14 @@ def _whole(pieces: Sequence[Stretch]) -> Stretch:
 
 def _stretch(number: int, stretch: Stretch) -> list[str]:
     versions = _versions(stretch.before.version + 1, max(stretch.times_ms))
+    is_step = number > 1 and stretch.cut is Cut.START
     before, after = _Amount.of(stretch.before.slices), _Amount.of(stretch.after)
     return [
         f"stretch {number}: {versions}",
-        *_field("because", _CUTS[stretch.cut]),
-        *_field("before", f"version {stretch.before.version}: {before}"),
-        *_field("after" if stretch.is_comparison else "commands", str(after)),
-        *_field("look-ups", *_look_ups(stretch)),
+        *field("because", _EPOCH_BY_EPOCH if is_step else _CUTS[stretch.cut]),
+        *field("before", f"version {stretch.before.version}: {before}"),
+        *field("after" if stretch.is_comparison else "commands", str(after)),
+        *field("look-ups", *_look_ups(stretch)),
     ]
 
 
@@ -201,8 +210,8 @@ def _look_ups(stretch: Stretch) -> Iterator[str]:
 
 
 def _splits(splits: Sequence[Split]) -> list[str]:
-    told = [f"  {split.hash_range} {_within(split)}" for split in splits[:_SHOWN]]
-    return [_counted(len(splits), "split"), *told, *_more(len(splits))]
+    told = [f"  {split.hash_range} {_within(split)}" for split in splits[:SHOWN]]
+    return [counted(len(splits), "split"), *told, *more(len(splits))]
 
 
 def _within(split: Split) -> str:
@@ -237,26 +246,9 @@ class _Amount:
     def __str__(self) -> str:
         if not self.files:
             return "nothing"
-        entries = _counted(self.entries, "entry", "entries")
-        return f"{_counted(self.files, 'file')}, {entries}, {self.bytes:,} bytes"
-
-
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+        entries = counted(self.entries, "entry", "entries")
+        return f"{counted(self.files, 'file')}, {entries}, {self.bytes:,} bytes"
 
 
 def _versions(first: int, last: int) -> str:
     return f"version {last}" if first == last else f"versions {first} to {last}"
-
-
-def _columns(names: Sequence[str]) -> list[str]:
-    return _field("columns", ", ".join(names) or "none: rows are only counted")
-
-
-def _field(name: str, *texts: str) -> list[str]:
-    names = [name, *[""] * (len(texts) - 1)]
-    return [f"  {each:<10}{text}" for each, text in zip(names, texts, strict=True)]
-
-
-def _more(count: int) -> list[str]:
-    return [f"  and {count - _SHOWN:,} more"] if count > _SHOWN else []

@@ -15,6 +15,7 @@ from spark_upsert.merge.graph import Answer, Graph, Merge, Sink, Source, fusion,
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.query import Merge as Asked
 from spark_upsert.options.query import QueryOptions
+from spark_upsert.source.explain_words import field
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -29,15 +30,21 @@ def explain_merge(plan: ReadPlan) -> str:
     live, streaming = _answers(plan)
     query = plan.query
     tasks = f"at most {query.slots}, packed by bytes" if live else "one, in an exact order"
-    inputs = "found below the path" if plan.below is not None else str(len(plan.inputs))
     lines = [
         f"merge of several inputs: {query.merge.value}",
-        f"  inputs    {inputs}",
-        f"  tasks     {tasks}",
-        f"  live      {live}",
-        f"  streaming {streaming}",
+        *field("inputs", _inputs(plan)),
+        *field("tasks", tasks),
+        *field("live", str(live)),
+        *field("streaming", str(streaming)),
     ]
     return "\n".join(lines)
+
+
+def _inputs(plan: ReadPlan) -> str:
+    if plan.below is None:
+        return str(len(plan.inputs))
+    count = f"{len(plan.inputs):,}, " if plan.inputs else ""
+    return f"{count}found by '{plan.below.pattern}' below the path"
 
 
 def tell_merge(plan: ReadPlan) -> None:

@@ -13,6 +13,7 @@ from spark_upsert.options.parse import Options, fold, one_of
 from spark_upsert.options.reference import FILE_OPTIONS, READ_OPTIONS, STORAGE_PREFIX
 from spark_upsert.source.agreement import Described
 from spark_upsert.source.columns import chosen
+from spark_upsert.source.explain_words import columns_field, counted, field
 from spark_upsert.source.file_input import FileInput, FileSplit, file_columns
 from spark_upsert.source.steps import Step
 from spark_upsert.store.folder import Folder, open_folder
@@ -45,6 +46,8 @@ class FileBatch:
     def __init__(
         self, options: FileOptions, columns: pa.Schema, *, folder: Folder | None = None
     ) -> None:
+        self._options = options
+        self._columns = columns
         self._input = FileInput(options, columns, folder=folder)
 
     def splits(self) -> Sequence[FileSplit]:
@@ -54,6 +57,19 @@ class FileBatch:
     def steps(self) -> Sequence[Step]:
         """Return the files, each of which is read as a whole."""
         return [*self._input.steps(None, self._input.backlog(None).end())]
+
+    def explain(self, splits: Sequence[FileSplit]) -> str:
+        """Return what reading these splits does, as text."""
+        files = counted(len({split.file.name for split in splits}), "file")
+        size = sum(map(self.split_bytes, splits))
+        matching = f" that match '{self._options.glob}'" if self._options.glob else ""
+        lines = [
+            f"{self._options.format.value} files{matching}",
+            *columns_field(self._columns.names),
+            *field("files", f"{files}, {size:,} bytes"),
+            counted(len(splits), "split"),
+        ]
+        return "\n".join(lines)
 
     def split_bytes(self, split: FileSplit) -> int:
         """Estimate the bytes that a split reads."""

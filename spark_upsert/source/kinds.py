@@ -49,6 +49,10 @@ class Bounded(Reader, Protocol):
         """Return the work for the tasks."""
         ...
 
+    def explain(self, splits: Sequence[Any]) -> str:
+        """Return what reading these splits does, as text."""
+        ...
+
 
 class Kind(Protocol):
     """What a format makes of the options of an input; checks them, and may read the storage."""
@@ -176,14 +180,14 @@ def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> di
 
 
 def with_found_inputs(plan: ReadPlan) -> ReadPlan:
-    """Return a plan that names the inputs that are there to be found.
+    """Return a plan that names the inputs that are there to be found, looked for once.
 
     Raises
     ------
     OptionError
         There is none.
     """
-    if plan.below is None:
+    if plan.below is None or plan.inputs:
         return plan
     tables = _discovery(plan.below)
     names = tables.tables(tables.folders())

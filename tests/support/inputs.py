@@ -101,6 +101,9 @@ class ToldRead:
     def split_bytes(self, split: Any) -> int:
         return self._told.split_bytes(split)
 
+    def explain(self, splits: Sequence[int]) -> str:
+        return f"epochs {list(splits)}"
+
 
 def told(inputs: Mapping[str, list[int]]) -> dict[str, Told]:
     """Return inputs by their names."""

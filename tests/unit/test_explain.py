@@ -58,7 +58,8 @@ def append(table: Table, ids: Iterable[int], *, overwrite: bool = False) -> None
 def explained(table: Table, **given: str) -> str:
     """Return what a batch read says, without the sizes of files."""
     options = ReadOptions.parse({"path": table.store.url, "splits": "1", **given})
-    text = BatchRead(options, read_columns(table, options)).explain()
+    read = BatchRead(options, read_columns(table, options))
+    text = read.explain(read.splits())
     return SIZES.sub("", text)
 
 
@@ -317,6 +318,20 @@ def test_the_command_is_told_once_where_changes_begin(table: Table) -> None:
     table.hold("sums", 3)
     text = command(table.store.url, "--consumer", "sums", "--starting-version", "2")
     assert "Say where changes begin once" in text
+
+
+def test_the_command_takes_any_option_of_the_read(table: Table) -> None:
+    path = table.store.url
+    assert command(path, "--set", "versionAsOf=2").startswith("rows of version 2\n")
+    twice = command(path, "--version", "2", "--set", "VERSION_AS_OF=3")
+    assert "option 'versionAsOf' is given twice, as '2' and '3'" in twice
+    assert "'versionAsOf' is given twice" in command(
+        path, "--version", "2", "--set", "versionAsOf=2"
+    )
+    text = command(path, "--set", "versionAsOf")
+    assert "number 1 of them, of 11 characters, is not of the form OPTION=VALUE." in text
+    assert "nothing to explain" in command(path, "--set", "metadata=history")
+    assert "no meaning in a batch read" in command(path, "--set", "maxRowsPerTrigger=1")
 
 
 def test_the_command_refuses_what_a_read_would_refuse(table: Table) -> None:

@@ -85,6 +85,9 @@ def test_a_read_that_names_no_inputs_has_one() -> None:
             {**TWO, "inputs": "east,west,east"}, "names 'east' twice", "once", id="named twice"
         ),
         pytest.param(
+            {"inputs": "a,a", "input.a.path": "/a"}, "names 'a' twice", "once", id="a letter twice"
+        ),
+        pytest.param(
             {**TWO, "inputs": "east,west,East"},
             "names 'East' twice, as 'east', too",
             "case",

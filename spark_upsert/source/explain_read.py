@@ -1,0 +1,106 @@
+"""What a batch read will do, as text: how inputs are merged, what is read of each, and the tasks.
+
+It tells of the splits that the tasks would get, and reads no rows: in an exact order those that
+the log does not count stay uncounted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from textwrap import indent
+from typing import Any
+
+from spark_upsert.errors import OptionError, about_input
+from spark_upsert.options.inputs import UNNAMED, ReadPlan
+from spark_upsert.options.read import Metadata
+from spark_upsert.source.exact import splits_in_order, steps_of
+from spark_upsert.source.explain_merge import explain_merge
+from spark_upsert.source.explain_words import SHOWN, counted, more
+from spark_upsert.source.kinds import (
+    KINDS,
+    Bounded,
+    Kinds,
+    batch_inputs,
+    plan_columns,
+    with_found_inputs,
+)
+from spark_upsert.source.packs import InputSplit, Pack, packed
+
+_NAMES = 3
+"""So many inputs of a task are named."""
+
+_Splits = Mapping[str, Sequence[Any]]
+"""By the names of inputs."""
+
+
+def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
+    """Return what a batch read will do.
+
+    Raises
+    ------
+    UpsertFlowError
+        It cannot be planned: the error is that of the read.
+    """
+    plan.query.require_batch()
+    _refuse_of_the_log(plan)
+    plan = with_found_inputs(plan)
+    inputs = batch_inputs(plan, plan_columns(plan, kinds), kinds)
+    splits = {name: _planned(name, each, plan) for name, each in inputs.items()}
+    if plan.is_unnamed:
+        return inputs[UNNAMED].explain(splits[UNNAMED])
+    lines = [explain_merge(plan), *_inputs(inputs, splits), *_tasks(inputs, splits, plan)]
+    return "\n".join(lines)
+
+
+def _refuse_of_the_log(plan: ReadPlan) -> None:
+    if not plan.is_unnamed:
+        return
+    metadata = plan.inputs[0].of_table().metadata
+    if metadata not in (None, Metadata.QUARANTINE):
+        raise OptionError(
+            f"metadata={metadata.value} is told by the log alone: there is nothing to explain.",
+            hint="drop 'metadata' to explain a read of rows.",
+            option="metadata",
+        )
+
+
+def _planned(name: str, read: Bounded, plan: ReadPlan) -> Sequence[Any]:
+    """Return the splits of an input; those of an exact order without a count of their rows."""
+    with about_input(name):
+        return read.splits() if plan.query.order is None else splits_in_order(steps_of(name, read))
+
+
+def _inputs(inputs: Mapping[str, Bounded], splits: _Splits) -> Iterator[str]:
+    for name, read in islice(inputs.items(), SHOWN):
+        yield f"input '{name}'"
+        yield indent(read.explain(splits[name]), "  ")
+    yield from more(len(inputs), " inputs")
+
+
+def _tasks(inputs: Mapping[str, Bounded], splits: _Splits, plan: ReadPlan) -> Iterator[str]:
+    found = [
+        (InputSplit(name, split), inputs[name].split_bytes(split))
+        for name, own in splits.items()
+        for split in own
+    ]
+    if plan.query.order is None:
+        packs, how = packed(found, plan.query.slots), "packed by bytes"
+    else:
+        packs, how = [tuple(split for split, _ in found)], "in an exact order"
+    yield f"{counted(len(packs), 'task')}, {how}"
+    for pack in packs[:SHOWN]:
+        size = sum(inputs[each.name].split_bytes(each.split) for each in pack)
+        yield f"  {_named(pack)}: {size:,} bytes"
+    yield from more(len(packs))
+
+
+def _named(pack: Pack) -> str:
+    """Return how many splits of which inputs a task reads."""
+    counts = Counter(each.name for each in pack)
+    named = [f"{name} {counted(count, 'split')}" for name, count in islice(counts.items(), _NAMES)]
+    if len(counts) > _NAMES:
+        splits = sum(islice(counts.values(), _NAMES, None))
+        named.append(f"{counted(len(counts) - _NAMES, 'more input')} {counted(splits, 'split')}")
+    return ", ".join(named) or "nothing"
