@@ -45,10 +45,14 @@ class Counting:
     """An input whose reader notes each batch that is taken of it, in a file."""
 
     def __init__(self, folder: Path, name: str) -> None:
+        self._name = name
         self._notes = folder / f"taken-{name}"
 
     def head(self) -> Position:
         return Position.of({"at": 1})
+
+    def identity(self) -> str:
+        return self._name
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         end_ = self.head()

@@ -82,10 +82,7 @@ class PythonKind:
         """Return the columns that a read has of the source (`Kind.describe`)."""
         source, of_query = _source(options)
         columns = to_arrow_schema(source.schema, timezone="UTC")
-        cls = type(source.made)
-        own = sorted((name.lower(), text) for name, text in options.own.items())
-        identity = f"Python source {cls.__module__}.{cls.__qualname__} {own}"
-        return Described(chosen(columns, of_query.names("columns")), identity)
+        return Described(chosen(columns, of_query.names("columns")), source.identity)
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> PythonInput:
         """Return the source as the input of a stream (`Kind.stream`)."""
@@ -137,6 +134,10 @@ class PythonInput:
     def head(self) -> Position:
         """Return a position that says nothing: only for a place to begin at is there an answer."""
         return _HEAD
+
+    def identity(self) -> str:
+        """Return which source it is (`Input.identity`)."""
+        return self._source.identity
 
     def freeze(self) -> None:
         """Let the source end at what it has now, or at its next answer if it cannot."""
@@ -277,6 +278,10 @@ class PythonBatch:
     def steps(self) -> list[Step]:
         """Return the partitions in the order of the source; nobody can count their rows."""
         return _steps(self._source, self.splits())
+
+    def identity(self) -> str:
+        """Return which source it is."""
+        return self._source.identity
 
     def explain(self, splits: Sequence[PythonSplit]) -> str:
         """Return what reading these splits does, as text."""

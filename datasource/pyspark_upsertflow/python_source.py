@@ -68,6 +68,13 @@ class PythonSource:
             return found
         return from_arrow_schema(parse_schema("schema", found, bare_name="value")[0])
 
+    @property
+    def identity(self) -> str:
+        """What is the same for a source with the same options, under whatever name."""
+        cls = type(self.made)
+        own = sorted((name.lower(), text) for name, text in self.options.items())
+        return f"Python source {cls.__module__}.{cls.__qualname__} {own}"
+
     def stream(self) -> ForeignStream:
         """Return a new stream reader."""
         with failing(self.named, "streamReader()"):

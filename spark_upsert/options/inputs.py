@@ -248,7 +248,8 @@ def listed_twice(one: str, other: str, what: str) -> OptionError:
     """Return the error of two inputs that are one thing."""
     return OptionError(
         f"the inputs '{one}' and '{other}' are the same, {what}: each row would come twice.",
-        hint=f"drop '{other}' from 'inputs', or correct its path.",
+        hint=f"drop '{other}' from 'inputs', or correct its path; a copy that 'inputsPattern' "
+        "finds belongs elsewhere.",
         option="inputs",
         input=other,
     )

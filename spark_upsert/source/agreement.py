@@ -42,11 +42,7 @@ def agreed(inputs: Mapping[str, Described], *, merge: bool = False) -> pa.Schema
     OptionError
         Two inputs are the same.
     """
-    seen: dict[str, str] = {}
-    for name, each in inputs.items():
-        other = seen.setdefault(each.identity, name)
-        if other != name:
-            raise listed_twice(other, name, "under two names")
+    require_apart({name: each.identity for name, each in inputs.items()})
     if merge:
         return _merged(inputs)
     first, *others = inputs
@@ -54,6 +50,21 @@ def agreed(inputs: Mapping[str, Described], *, merge: bool = False) -> pa.Schema
     for name in others:
         _require_same(first, expected, name, inputs[name].columns)
     return pa.schema([_loosest(inputs, field) for field in expected])
+
+
+def require_apart(identities: Mapping[str, str]) -> None:
+    """Raise `OptionError` if two inputs are the same.
+
+    Parameters
+    ----------
+    identities : mapping of str to str
+        By the names of inputs (`Described.identity`).
+    """
+    seen: dict[str, str] = {}
+    for name, identity in identities.items():
+        other = seen.setdefault(identity, name)
+        if other != name:
+            raise listed_twice(other, name, "under two names")
 
 
 def _merged(inputs: Mapping[str, Described]) -> pa.Schema:

@@ -18,7 +18,7 @@ from spark_upsert.source.splits import (
     split_bytes,
 )
 from spark_upsert.source.steps import Step
-from spark_upsert.source.table_input import open_table
+from spark_upsert.source.table_input import open_table, table_identity
 from spark_upsert.source.table_steps import TableSteps, snapshot_ranges
 from spark_upsert.source.versions import first_wanted, manifest_at, readable_from, upper_wanted
 from spark_upsert.store import open_store
@@ -60,6 +60,10 @@ class BatchRead:
         manifest = manifest_at(table.log, version=version, time_ms=time_ms)
         require_columns(manifest.schema, self._columns, options)
         return [steps.of_snapshot(manifest, due) for due in snapshot_ranges(manifest)]
+
+    def identity(self) -> str:
+        """Return which table it is."""
+        return table_identity(open_table(self._options))
 
     def split_bytes(self, split: Split) -> int:
         """Estimate the bytes that a split reads."""

@@ -126,6 +126,11 @@ def _merged(columns: pa.Schema, own: pa.Schema, url: str, file: FileStatus) -> p
     return pa.schema(list(fields.values()))
 
 
+def file_identity(options: FileOptions, url: str) -> str:
+    """Return what is the same for the same files of the folder at a URL."""
+    return f"{options.format.value} files in {url} that match {options.glob}"
+
+
 class FileInput:
     """The rows of all files of a folder, and of those that come.
 
@@ -174,6 +179,10 @@ class FileInput:
     def head(self) -> Position:
         """Return what is there (`Input.head`); as a bound it is the newest file."""
         return Position.of(record_of_head(self._look()))
+
+    def identity(self) -> str:
+        """Return which files they are (`Input.identity`)."""
+        return file_identity(self._options, self._files.url)
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return which files are to be delivered behind a position (`Input.backlog`).

@@ -14,7 +14,7 @@ from spark_upsert.options.reference import FILE_OPTIONS, READ_OPTIONS, STORAGE_P
 from spark_upsert.source.agreement import Described
 from spark_upsert.source.columns import chosen
 from spark_upsert.source.explain_words import columns_field, counted, field
-from spark_upsert.source.file_input import FileInput, FileSplit, file_columns
+from spark_upsert.source.file_input import FileInput, FileSplit, file_columns, file_identity
 from spark_upsert.source.steps import Step
 from spark_upsert.store.folder import Folder, open_folder
 
@@ -28,8 +28,8 @@ class FileKind:
         """Return the columns that a read has of the files (`Kind.describe`)."""
         own, names = _parsed(options)
         folder = open_folder(own.path, own.storage)
-        place = f"{own.format.value} files in {folder.url} that match {own.glob}"
-        return Described(chosen(file_columns(own, folder), names), place)
+        columns = chosen(file_columns(own, folder), names)
+        return Described(columns, file_identity(own, folder.url))
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> FileInput:
         """Return the files as the input of a stream (`Kind.stream`)."""
@@ -57,6 +57,10 @@ class FileBatch:
     def steps(self) -> Sequence[Step]:
         """Return the files, each of which is read as a whole."""
         return [*self._input.steps(None, self._input.backlog(None).end())]
+
+    def identity(self) -> str:
+        """Return which files they are."""
+        return self._input.identity()
 
     def explain(self, splits: Sequence[FileSplit]) -> str:
         """Return what reading these splits does, as text."""

@@ -25,6 +25,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.log_fields import Fields
 from spark_upsert.parallel import in_order
+from spark_upsert.source.agreement import require_apart
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.source.input import Backlog, Input, SteppedInput
 from spark_upsert.source.inputs import Heads
@@ -75,10 +76,11 @@ class FoundInputs:
         self._threads = threads
         self._inputs: dict[str, Input] = {}
         self._joined: set[str] = set()
+        self._identities: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # A task makes those that it reads.
-        return {**self.__dict__, "_inputs": {}}
+        return {**self.__dict__, "_inputs": {}, "_identities": {}}
 
     def __getitem__(self, name: str, /) -> Input:
         """Return the input of a name that an offset or a split has."""
@@ -86,7 +88,13 @@ class FoundInputs:
         return self._add(name) if found is None else found
 
     def look(self) -> dict[str, Position]:
-        """Look for tables, and at the end of each (`Inputs.look`)."""
+        """Look for tables, and at the end of each (`Inputs.look`).
+
+        Raises
+        ------
+        OptionError
+            Two are the same: one is a copy of the other, or a link to it.
+        """
         folders = self._discovery.folders()
         for name in self._discovery.tables(each for each in folders if each not in self._inputs):
             self._add(name)
@@ -97,6 +105,11 @@ class FoundInputs:
         }
         for name in self._inputs.keys() - heads.keys():
             del self._inputs[name]
+            self._identities.pop(name, None)
+        fresh = heads.keys() - self._identities.keys()
+        self._identities |= {name: self._inputs[name].identity() for name in fresh}
+        if fresh:
+            require_apart(dict(sorted(self._identities.items())))
         return heads
 
     def settle(self, standing: Heads, heads: Heads) -> None:
@@ -159,6 +172,10 @@ class Forgiving:
     def head(self) -> Position:
         """Return the position behind all there is (`Input.head`)."""
         return self._wrapped.head()
+
+    def identity(self) -> str:
+        """Return what it is (`Input.identity`)."""
+        return self._wrapped.identity()
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return what lies before a position (`Input.backlog`)."""

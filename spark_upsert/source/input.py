@@ -60,6 +60,10 @@ class Input(Protocol):
         """Return the position behind all there is."""
         ...
 
+    def identity(self) -> str:
+        """Return the same for what is the same, under whatever name; called right behind `head`."""
+        ...
+
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return what lies between a position and a head.
 

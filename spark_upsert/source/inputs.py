@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataLossError, OptionError, about_input, setting
 from spark_upsert.log_fields import Fields
 from spark_upsert.parallel import in_order
+from spark_upsert.source.agreement import require_apart
 from spark_upsert.source.input import Input
 from spark_upsert.source.position import Position
 
@@ -61,11 +62,22 @@ class NamedInputs:
         self._inputs = inputs
         self._threads = threads
         self._may_lack = may_lack
+        self._are_apart = False
 
     def look(self) -> Heads:
-        """Return the head of each input (`Inputs.look`)."""
-        heads = in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
-        return dict(zip(self._inputs, heads, strict=True))
+        """Return the head of each input (`Inputs.look`).
+
+        Raises
+        ------
+        OptionError
+            Two inputs are the same; the first look tells.
+        """
+        answers = in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
+        heads = dict(zip(self._inputs, answers, strict=True))
+        if not self._are_apart:
+            require_apart({name: each.identity() for name, each in self._inputs.items()})
+            self._are_apart = True
+        return heads
 
     def settle(self, standing: Heads, heads: Heads) -> None:
         """Raise unless all inputs that a stream stands in are named (`Inputs.settle`)."""
@@ -113,6 +125,9 @@ class Removed:
 
     def commit(self, position: Position) -> None:
         """Do nothing: nobody holds anything for it any more (`Input.commit`)."""
+
+    def identity(self) -> NoReturn:
+        raise AssertionError(f"nobody looks at '{self._name}'")
 
     def head(self) -> NoReturn:
         raise AssertionError(f"nobody looks at '{self._name}'")

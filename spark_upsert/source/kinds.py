@@ -18,7 +18,7 @@ from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import TABLE, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
 from spark_upsert.parallel import in_order
-from spark_upsert.source.agreement import Described, agreed
+from spark_upsert.source.agreement import Described, agreed, require_apart
 from spark_upsert.source.bases import FOLDER, Bases
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
@@ -35,7 +35,7 @@ from spark_upsert.source.merge_columns import (
 )
 from spark_upsert.source.offset import Offsets, PlainOffsets
 from spark_upsert.source.packs import Reader
-from spark_upsert.source.table_input import TableInput, open_table
+from spark_upsert.source.table_input import TableInput, open_table, table_identity
 from spark_upsert.store import open_store
 
 _LOOKS = 16
@@ -47,6 +47,10 @@ class Bounded(Reader, Protocol):
 
     def splits(self) -> Sequence[Any]:
         """Return the work for the tasks."""
+        ...
+
+    def identity(self) -> str:
+        """Return the same for what is the same, under whatever name."""
         ...
 
     def explain(self, splits: Sequence[Any]) -> str:
@@ -83,7 +87,7 @@ class TableKind:
         """Return the columns that a read has of a table (`Kind.describe`)."""
         own = options.of_table()
         table = open_table(own)
-        return Described(read_columns(table, own), f"table {table.log.head().place.table_id}")
+        return Described(read_columns(table, own), table_identity(table))
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
         """Return a table as the input of a stream (`Kind.stream`)."""
@@ -168,7 +172,13 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
 
 
 def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> dict[str, Bounded]:
-    """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`."""
+    """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`.
+
+    Raises
+    ------
+    OptionError
+        Two inputs are the same.
+    """
     plan = with_found_inputs(plan)
     own = without_merge_columns(columns, plan.query.merge_columns)
     found: dict[str, Bounded] = {}
@@ -176,7 +186,16 @@ def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> di
         with about_input(each.name):
             kind = kind_of(each, kinds)
             found[each.name] = kind.batch(each, _had_by(kind, each, own, plan))
+    if len(found) > 1:
+        identities = in_order(_identity, found.items(), min(_LOOKS, len(found)))
+        require_apart(dict(zip(found, identities, strict=True)))
     return found
+
+
+def _identity(of: tuple[str, Bounded]) -> str:
+    name, read = of
+    with about_input(name):
+        return read.identity()
 
 
 def with_found_inputs(plan: ReadPlan) -> ReadPlan:

@@ -51,6 +51,11 @@ def open_table(options: ReadOptions) -> Table:
     return Table(open_store(options.path, options.storage))
 
 
+def table_identity(table: Table) -> str:
+    """Return what is the same for a table under whatever path."""
+    return f"table {table.log.head().place.table_id}"
+
+
 class TableInput:
     """The rows of one table and the changes behind them, whole or their new values.
 
@@ -83,6 +88,12 @@ class TableInput:
         """Return the position behind all there is (`Input.head`)."""
         upper = self._opened().log.head().upper
         return TablePosition.at_changes(upper - 1, upper).packed()
+
+    def identity(self) -> str:
+        """Return which table it is (`Input.identity`)."""
+        table = self._opened()
+        with table.log.as_seen():
+            return table_identity(table)
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return what lies before a position (`Input.backlog`); takes or renews the lease."""

@@ -46,6 +46,9 @@ class Told:
     def head(self) -> Position:
         return at(len(self.epochs))
 
+    def identity(self) -> str:
+        return self.name
+
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         upper = len(self.epochs) if head is None else place_of(head)
         lower = place_of(position)
@@ -100,6 +103,9 @@ class ToldRead:
 
     def split_bytes(self, split: Any) -> int:
         return self._told.split_bytes(split)
+
+    def identity(self) -> str:
+        return self._told.identity()
 
     def explain(self, splits: Sequence[int]) -> str:
         return f"epochs {list(splits)}"

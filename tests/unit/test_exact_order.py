@@ -259,6 +259,9 @@ def test_an_input_without_an_order_of_its_own_is_refused() -> None:
         def head(self) -> Position:
             return at(0)
 
+        def identity(self) -> str:
+            return "a"
+
     stream = stream_of({"a": Live()}, merge="concat")  # type: ignore[dict-item]
     with pytest.raises(OptionError, match="input 'a' cannot be read in an exact order"):
         stream.latest(stream.initial())

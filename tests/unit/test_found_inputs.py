@@ -178,6 +178,18 @@ def test_a_table_that_comes_joins_with_all_that_is_in_it(lake: Lake) -> None:
     assert sorted(key for _, key, _ in news) == [5, 6, 7]
 
 
+def test_a_copy_of_a_table_does_not_join(lake: Lake) -> None:
+    query = lake.query()
+    query.drain()
+    shutil.copytree(lake.root / "east", lake.root / "old" / "east")
+    shutil.copytree(lake.root / "east", lake.root / "backup")
+    with pytest.raises(OptionError, match="inputs 'backup' and 'east' are the same"):
+        query.plan()
+    lake.drop("backup")
+    query.drain()
+    assert told(query.rows) == FIRST
+
+
 def test_a_folder_is_an_input_when_it_has_become_a_table(lake: Lake) -> None:
     (lake.root / "north").mkdir()
     query = lake.query()

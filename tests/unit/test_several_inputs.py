@@ -12,16 +12,18 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError
+from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.agreement import Described, agreed
 from spark_upsert.source.input import Input
-from spark_upsert.source.inputs import Heads, Inputs
+from spark_upsert.source.inputs import Heads, Inputs, NamedInputs
 from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.packs import OPENING_BYTES, InputSplit, packed
 from spark_upsert.source.stream import Stream
 from spark_upsert.table import Table
 from tests.support.clocked import Now
+from tests.support.inputs import Told
 from tests.support.streams import Query, folded, versions
 from tests.support.tables import rows_at
 
@@ -236,6 +238,36 @@ def test_one_table_under_two_names_is_refused_whatever_its_paths(
     with pytest.raises(OptionError, match="inputs 'east' and 'south' are the same") as caught:
         three.stream()
     assert "drop 'south'" in caught.value.hint
+
+
+def test_one_table_under_two_names_is_refused_if_columns_are_given_by_hand(
+    three: Tables, tmp_path: Path
+) -> None:
+    (tmp_path / "south").symlink_to(tmp_path / "east")
+    three.by_name["south"] = three.by_name["east"]
+    plan = ReadPlan.parse(three.given())
+    by_hand = pa.schema([*COLUMNS, *CHANGELOG_FIELDS])
+    twice = "inputs 'east' and 'south' are the same"
+    stream = Stream(stream_inputs(plan, by_hand), plan.query, clock=Now())
+    with pytest.raises(OptionError, match=twice):
+        stream.latest(stream.initial())
+    with pytest.raises(OptionError, match=twice):
+        batch_inputs(plan, by_hand)
+
+
+def test_who_an_input_is_is_asked_once() -> None:
+    class Asked(Told):
+        asked = 0
+
+        def identity(self) -> str:
+            self.asked += 1
+            return super().identity()
+
+    inputs = {name: Asked(name, [1]) for name in "ab"}
+    named = NamedInputs(inputs)
+    for _ in range(3):
+        named.look()
+    assert [each.asked for each in inputs.values()] == [1, 1]
 
 
 def test_a_column_of_the_inputs_under_a_name_of_the_merge_is_refused(tmp_path: Path) -> None:
