@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_upsert.errors import OptionError, about_input, did_you_mean
 from spark_upsert.options.below import Below
@@ -79,6 +79,11 @@ class InputOptions:
                         option=of_query,
                     )
             return ReadOptions.parse(self._merged())
+
+    def with_all_columns(self) -> InputOptions:
+        """Return what is said of an input of a read that chooses no columns."""
+        kept = {name: text for name, text in self.shared.items() if fold(name) != "columns"}
+        return replace(self, shared=kept)
 
     def _merged(self) -> dict[str, str]:
         said = {fold(name) for name in self.own}

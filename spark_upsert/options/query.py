@@ -40,6 +40,8 @@ class QueryOptions:
     parallelism: int | None = None
     merge: Merge = Merge.INTERLEAVE
     seed: int | None = None
+    columns: tuple[str, ...] = ()
+    """Those that are chosen, as they were written; none: all."""
     merge_schema: bool = False
     """Whether inputs may lack columns, and have narrower types."""
     allow_input_removal: bool = False
@@ -58,6 +60,7 @@ class QueryOptions:
             parallelism=options.number("parallelism", least=1),
             merge=choice(options, "merge", Merge) or Merge.INTERLEAVE,
             seed=_seed(options),
+            columns=options.names("columns"),
             merge_schema=options.flag("mergeSchema"),
             allow_input_removal=options.flag("allowInputRemoval"),
             merge_columns=_merge_columns(options),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError, setting
+from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS, widens
 from spark_upsert.options.inputs import listed_twice
 
@@ -24,16 +25,13 @@ class Described:
     """The same for what is the same, under whatever name."""
 
 
-def agreed(inputs: Mapping[str, Described], *, merge: bool = False) -> pa.Schema:
-    """Return the columns of all inputs; one that may be null in any may be null.
+def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
+    """Return the columns that all inputs have; one that may be null in any may be null.
 
     Parameters
     ----------
     inputs : mapping of str to Described
         In their declared order: the first says what is expected.
-    merge : bool
-        Whether an input may lack columns and have narrower types, in any order. The columns of the
-        changelog stay behind the others.
 
     Raises
     ------
@@ -43,13 +41,62 @@ def agreed(inputs: Mapping[str, Described], *, merge: bool = False) -> pa.Schema
         Two inputs are the same.
     """
     require_apart({name: each.identity for name, each in inputs.items()})
-    if merge:
-        return _merged(inputs)
     first, *others = inputs
     expected = inputs[first].columns
     for name in others:
         _require_same(first, expected, name, inputs[name].columns)
     return pa.schema([_loosest(inputs, field) for field in expected])
+
+
+def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Schema:
+    """Return the columns of inputs that may lack some and have narrower types.
+
+    Parameters
+    ----------
+    inputs : mapping of str to Described
+        In their declared order, with all their columns.
+    names : sequence of str
+        The columns that are chosen, in their order; all if there are no names. Those of the
+        changelog stay behind the others.
+
+    Raises
+    ------
+    SchemaError
+        No input has a column that is chosen, or of two types neither holds the values of the other.
+    OptionError
+        Two inputs are the same.
+    """
+    require_apart({name: each.identity for name, each in inputs.items()})
+    wanted = _wanted(inputs, names)
+    fields: dict[str, pa.Field] = {}
+    seen_in: dict[str, str] = {}
+    for name, each in inputs.items():
+        for field in each.columns:
+            if field.name not in wanted:
+                continue
+            known = fields.setdefault(field.name, field)
+            first = seen_in.setdefault(field.name, name)
+            if widens(known.type, field.type):
+                fields[field.name] = known.with_type(field.type)
+            elif not widens(field.type, known.type):
+                raise SchemaError(
+                    f"the column '{field.name}' is {field.type} in the input '{name}', and "
+                    f"{known.type} in '{first}': neither holds all values of the other.",
+                    hint=f"leave it out by {setting('columns')}, or give one of them another name.",
+                    input=name,
+                    column=field.name,
+                )
+    return pa.schema([_loosest(inputs, fields[name]) for name in wanted])
+
+
+def _wanted(inputs: Mapping[str, Described], names: Sequence[str]) -> list[str]:
+    """Return the columns that any input has, or those that are chosen."""
+    found = dict.fromkeys(name for each in inputs.values() for name in each.columns.names)
+    own = [name for name in found if name not in _CHANGE_COLUMNS]
+    of_changes = [name for name in found if name in _CHANGE_COLUMNS]
+    if names:
+        own = [find_column(name, own, role="column") for name in names if name not in of_changes]
+    return [*own, *of_changes]
 
 
 def require_apart(identities: Mapping[str, str]) -> None:
@@ -65,27 +112,6 @@ def require_apart(identities: Mapping[str, str]) -> None:
         other = seen.setdefault(identity, name)
         if other != name:
             raise listed_twice(other, name, "under two names")
-
-
-def _merged(inputs: Mapping[str, Described]) -> pa.Schema:
-    fields: dict[str, pa.Field] = {}
-    seen_in: dict[str, str] = {}
-    for name, each in inputs.items():
-        for field in each.columns:
-            known = fields.setdefault(field.name, field)
-            first = seen_in.setdefault(field.name, name)
-            if widens(known.type, field.type):
-                fields[field.name] = known.with_type(field.type)
-            elif not widens(field.type, known.type):
-                raise SchemaError(
-                    f"the column '{field.name}' is {field.type} in the input '{name}', and "
-                    f"{known.type} in '{first}': neither holds all values of the other.",
-                    hint=f"leave it out by {setting('columns')}, or give one of them another name.",
-                    input=name,
-                    column=field.name,
-                )
-    ordered = sorted(fields.values(), key=lambda field: field.name in _CHANGE_COLUMNS)
-    return pa.schema([_loosest(inputs, field) for field in ordered])
 
 
 def _require_same(first: str, expected: pa.Schema, name: str, found: pa.Schema) -> None:

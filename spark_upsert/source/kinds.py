@@ -18,7 +18,7 @@ from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import TABLE, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
 from spark_upsert.parallel import in_order
-from spark_upsert.source.agreement import Described, agreed, require_apart
+from spark_upsert.source.agreement import Described, agreed, merged, require_apart
 from spark_upsert.source.bases import FOLDER, Bases
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
@@ -135,7 +135,7 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
 
     def describe(options: InputOptions) -> Described:
         with about_input(options.name):
-            return kind_of(options, kinds).describe(options)
+            return _described(kind_of(options, kinds), options, plan)
 
     threads = min(_LOOKS, len(plan.inputs))
     described = dict(
@@ -144,9 +144,10 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
     if plan.is_unnamed:
         [only] = described.values()
         return only.columns
-    own = agreed(described, merge=plan.query.merge_schema)
-    require_free(own, plan.query.merge_columns)
-    return pa.schema([*own, *merge_fields(plan.query.merge_columns)])
+    query = plan.query
+    own = merged(described, query.columns) if query.merge_schema else agreed(described)
+    require_free(own, query.merge_columns)
+    return pa.schema([*own, *merge_fields(query.merge_columns)])
 
 
 def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> Inputs:
@@ -250,8 +251,14 @@ def _had_by(kind: Kind, options: InputOptions, own: pa.Schema, plan: ReadPlan) -
     """Return those of the planned columns that an input has, in its own types."""
     if not plan.query.merge_schema:
         return own
-    found = kind.describe(options).columns
-    return pa.schema([field for field in found if field.name in own.names])
+    found = list(_described(kind, options, plan).columns)
+    # Of an input that has none of them one column is read, so that its rows are there.
+    return pa.schema([field for field in found if field.name in own.names] or found[:1])
+
+
+def _described(kind: Kind, options: InputOptions, plan: ReadPlan) -> Described:
+    """Return what an input is; with all its columns if it may lack some that are chosen."""
+    return kind.describe(options.with_all_columns() if plan.query.merge_schema else options)
 
 
 def _names(inputs: Iterable[InputOptions]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.agreement import Described, agreed
+from spark_upsert.source.agreement import Described, merged
 from spark_upsert.source.conform import conformed
 from spark_upsert.source.inputs import NamedInputs
 from spark_upsert.source.kinds import (
@@ -92,6 +92,49 @@ def test_what_an_input_lacks_is_null_and_types_widen(tmp_path: Path, order: dict
     }
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_column_that_is_chosen_is_null_where_an_input_lacks_it(
+    tmp_path: Path, order: dict[str, str]
+) -> None:
+    table(tmp_path / "east", k=pa.int64(), v=pa.int32(), other=pa.string())
+    table(tmp_path / "west", k=pa.int64(), w=pa.float32(), v=pa.int64(), other=pa.int64())
+    chosen = {"mergeSchema": "true", "columns": "W,v", **order}
+    plan = plan_of(tmp_path, "east,west", **chosen)
+    assert plan_columns(plan).names == ["w", "v", "_input"]
+    assert sorted(rows_of_batch(plan), key=lambda row: row["_input"]) == [
+        {"w": None, "v": 1, "_input": "east"},
+        {"w": 1.0, "v": 1, "_input": "west"},
+    ]
+    query = Query(
+        lambda: stream_of(plan_of(tmp_path, "east,west", readChangeFeed="true", **chosen))
+    )
+    query.drain()
+    rows = [row for batch in query.batches for row in batch]
+    assert list(rows[0])[:3] == ["w", "v", "_change_type"]
+    assert {row["_input"]: (row["w"], row["v"]) for row in rows} == {
+        "east": (None, 1),
+        "west": (1.0, 1),
+    }
+
+
+def test_an_input_that_has_none_of_the_columns_that_are_chosen_gives_nulls(tmp_path: Path) -> None:
+    table(tmp_path / "east", k=pa.int64(), v=pa.int32())
+    (tmp_path / "west").mkdir()
+    (tmp_path / "west" / "one.json").write_text('{"w": 1}\n{"w": 2}\n')
+    files = {"input.west.format": "json", "input.west.schema": "w BIGINT"}
+    plan = plan_of(tmp_path, "east,west", mergeSchema="true", columns="v", **files)
+    rows = [(row["_input"], row["v"]) for row in rows_of_batch(plan)]
+    assert sorted(rows, key=str) == [("east", 1), ("west", None), ("west", None)]
+
+
+def test_a_column_that_no_input_has_cannot_be_chosen(tmp_path: Path) -> None:
+    table(tmp_path / "east", k=pa.int64(), v=pa.int32())
+    table(tmp_path / "west", k=pa.int64(), w=pa.int64())
+    plan = plan_of(tmp_path, "east,west", mergeSchema="true", columns="k,x")
+    with pytest.raises(SchemaError, match=r"column 'x' is not among the columns \(k, v, w\)"):
+        plan_columns(plan)
+
+
 def test_without_mergeschema_the_hint_names_it(tmp_path: Path) -> None:
     table(tmp_path / "east", k=pa.int64(), v=pa.int32())
     table(tmp_path / "west", k=pa.int64(), v=pa.int64())
@@ -106,7 +149,7 @@ def test_types_of_which_none_is_wider_are_refused() -> None:
         "west": Described(pa.schema([K.with_type(pa.string())]), "2"),
     }
     with pytest.raises(SchemaError, match="string in the input 'west', and int64 in 'east'"):
-        agreed(inputs, merge=True)
+        merged(inputs)
 
 
 def test_a_batch_that_has_the_columns_is_not_copied() -> None:
