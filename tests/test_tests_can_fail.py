@@ -67,7 +67,7 @@ from tests.promises import test_merge_promises as merges
 from tests.promises import test_promises as promises
 from tests.promises import test_python_promises as python_promises
 from tests.support.disk import Loss
-from tests.support.stores import MemoryStore, forget_open_runs
+from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.workload import OPERATIONS
 
 Patch = AbstractContextManager[Any]
@@ -370,7 +370,7 @@ def _() -> Patch:
     def discard(original: Any, self: Table, staged: Any, *rest: Any, **how: Any) -> None:
         for part in self.log.head().slices[-1:]:
             self.store.delete(part.file.path)
-        forget_open_runs()
+        forget_runs_and_logs()
 
     return wrapped(Table, "discard", discard)
 
@@ -1314,14 +1314,14 @@ NOTICED = (AssertionError, UpsertFlowError, pytest.fail.Exception)
 def test_a_planted_bug_is_caught(planted: Bug) -> None:
     with planted.plant():
         for attempt in runs_of(planted.caught_by):
-            forget_open_runs()
+            forget_runs_and_logs()
             try:
                 attempt()
             except NOTICED:
                 break
         else:
             pytest.fail(f"{planted.caught_by.__name__} does not notice")
-    forget_open_runs()
+    forget_runs_and_logs()
 
 
 def test_there_are_enough_bugs() -> None:

@@ -18,7 +18,7 @@ from integration.pages import code_of
 from spark_upsert.errors import ContentionError, DataLossError
 from spark_upsert.state.log.entries import commit_path
 from spark_upsert.table import Table
-from tests.support.stores import forget_open_runs
+from tests.support.stores import forget_runs_and_logs
 from tests.support.tables import rows_at
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
@@ -129,7 +129,7 @@ def test_a_copy_that_is_made_beside_writers_is_a_table(tmp_path: Path) -> None:
         table.compact(full=True)
         table.expire(retain_versions=0, safety_ms=0)
         table.vacuum(grace_ms=0)
-        forget_open_runs()
+        forget_runs_and_logs()
         assert table.check().findings == ()
 
 

@@ -43,7 +43,7 @@ from tests.support.stores import (
     KilledError,
     Moment,
     Steps,
-    forget_open_runs,
+    forget_runs_and_logs,
 )
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Life:
         self._open()
 
     def _open(self) -> None:
-        forget_open_runs()
+        forget_runs_and_logs()
         self.table = Table(FaultyStore(self.store, self.steps), clock=self.now)
 
     def call(self, name: str, action: Callable[[], T]) -> T:
@@ -260,7 +260,7 @@ class Life:
 
     def end(self) -> list[Any]:
         """Return what was seen, and what the table is in the end."""
-        forget_open_runs()
+        forget_runs_and_logs()
         table = Table(self.store, clock=self.now)
         assert table.check().is_sound
         head = table.log.head()

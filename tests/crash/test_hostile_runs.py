@@ -14,7 +14,7 @@ import pytest
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.table import Table
-from tests.support.stores import forget_open_runs
+from tests.support.stores import forget_runs_and_logs
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,6 +84,6 @@ def test_a_run_that_is_removed_while_it_is_mapped_stays_readable(tmp_path: Path)
     (file,) = table.log.commit(1).added
     (tmp_path / file.path).unlink()
     assert table.snapshot() == before
-    forget_open_runs()
+    forget_runs_and_logs()
     with pytest.raises(CorruptionError, match="no such file"):
         table.snapshot()

@@ -20,7 +20,7 @@ from tests.support.stores import (
     KilledError,
     Moment,
     Steps,
-    forget_open_runs,
+    forget_runs_and_logs,
 )
 from tests.support.tables import append, plan_epoch, rows_at, schema_of
 
@@ -69,7 +69,7 @@ class Prepared:
 
     def verify(self, store: ClockedStore) -> Table:
         """Check that all that is promised to be readable is."""
-        forget_open_runs()
+        forget_runs_and_logs()
         table = Table(store, clock=store.now)
         since = table.log.head().since
         for version, rows in self.rows.items():

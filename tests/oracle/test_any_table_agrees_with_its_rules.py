@@ -33,7 +33,7 @@ from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import RETENTIONS, World
 from tests.support.reference import NO_ORDER, Command
-from tests.support.stores import forget_open_runs
+from tests.support.stores import forget_runs_and_logs
 
 KINDS = sorted(
     {
@@ -196,7 +196,7 @@ class AnyTableAgreesWithItsRules(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        forget_open_runs()
+        forget_runs_and_logs()
         self.table = self.world.open()
 
     # -- what must hold --------------------------------------------------------------

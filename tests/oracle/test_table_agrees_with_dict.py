@@ -27,7 +27,7 @@ from spark_upsert.table import Table
 from spark_upsert.upsert.write_set import WriteSet
 from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, Written, under
 from tests.support.model import Change, Command, Model, Tally, fold
-from tests.support.stores import MemoryStore, forget_open_runs
+from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import (
     append,
     by_epoch,
@@ -158,7 +158,7 @@ class TableAgreesWithDict(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        forget_open_runs()
+        forget_runs_and_logs()
         self.table = Table(self.store, clock=self.table.log._clock)
 
     # -- what must hold --------------------------------------------------------------

@@ -53,7 +53,7 @@ from tests.support.stores import (
     Moment,
     SlowStore,
     Steps,
-    forget_open_runs,
+    forget_runs_and_logs,
 )
 from tests.support.streams import (
     Chained,
@@ -776,7 +776,7 @@ def test_p5_a_damaged_run_is_an_error_and_not_a_smaller_table() -> None:
         store.objects[path] = (
             intact[:position] + bytes([intact[position] ^ 1]) + intact[position + 1 :]
         )
-        forget_open_runs()
+        forget_runs_and_logs()
         rows = rows_or_named_file(Table(store), path)
         assert rows is None or rows == {key: key for key in range(3000)}
 
@@ -884,7 +884,7 @@ def test_p7_a_small_upsert_costs_the_same_in_a_large_table() -> None:
         store = MemoryStore()
         table = make_table(store, schema_of(Scope.TABLE))
         append(table, [Command(key, key, 1) for key in range(count)])
-        forget_open_runs()
+        forget_runs_and_logs()
         before = sum(map(len, store.objects.values()))
         steps = Steps()
         append(Table(FaultyStore(store, steps)), [Command(key, -1, 2) for key in range(10)])

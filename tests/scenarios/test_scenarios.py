@@ -53,7 +53,7 @@ from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
-from tests.support.stores import MemoryStore, forget_open_runs
+from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import make_table
 
 NOTHING = "∅"
@@ -224,7 +224,7 @@ class Runner:
         return [re.sub(r"[0-9a-f]{8,32}", "*", str(each)) for each in self.table.check().findings]
 
     def do_restart(self, lines: Sequence[str]) -> list[str]:
-        forget_open_runs()
+        forget_runs_and_logs()
         self.table = Table(self.store)
         return [f"version {self.table.log.head().version}"]
 
@@ -234,7 +234,7 @@ class Runner:
         middle = len(data) // 2
         data[middle - 200 : middle + 200] = bytes(400)
         self.store.objects[path] = bytes(data)
-        forget_open_runs()
+        forget_runs_and_logs()
         return ["damaged"]
 
     # -- parts -----------------------------------------------------------------------

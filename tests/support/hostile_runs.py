@@ -36,7 +36,7 @@ from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.run.blocks import END_OF_STREAM, block_count, checksums
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
-from tests.support.stores import forget_open_runs
+from tests.support.stores import forget_runs_and_logs
 
 ROWS = 400
 SECONDS_MAX = 20
@@ -214,7 +214,7 @@ def outcome(original: Original, seed: int) -> str:
     original.install(*mutant(original, random))
     found = set()
     for read in READS:
-        forget_open_runs()
+        forget_runs_and_logs()
         try:
             answer = read(Table.open(str(original.folder)), original.seed)
             for each in answer if isinstance(answer, list) else [answer]:

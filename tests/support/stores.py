@@ -406,7 +406,7 @@ class SlowStore(FaultyStore):
         return [self._store.put_if_absent(*put) for put in landed]
 
 
-def forget_open_runs() -> None:
+def forget_runs_and_logs() -> None:
     """Close all runs and remember no log, as the end of the process would."""
     RUNS._runs.clear()
     LOGS.clear()

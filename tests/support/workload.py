@@ -22,7 +22,7 @@ from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.truncate import with_truncates
 from spark_upsert.upsert.write_set import WriteSet
 from tests.support.model import Command, fold
-from tests.support.stores import forget_open_runs
+from tests.support.stores import forget_runs_and_logs
 from tests.support.tables import batch_of, changes_of, make_table, plan_epoch, rows_at, schema_of
 
 
@@ -124,7 +124,7 @@ def observe(store: Store, *, lower: int = 0) -> Seen:
     The snapshots from version ``lower`` on, and the changes that lead from one to the next,
     are read and must agree.
     """
-    forget_open_runs()
+    forget_runs_and_logs()
     log = Log(store)
     if log.try_head() is None:
         return ABSENT

@@ -20,7 +20,7 @@ from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
-from tests.support.stores import MemoryStore, forget_open_runs
+from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import append, schema_of
 
 YEARS_S = 80 * 365 * DAY_S
@@ -194,7 +194,7 @@ def test_the_command_repairs_a_table(tmp_path: Path) -> None:
     commit = table.log.commit(1)
     late = replace(commit, timestamp_ms=commit.timestamp_ms + int(1000 * YEARS_S))
     (tmp_path / "table" / commit_path(1)).write_bytes(encode(commit_to_json(late)))
-    forget_open_runs()  # The command is another process.
+    forget_runs_and_logs()  # The command is another process.
     for expected in (
         {"version": 2, "repaired_from": 1, "repaired_to": 1},
         {"version": None, "repaired_from": None, "repaired_to": None},

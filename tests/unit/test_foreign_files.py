@@ -18,7 +18,7 @@ from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.run.file import RUNS, is_run_path
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
-from tests.support.stores import forget_open_runs
+from tests.support.stores import forget_runs_and_logs
 
 DAY_S = 86_400
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
@@ -202,6 +202,6 @@ def test_a_path_in_the_log_that_leaves_the_table_is_corruption(path: str, table:
     record.pop("crc")
     record["added"][0]["path"] = path
     commit.write_bytes(encode(record))
-    forget_open_runs()
+    forget_runs_and_logs()
     with pytest.raises(CorruptionError, match="path"):
         Table.open(str(folder_of(table))).snapshot()

@@ -20,7 +20,7 @@ from spark_upsert.store import LocalStore, open_store
 from spark_upsert.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.model import Command
-from tests.support.stores import FaultyStore, MemoryStore, Steps, forget_open_runs
+from tests.support.stores import FaultyStore, MemoryStore, Steps, forget_runs_and_logs
 from tests.support.tables import append, rows_at, schema_of
 
 SCHEMA = schema_of(Scope.EPOCH)
@@ -64,7 +64,7 @@ def test_who_opens_it_reads_what_others_have_committed_since(folder: Path) -> No
 
 def test_the_end_of_the_process_is_the_end_of_its_memory(folder: Path) -> None:
     made(LocalStore(folder))
-    forget_open_runs()
+    forget_runs_and_logs()
     assert len(LOGS) == 0
     assert reads_of(LocalStore(folder), memory=LOGS) == EPOCHS + 4
 
@@ -188,7 +188,7 @@ def test_a_check_and_another_process_tell_it_as_well(folder: Path) -> None:
         table.check()
     with pytest.raises(CorruptionError, match=commit_path(2)):
         Table.open(str(folder)).check()
-    forget_open_runs()
+    forget_runs_and_logs()
     with pytest.raises(CorruptionError, match=commit_path(2)):
         Table.open(str(folder))
 

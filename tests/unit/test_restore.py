@@ -21,7 +21,7 @@ from spark_upsert.state.log.manifest import Draft, Kind, Transaction
 from spark_upsert.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.model import Command, Model, fold
-from tests.support.stores import MemoryStore, forget_open_runs
+from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import (
     append,
     changes_of,
@@ -328,7 +328,7 @@ def test_what_was_restored_survives_the_expiry_of_its_version() -> None:
     day(lambda: table.restore(3))
     day(lambda: table.expire(retain_versions=0))
     day(lambda: table.vacuum(grace_ms=0))
-    forget_open_runs()
+    forget_runs_and_logs()
     assert table.log.head().since >= 6
     assert rows_at(table) == {0: 0, 1: 1, 2: 2}
     assert table.check().is_sound

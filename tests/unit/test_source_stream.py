@@ -27,7 +27,7 @@ from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
 from tests.support.clocked import HOUR_S
 from tests.support.model import Command
-from tests.support.stores import FaultyStore, Steps, forget_open_runs
+from tests.support.stores import FaultyStore, Steps, forget_runs_and_logs
 from tests.support.streams import (
     Lived,
     Query,
@@ -509,7 +509,7 @@ def test_a_file_that_is_removed_under_a_running_read_is_an_expiry_and_no_damage(
     lived.write({1: 9})
     lived.table.compact(full=True)
     lived.expire()
-    forget_open_runs()
+    forget_runs_and_logs()
     with pytest.raises(DataLossError, match="expired while it was read"):
         list(query.stream.read(splits[0]))
 
