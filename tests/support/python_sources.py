@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,3 +198,75 @@ class SimpleTexts(SimpleLines):
 
     def schema(self) -> str:
         return "n INT, v STRING"
+
+
+# -- sources that note what becomes of their readers -----------------------------------------
+
+
+def note(path: Path, text: object) -> None:
+    """Append a line to a file, whichever process reads it."""
+    with path.open("a") as file:
+        file.write(f"{text}\n")
+
+
+class _Watched:
+    """It notes the process in which a reading begins, and in which it ends.
+
+    Option ``conduct``: how it reads. ``ends``: one row; ``flows``: rows without end; ``waits``: for
+    whoever writes into the named pipe ``gate``; ``fails``: likewise, and raises then; ``tells``: a
+    row of its process and of the threads that are in it.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.folder = Path(options["folder"])
+        self.conduct = options["conduct"]
+        self.gate = Path(options.get("gate", ""))
+
+    def read(self, partition: Any) -> Rows:
+        note(self.folder / "begun", os.getpid())
+        try:
+            yield from self.rows()
+        finally:
+            note(self.folder / "ended", os.getpid())
+
+    def rows(self) -> Rows:
+        match self.conduct:
+            case "ends":
+                yield 1, "ends"
+            case "flows":
+                yield from itertools.repeat((1, "flows"), 5_000)
+                note(self.folder / "flowing", os.getpid())
+                yield from itertools.repeat((1, "flows"))
+            case "tells":
+                yield os.getpid(), ",".join(each.name for each in threading.enumerate())
+            case _:
+                self.gate.read_bytes()
+                if self.conduct == "fails":
+                    raise OSError("the line is dead")
+
+
+class WatchedReader(_Watched, DataSourceReader):
+    """In a batch, which has one partition."""
+
+
+class WatchedStreamReader(_Watched, DataSourceStreamReader):
+    """In a stream of one batch."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"at": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return {"at": 1}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [Range(start["at"], end["at"])]
+
+
+class Watched(Lines):
+    """Rows of a source that is watched."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return WatchedReader(dict(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return WatchedStreamReader(dict(self.options))
