@@ -134,6 +134,10 @@ CLAIMS: dict[str, Callable[[Names], bool]] = {
         {(r["_input"], r["amount"] is None) for r in names["both"].collect()}
         == {("east", False), ("north", True)}
     ),
+    "everything = spark.read": lambda names: (
+        {(r["tenant"], r["order_id"], r["amount"]) for r in names["everything"].collect()}
+        == {(f"{tenant}/orders", number, number) for tenant in "ab" for number in range(3)}
+    ),
 }
 """What code that holds these words says of itself."""
 
