@@ -20,7 +20,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from integration.chain import session
@@ -84,12 +83,10 @@ def live(reader: DataStreamReader, table: Path, checkpoint: Path) -> DataStreamW
     changes = (
         reader.options(mergeColumns="_input", maxEpochsPerTrigger=EPOCHS_PER_BATCH)
         .load()
-        .where("_change_type != 'update_preimage'")
-        .withColumn("gone", F.expr("_change_type = 'delete'"))
-        .withColumnsRenamed({"_input": "input", "_commit_version": "version"})
+        .selectExpr("_input AS input", "k", "v", "_commit_version AS version", "_change_type")
     )
-    options = {"keys": "input,k", "sequenceBy": "version", "applyAsDeletes": "gone"}
-    return upserts(changes, table, checkpoint, columnList="input,k,v,version", **options)
+    options = {"keys": "input,k", "sequenceBy": "version", "sequenceScope": "table"}
+    return upserts(changes, table, checkpoint, envelope="changelog", **options)
 
 
 def numbered(
