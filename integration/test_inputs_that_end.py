@@ -142,6 +142,7 @@ def test_a_query_that_is_stopped_ends_its_readers(
     watched: Watched, conducts: tuple[str, str]
 ) -> None:
     query = watched.start(**dict(zip("ab", conducts, strict=True)))
+    assert not watched.are_over()
     query.stop()
     assert query.exception() is None
     wait_until(watched.are_over, "all readers have ended")
@@ -155,6 +156,7 @@ def test_a_task_that_is_killed_ends_its_readers(spark: SparkSession, watched: Wa
     job = threading.Thread(target=count, daemon=True)
     job.start()
     wait_until(lambda: watched.are_read(a=WAITS, b=WAITS), "the inputs are read")
+    assert not watched.are_over()
     spark.sparkContext.cancelAllJobs()
     wait_until(watched.are_over, "all readers have ended")
     job.join(END_SECONDS)
@@ -163,6 +165,7 @@ def test_a_task_that_is_killed_ends_its_readers(spark: SparkSession, watched: Wa
 
 def test_an_input_that_fails_is_named_and_the_others_are_released(watched: Watched) -> None:
     query = watched.start(flowing=FLOWS, broken=FAILS, silent=WAITS)
+    assert not watched.are_over()
     wait_until(lambda: watched.open_gate(FAILS), "the gate is open")
     failure = r"input 'broken': the Python source .* failed in read\(\): OSError: the line is dead"
     with pytest.raises(StreamingQueryException, match=failure):
