@@ -27,8 +27,6 @@ QUICK := tests/unit tests/scenarios tests/promises tests/test_tests_can_fail.py
 
 # Tests run side by side, one report at the end. ARGS=-n0 runs them one after the other, as a debugger needs it.
 LANES := -n 2
-# With Spark among them there is a third: one lane waits for Java much of its time.
-LANES_WITH_SPARK := -n 3
 
 # Spark's workers must run the interpreter that has pyarrow and this package; their default is `python3`.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -44,7 +42,7 @@ check: lint ## what to run after every change, without Java: format, style, type
 	@$(BIN)/python -m pytest -q $(LANES) -m 'not slow and not spark' $(QUICK) $(ARGS)
 
 test: machine $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
-	@$(BIN)/python -m pytest $(LANES_WITH_SPARK) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest $(LANES) --dist loadfile $(ARGS)
 
 lint: $(STAMP) ## format, style and types
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""How the tests are shared out when they run side by side: `make test`, `pytest -n 3 --dist loadfile`.
+"""How the tests are shared out when they run side by side: `make test`, `pytest -n 2 --dist loadfile`.
 
 A file runs whole and on one lane, with its fixtures. Files that use the one Spark of `integration`
 stay together, so that it starts once; they and the others that start Java come first, for they take

@@ -48,7 +48,7 @@ def test_many_small_batches_are_one_large_one_and_a_batch_read(
     order: dict[str, str],
     limits: list[int | None],
 ) -> None:
-    folders = {name: MemoryFolder() for name in counts}
+    folders = {name: MemoryFolder(url=f"/{name}") for name in counts}
     for name, files in counts.items():
         for file, (at, rows) in files.items():
             put(folders[name], file, at, rows)
@@ -81,7 +81,7 @@ class World:
     """Two folders that grow, out of time too, and a query over them in an exact order."""
 
     def __init__(self, order: dict[str, str], limit: int) -> None:
-        self.folders = {name: MemoryFolder() for name in "ab"}
+        self.folders = {name: MemoryFolder(url=f"/{name}") for name in "ab"}
         make = lambda query: stream_over(self.folders, query)  # noqa: E731
         self.query = Query(lambda: made(make, order, limit))
         self.written: list[tuple[str, str]] = []

@@ -90,7 +90,7 @@ def test_all_tests_run_side_by_side_unless_somebody_wants_one_after_the_other(
     assert machine.make("test").returncode == 0
     assert machine.make("test", "ARGS=-n0 -k name").returncode == 0
     whole, chosen = machine.called()
-    assert whole == "python -m pytest -n 3 --dist loadfile"
+    assert whole == "python -m pytest -n 2 --dist loadfile"
     assert chosen == f"{whole} -n0 -k name"
 
 
