@@ -18,6 +18,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -159,13 +160,24 @@ def check(folder: Path, batches: list[list[Command]]) -> None:
         model.append(batch)
     assert rows_of(folder / "table") == {(k,): (v,) for k, v in model.rows().items()}
     taken = [Counters.from_json(epoch.counters).rows for epoch in epochs_of(folder / "table")]
-    assert taken == [len(batch) for batch in batches], "an epoch is lost or there twice"
+    require_whole_batches(taken, [len(batch) for batch in batches])
 
     assert_sound(copy)
     assert rows_of(copy) == rows_of(folder / "table")
     kinds = table.changes().column("_change_type").to_pylist()
     copied = sum(Counters.from_json(epoch.counters).rows for epoch in epochs_of(copy))
     assert copied == len(kinds) - kinds.count("update_preimage"), "a change is lost or there twice"
+
+
+def require_whole_batches(taken: list[int], batches: list[int]) -> None:
+    """Check that epochs hold each batch once, whole and in order, by their numbers of rows.
+
+    Most often an epoch is a batch. Where Spark is killed behind the note of its file source that a
+    file is next, and before its own note of the micro-batch, the file joins the following one.
+    """
+    ends, expected = list(accumulate(taken)), list(accumulate(batches))
+    is_whole = set(ends) <= set(expected) and ends[-1:] == expected[-1:]
+    assert is_whole, f"an epoch is lost or there twice: {taken} of the batches {batches}"
 
 
 def session(master: str, *, connect: bool) -> SparkSession:
