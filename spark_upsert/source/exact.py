@@ -13,33 +13,20 @@ that did not. So the end of a batch says how many rows each input gave, and whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import pyarrow as pa
-
-from spark_upsert.errors import DataLossError, OptionError, about_input
-from spark_upsert.merge import (
-    Concat,
-    Order,
-    RoundRobin,
-    Seeded,
-    arrange,
-    iter_picks,
-    order_from_json,
-    spend,
-)
+from spark_upsert.errors import OptionError, about_input
+from spark_upsert.merge import Concat, Order, RoundRobin, Seeded, order_from_json, spend
 from spark_upsert.options.query import MERGE_SEQ, QueryOptions
-from spark_upsert.source.conform import conformed
 from spark_upsert.source.input import Backlog, SteppedInput
 from spark_upsert.source.inputs import Heads, Inputs
-from spark_upsert.source.merge_columns import with_input, with_numbers
 from spark_upsert.source.offset import Offset
-from spark_upsert.source.packs import Reader, Readers
+from spark_upsert.source.passage import Passage, Share, splits_in_order, without_order
 from spark_upsert.source.position import Json, Position
-from spark_upsert.source.steps import Step, StreamStep
+from spark_upsert.source.steps import StreamStep
 from spark_upsert.store.records import whole
 
 STATE = "order"
@@ -120,33 +107,6 @@ def mode_of(query: QueryOptions) -> str:
             return f"interleave, seed {seed}"
         case _:
             return query.merge.value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """What one input gives to a piece of the sequence."""
-
-    index: int
-    """Among all inputs, as they were declared."""
-    name: str
-    splits: tuple[Any, ...]
-    """Of its steps, in order."""
-    skip: int
-    """Rows of the first of them that are delivered."""
-    rows: int | None
-    """How many it gives; None: all."""
-    has_more: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
-    """A piece of the sequence: what the one task of an exact order reads."""
-
-    shares: tuple[Share, ...]
-    order: Order
-    inputs: int
-    first: int
-    """The number of its first row."""
 
 
 class ExactOrder:
@@ -281,7 +241,7 @@ class ExactOrder:
     def _stepped(self, name: str) -> SteppedInput:
         each = self._inputs[name]
         if not isinstance(each, SteppedInput):
-            raise _without_order(name)
+            raise without_order(name)
         return each
 
 
@@ -421,118 +381,3 @@ def _taken(fronts: list[_Front], order: Order, limit: int | None) -> tuple[list[
         return given, order
     counts, behind = spend(order, [front.count(limit) for front in fronts], limit)
     return counts.tolist(), behind
-
-
-@runtime_checkable
-class SteppedRead(Protocol):
-    """What a batch reads of an input whose rows have one order."""
-
-    def steps(self) -> Sequence[Step]:
-        """Return all there is to read, step by step."""
-        ...
-
-
-def steps_of(name: str, read: Any) -> Sequence[Step]:
-    """Return the steps of what a batch reads of an input.
-
-    Raises
-    ------
-    OptionError
-        The input has no order of its own.
-    """
-    if not isinstance(read, SteppedRead):
-        raise _without_order(name)
-    with about_input(name):
-        return read.steps()
-
-
-def splits_in_order(steps: Iterable[Step]) -> tuple[Any, ...]:
-    """Return the splits of steps; one without rows may have none."""
-    return tuple(split for step in steps if (split := step.split()) is not None)
-
-
-def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
-    """Return a batch read of some inputs in an exact order; raises as `steps_of` does."""
-    shares: list[Share] = []
-    for index, (name, each) in enumerate(inputs.items()):
-        steps = steps_of(name, each)
-        with about_input(name):
-            is_counted = not isinstance(order, Concat)
-            shares.append(
-                Share(
-                    index=index,
-                    name=name,
-                    splits=splits_in_order(steps),
-                    skip=0,
-                    rows=sum(step.rows() for step in steps) if is_counted else None,
-                    has_more=False,
-                )
-            )
-    return Passage(shares=tuple(shares), order=order, inputs=len(inputs), first=0)
-
-
-def _without_order(name: str) -> OptionError:
-    return OptionError(
-        f"the input '{name}' cannot be read in an exact order: what it delivers, and in which "
-        "order, may depend on where a batch ends.",
-        hint="leave out 'merge' and 'interleaveSeed' to take what is ready first.",
-        input=name,
-    )
-
-
-# -- reading, in the task -----------------------------------------------------------------
-
-
-def read_passage(
-    readers: Readers,
-    passage: Passage,
-    merge_columns: tuple[str, ...],
-    columns: pa.Schema | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece in their order."""
-    rows = {
-        share.index: with_input(
-            conformed(_rows(readers[share.name], share), columns), share.name, merge_columns
-        )
-        for share in passage.shares
-    }
-    batches: Iterable[pa.RecordBatch]
-    if isinstance(passage.order, Concat):
-        batches = chain.from_iterable(rows.values())
-    else:
-        batches = arrange(
-            [rows.get(index, iter(())) for index in range(passage.inputs)],
-            (picks for picks, _ in iter_picks(passage.order, *_counts(passage))),
-        )
-    yield from with_numbers(iter(batches), passage.first, merge_columns)
-
-
-def _counts(passage: Passage) -> tuple[list[int], int]:
-    """Return counts that mean the order that was planned, and how many rows it has."""
-    given = {share.index: share.rows or 0 for share in passage.shares}
-    total = sum(given.values())
-    endless = {share.index for share in passage.shares if share.has_more}
-    counts = [total if i in endless else given.get(i, 0) for i in range(passage.inputs)]
-    return counts, total
-
-
-def _rows(reader: Reader, share: Share) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that an input gives."""
-    skip, left = share.skip, share.rows
-    with about_input(share.name):
-        for split in share.splits:
-            for batch in reader.read(split):
-                if left == 0:
-                    return
-                part = batch.slice(skip, left)
-                skip -= min(skip, batch.num_rows)
-                if left is not None:
-                    left -= part.num_rows
-                if part.num_rows:
-                    yield part
-        if left:
-            raise DataLossError(
-                f"{left} of the {share.rows} rows that were counted are gone.",
-                hint="something has changed what lay there; restore it, or give the query a new "
-                "checkpointLocation.",
-            )

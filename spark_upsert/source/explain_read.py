@@ -15,7 +15,6 @@ from typing import Any
 from spark_upsert.errors import OptionError, about_input
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
 from spark_upsert.options.read import Metadata
-from spark_upsert.source.exact import splits_in_order, steps_of
 from spark_upsert.source.explain_merge import explain_merge
 from spark_upsert.source.explain_words import SHOWN, counted, more
 from spark_upsert.source.kinds import (
@@ -27,6 +26,7 @@ from spark_upsert.source.kinds import (
     with_found_inputs,
 )
 from spark_upsert.source.packs import InputSplit, Pack, packed
+from spark_upsert.source.passage import splits_in_order, steps_of
 
 _NAMES = 3
 """So many inputs of a task are named."""

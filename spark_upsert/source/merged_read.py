@@ -9,9 +9,9 @@ import pyarrow as pa
 from spark_upsert.errors import about_input
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.exact import whole_passage
 from spark_upsert.source.kinds import Bounded
 from spark_upsert.source.packs import InputSplit, packed
+from spark_upsert.source.passage import whole_passage
 from spark_upsert.source.work import Work, read_work
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.exact import Passage, read_passage
 from spark_upsert.source.packs import Pack, Readers, read_pack
+from spark_upsert.source.passage import Passage, read_passage
 from spark_upsert.source.splits import QUERY, ChangesSplit
 
 Work = Pack | Passage
