@@ -1,0 +1,1 @@
+"""Scheduling: who is served next, and what gives way under pressure; pure, with injected clocks."""

@@ -1,0 +1,198 @@
+"""The pressure governor: latency gives way in steps, correctness never. Pure, its clock comes in.
+
+Three signals become one number from 0 to 1, the greatest of them (`pressure_of`)::
+
+    pressure = max(waiting / slots, latency / target, busy)
+
+so that one of them that is short is enough: an average would hide it. What a pressure means is a
+ladder whose rungs add up:
+
+1. above 0.2 batches *coalesce*: one waits for more, up to 20 ms (`coalesce_ms`);
+2. above 0.4 a group commit waits longer, from 0.5 up to 10 ms (`commit_window_ms`);
+3. above 0.8 in `SUSTAINED_SAMPLES` samples in a row, the lowest band is *deferred*, until a sample
+   is below 0.6;
+4. from 0.99 on, where there is no room for more either, writes are *refused*, before anything of
+   them is stored.
+
+Rejected: a commit window that is interpolated from a pressure of 0 on. It would jump from 0.5 to
+4.3 ms where it sets in; this one is continuous.
+
+Source: slopus/topics, ``docs/ARCHITECTURE.md``, section 7, which leaves open how the signals become
+one, the factor of the average, the samples that count as sustained, and how close to 1 is full.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+SAMPLE_MS = 100
+"""Samples that come sooner behind another are left out, whoever takes them."""
+
+LATENCY_WEIGHT = 0.2
+"""Of a new sample in the moving average: some ten samples make a difference, one does not."""
+
+COALESCE_ABOVE = 0.2
+COALESCE_MS_MAX = 20.0
+WINDOW_ABOVE = 0.4
+WINDOW_MS_MIN = 0.5
+WINDOW_MS_MAX = 10.0
+DEFER_ABOVE = 0.8
+RELEASE_BELOW = 0.6
+SUSTAINED_SAMPLES = 10
+"""A second of samples; also the least number of samples between two deferrals."""
+REFUSE_FROM = 0.99
+
+RETRY_AFTER_MS = 1000
+"""What a refused writer is asked to wait: ten samples, so that the pressure can have changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What was seen at one time; None where there was nothing to see."""
+
+    waiting: int = 0
+    """Inputs that have something, and that nobody serves yet."""
+    slots: int = 1
+    """How many could be served at once; 1 or more."""
+    latency_ms: float | None = None
+    """From a commit until it was planned, of what was planned since the last sample."""
+    busy: float | None = None
+    """The share of the time since the last sample in which all slots worked, from 0 to 1."""
+    is_full: bool = False
+    """Whether there is no room for more: what waits is beyond what the next batch may hold."""
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError(f"slots is at least 1, found {self.slots}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Governor:
+    """How much pressure there is, and what it makes others do.
+
+    Parameters
+    ----------
+    target_ms : float
+        The latency that counts as a pressure of 1.
+    latency_ms : float, optional
+        The moving average; None before there was any.
+    sampled_ms : int, optional
+        When the last sample was taken that counted.
+    pressure : float
+        From 0 to 1.
+    high_count : int
+        The samples in a row that asked for a deferral, up to `SUSTAINED_SAMPLES`.
+    is_deferring : bool
+        Whether the lowest band waits.
+    is_full : bool
+        Whether there is no room for more.
+    """
+
+    target_ms: float
+    latency_ms: float | None = None
+    sampled_ms: int | None = None
+    pressure: float = 0.0
+    high_count: int = 0
+    is_deferring: bool = False
+    is_full: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target_ms < math.inf:
+            raise ValueError(f"target_ms is a positive number, found {self.target_ms}")
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether a sample at a time would count.
+
+        A clock that went back makes one due: the last sample may never be that old again.
+        """
+        return self.sampled_ms is None or not 0 <= now_ms - self.sampled_ms < SAMPLE_MS
+
+    def after(self, sample: Sample, now_ms: int) -> Governor:
+        """Return the governor behind a sample; the very same if none was due.
+
+        Samples that are missing count for nothing, however long they do: what was not seen neither
+        defers nor releases.
+        """
+        if not self.is_due(now_ms):
+            return self
+        latency_ms = _averaged(self.latency_ms, sample)
+        pressure = pressure_of(sample, latency_ms, target_ms=self.target_ms)
+        high_count = min(SUSTAINED_SAMPLES, self.high_count + 1) if pressure > DEFER_ABOVE else 0
+        kept = self.is_deferring and pressure >= RELEASE_BELOW
+        return replace(
+            self,
+            latency_ms=latency_ms,
+            sampled_ms=now_ms,
+            pressure=pressure,
+            high_count=high_count,
+            is_deferring=kept or high_count == SUSTAINED_SAMPLES,
+            is_full=sample.is_full,
+        )
+
+    @property
+    def refuses(self) -> bool:
+        """Whether writes are refused, to be repeated after `RETRY_AFTER_MS`."""
+        return self.pressure >= REFUSE_FROM and self.is_full
+
+    @property
+    def rung(self) -> int:
+        """The highest rung of the ladder that has an effect, 0 if none has."""
+        if self.refuses:
+            return 4
+        if self.is_deferring:
+            return 3
+        return int(self.pressure > COALESCE_ABOVE) + int(self.pressure > WINDOW_ABOVE)
+
+    @property
+    def coalesce_ms(self) -> float:
+        """How long a batch waits for more (`coalesce_ms`)."""
+        return coalesce_ms(self.pressure)
+
+    @property
+    def commit_window_ms(self) -> float:
+        """How long a group commit waits for more (`commit_window_ms`)."""
+        return commit_window_ms(self.pressure)
+
+
+def pressure_of(sample: Sample, latency_ms: float | None, *, target_ms: float) -> float:
+    """Return the greatest of the three ratios, each kept within 0 and 1.
+
+    Parameters
+    ----------
+    sample : Sample
+    latency_ms : float, optional
+        The moving average, in place of the sample's own.
+    target_ms : float
+        The latency that counts as a pressure of 1.
+    """
+    ratios = (sample.waiting / sample.slots, (latency_ms or 0.0) / target_ms, sample.busy or 0.0)
+    return max(map(_clamped, ratios))
+
+
+def coalesce_ms(pressure: float) -> float:
+    """Return how long a batch waits for more: 0 up to a pressure of 0.2, then up to 20 ms."""
+    share = (_clamped(pressure) - COALESCE_ABOVE) / (1 - COALESCE_ABOVE)
+    return COALESCE_MS_MAX * max(0.0, share)
+
+
+def commit_window_ms(pressure: float) -> float:
+    """Return how long a group commit waits for more: 0.5 ms up to a pressure of 0.4, then to 10."""
+    share = (_clamped(pressure) - WINDOW_ABOVE) / (1 - WINDOW_ABOVE)
+    return WINDOW_MS_MIN + (WINDOW_MS_MAX - WINDOW_MS_MIN) * max(0.0, share)
+
+
+def _averaged(before: float | None, sample: Sample) -> float | None:
+    """Return the moving average behind a sample; a latency that cannot be counts as none."""
+    latency_ms = sample.latency_ms
+    if latency_ms is None or not math.isfinite(latency_ms):
+        if sample.waiting or before is None:
+            return before  # Something waits, and nobody knows for how long yet.
+        latency_ms = 0.0
+    latency_ms = max(0.0, latency_ms)  # It was planned before it was committed: two clocks.
+    return latency_ms if before is None else before + LATENCY_WEIGHT * (latency_ms - before)
+
+
+def _clamped(ratio: float) -> float:
+    """Return a ratio within 0 and 1; what is no number is no pressure."""
+    return min(1.0, max(0.0, ratio)) if ratio == ratio else 0.0
