@@ -79,9 +79,6 @@ class Bases:
         self._store = store
         self._cache: OrderedDict[tuple[str, Base], Mapping[str, Position]] = OrderedDict()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": OrderedDict()}
-
     def write(self, stream: str, number: int, positions: Mapping[str, Position]) -> Base:
         """Keep positions durably; return the name under which they are found."""
         content = _content(positions)

@@ -79,8 +79,8 @@ class FoundInputs:
         self._identities: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # A task makes those that it reads.
-        return {**self.__dict__, "_inputs": {}, "_identities": {}}
+        # A task makes those that it reads, and looks for none.
+        return {**self.__dict__, "_discovery": None, "_inputs": {}, "_identities": {}}
 
     def __getitem__(self, name: str, /) -> Input:
         """Return the input of a name that an offset or a split has."""
@@ -134,9 +134,12 @@ class FoundInputs:
     def _add(self, name: str) -> Input:
         made = self._make(name, joins=name in self._joined)
         if self._is_lenient:
-            made = Forgiving(made, partial(self._discovery.is_table, name), name)
+            made = Forgiving(made, partial(self._is_there, name), name)
         self._inputs[name] = made
         return made
+
+    def _is_there(self, name: str) -> bool:
+        return self._discovery.is_table(name)
 
     def _head(self, name: str) -> Position | None:
         """Return the head of an input; None if there is no table any more."""
@@ -144,7 +147,7 @@ class FoundInputs:
             try:
                 return self._inputs[name].head()
             except (OtherTableError, TableNotFoundError):
-                if self._discovery.is_table(name):
+                if self._is_there(name):
                     raise
                 return None
 

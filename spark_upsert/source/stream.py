@@ -63,8 +63,8 @@ class Stream:
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks only read: where the inputs end stays where batches are planned.
-        return {**self.__dict__, "_frozen": None, "_idle": None}
+        # Tasks only read: what plans stays here, with its clients of buckets, which do not travel.
+        return {name: self.__dict__[name] for name in ("_inputs", "_query", "_columns")}
 
     # -- planning --------------------------------------------------------------------
 

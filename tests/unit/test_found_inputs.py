@@ -381,6 +381,30 @@ def test_a_stream_travels_to_a_task_without_its_tables(lake: Lake) -> None:
     assert len(pickle.dumps(stream)) == before
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"path": "s3://lake/tenants", "inputsPattern": "*"},
+        {"path": "s3://lake/tenants", "inputsPattern": "*", "failOnDataLoss": "false"},
+        {"inputs": "east", "input.east.path": "s3://lake/east"},
+        {
+            "inputs": "east",
+            "input.east.path": "s3://lake/east",
+            "offsetsPath": "s3://lake/offsets",
+            "merge": "roundrobin",
+        },
+        {"inputs": "files", "input.files.path": "s3://lake/files", "input.files.format": "json"},
+    ],
+    ids=["found", "found, and may go", "named", "kept beside, in an exact order", "files"],
+)
+def test_a_stream_travels_to_a_task_without_its_clients_of_a_bucket(given: dict[str, str]) -> None:
+    plan = ReadPlan.parse({**given, "storage.endpoint": "https://localhost:1"})
+    inputs = stream_inputs(plan, COLUMNS)
+    stream = Stream(inputs, plan.query, offsets=stream_offsets(plan), columns=COLUMNS)
+    sent = pickle.loads(pickle.dumps(stream))
+    assert list(sent.read([])) == []
+
+
 COUNT = 1000
 
 
