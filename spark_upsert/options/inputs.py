@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from spark_upsert.errors import OptionError, about_input, did_you_mean
 from spark_upsert.options.below import Below
@@ -17,7 +18,7 @@ from spark_upsert.options.handed_down import users_own
 from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS
+from spark_upsert.options.reference import FILE_OPTIONS, INPUT_OPTIONS, READ_OPTIONS
 
 UNNAMED = ""
 """The name of the sole input of a read that names none."""
@@ -27,6 +28,7 @@ TABLE = "upsertflow"
 
 _PREFIX = "input."
 _FORMAT = "format"
+_PATH = "path"
 _NAME = re.compile(r"[\w-]+")
 
 _EXCLUSIVE = (
@@ -47,6 +49,20 @@ _OF_QUERY = (
     *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
 )
 """What an input cannot be told by itself."""
+
+
+class Family(Enum):
+    """Inputs that are told the same."""
+
+    TABLES = "tables"
+    FILES = "files"
+
+
+_KNOWN_TO: Mapping[Family, tuple[str, ...]] = {
+    Family.TABLES: tuple(name for name in READ_OPTIONS if name not in _OF_QUERY),
+    Family.FILES: tuple(FILE_OPTIONS),
+}
+"""What an input can be told by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +87,51 @@ class InputOptions:
             One is unknown, malformed, or of the query alone.
         """
         with about_input(self.name):
-            for name in self.own:
-                if (of_query := _meant(name, _OF_QUERY)) and self.name:
-                    raise OptionError(
-                        f"option '{of_query}' is of the query, and not of an input.",
-                        hint=f"give '{of_query}' without '{_PREFIX}{self.name}.'.",
-                        option=of_query,
-                    )
+            self.require_of(Family.TABLES)
             return ReadOptions.parse(self._merged())
+
+    def require_of(self, family: Family) -> None:
+        """Check that a named input has a path, and is told nothing that is for others.
+
+        Raises
+        ------
+        OptionError
+            It has none, or an option of the query, or one of inputs of another family.
+        """
+        if not self.name:
+            return
+        for name in self.own:
+            if _meant(name, _KNOWN_TO[family]) is None:
+                self._refuse_if_known(name, family)
+        if not any(fold(name) == _PATH and text.strip() for name, text in self.own.items()):
+            path = f"{_PREFIX}{self.name}.{_PATH}"
+            raise OptionError(
+                f"the option '{path}' is required (where it lies), but was not given.",
+                hint=f"give '{path}', or drop '{self.name}' from 'inputs'.",
+                option=_PATH,
+            )
+
+    def _refuse_if_known(self, name: str, family: Family) -> None:
+        """Refuse an option that means something elsewhere; a typo is for others to see."""
+        prefix = f"{_PREFIX}{self.name}."
+        if (of_query := _meant(name, _OF_QUERY)) is not None:
+            raise OptionError(
+                f"option '{of_query}' is of the query, and not of an input.",
+                hint=f"give '{of_query}' without '{prefix}'.",
+                option=of_query,
+            )
+        for other, known in _KNOWN_TO.items():
+            if (meant := _meant(name, known)) is None:
+                continue
+            if family is Family.FILES:
+                what, else_ = "a set of files", f"if it is a table, '{prefix}{_FORMAT}'"
+            else:
+                what, else_ = "a table", f"say by '{prefix}{_FORMAT}' how files are written"
+            raise OptionError(
+                f"option '{meant}' is of {other.value}, and '{self.name}' is {what}.",
+                hint=f"drop '{prefix}{meant}'; or, {else_}.",
+                option=meant,
+            )
 
     def with_all_columns(self) -> InputOptions:
         """Return what is said of an input of a read that chooses no columns."""
@@ -129,6 +182,7 @@ class ReadPlan:
             those of an input that does not exist. What is said of each is checked by its format.
         """
         of_query, of_inputs = _apart(users_own(given))
+        _refuse_of_files(of_query, of_inputs)
         options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
         names = _names(options.text("inputs"))
         shared = {
@@ -191,6 +245,18 @@ def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str
     return of_query, of_inputs
 
 
+def _refuse_of_files(of_query: Mapping[str, str], of_inputs: Mapping[str, object]) -> None:
+    for name in of_query:
+        meant = _meant(name, FILE_OPTIONS)
+        if meant is not None and meant not in READ_OPTIONS and meant not in INPUT_OPTIONS:
+            raise OptionError(
+                f"option '{meant}' is of an input that is a set of files.",
+                hint=f"give '{_PREFIX}{next(iter(of_inputs), '<name>')}.{meant}' beside 'inputs', "
+                "or drop it.",
+                option=meant,
+            )
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
@@ -239,7 +305,7 @@ def _input(name: str, told: Mapping[str, str], shared: Mapping[str, str]) -> Inp
 def _refuse_one_path_twice(inputs: tuple[InputOptions, ...]) -> None:
     seen: dict[tuple[str, str], str] = {}
     for each in inputs:
-        path = next((text for name, text in each.own.items() if fold(name) == "path"), None)
+        path = next((text for name, text in each.own.items() if fold(name) == _PATH), None)
         if path is None:
             continue
         path = path.strip().rstrip("/")

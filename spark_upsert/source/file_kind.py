@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_upsert.options.files import FileFormat, FileOptions
-from spark_upsert.options.inputs import InputOptions
+from spark_upsert.options.inputs import Family, InputOptions
 from spark_upsert.options.parse import Options, fold, one_of
 from spark_upsert.options.reference import FILE_OPTIONS, READ_OPTIONS, STORAGE_PREFIX
 from spark_upsert.source.agreement import Described
@@ -87,6 +87,7 @@ class FileBatch:
 def _parsed(options: InputOptions) -> tuple[FileOptions, tuple[str, ...]]:
     """Return the options of the files, and the columns that the query chooses."""
     format_ = FileFormat(one_of("format", options.format, FILE_FORMATS))
+    options.require_of(Family.FILES)
     said = {fold(name) for name in options.own}
     known = {fold(name) for name in FILE_OPTIONS}
     shared = {

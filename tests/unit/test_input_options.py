@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 
+import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
-from spark_upsert.source.kinds import KINDS, kind_of
+from spark_upsert.source.kinds import KINDS, kind_of, stream_inputs
 
 TWO = {"inputs": "east,west", "input.east.path": "/lake/e", "input.west.path": "/lake/w"}
 
@@ -122,6 +123,18 @@ def test_a_read_that_names_no_inputs_has_one() -> None:
         pytest.param(
             {**TWO, "input.east": "/x"}, "names no option", "input.<name>", id="no option"
         ),
+        pytest.param(
+            {**TWO, "pathglobfilter": "*"},
+            "option 'pathGlobFilter' is of an input that is a set of files",
+            "'input.east.pathGlobFilter'",
+            id="an option of files for the query",
+        ),
+        pytest.param(
+            {"path": "/t", "header": "true"},
+            "option 'header' is of an input that is a set of files",
+            "'input.<name>.header'",
+            id="an option of files for a table",
+        ),
         pytest.param({**TWO, "inputz": "a"}, "unknown option 'inputz'", "'inputs'", id="a typo"),
         pytest.param(
             {"path": "/t", "mergeColumns": "_input"},
@@ -171,7 +184,22 @@ def test_what_cannot_be_a_read_is_refused(given: dict[str, str], message: str, h
             id="a contradiction",
         ),
         pytest.param(
-            {"inputs": "west,north"}, "input 'north': the option 'path'", "", id="no path"
+            {"inputs": "west,north"},
+            "input 'north': the option 'input.north.path' is required",
+            "give 'input.north.path'",
+            id="no path",
+        ),
+        pytest.param(
+            {"inputs": "west,North", "input.north.path": " "},
+            "input 'North': the option 'input.North.path' is required",
+            "give 'input.North.path'",
+            id="a path of blanks",
+        ),
+        pytest.param(
+            {"input.west.path_glob_filter": "*"},
+            "input 'west': option 'pathGlobFilter' is of files, and 'west' is a table",
+            "'input.west.format'",
+            id="an option of files",
         ),
     ],
 )
@@ -184,6 +212,51 @@ def test_what_is_wrong_with_one_input_names_it(
         plan.inputs[-1].of_table()
     assert hint in caught.value.hint
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "message", "hint"),
+    [
+        pytest.param(
+            {}, "the option 'input.a.path' is required", "give 'input.a.path'", id="no path"
+        ),
+        *(
+            pytest.param(
+                {"path": "/a", name.lower(): "1"},
+                f"option '{name}' is of tables, and 'a' is a set of files",
+                f"drop 'input.a.{name}'",
+                id=f"{name}, of tables",
+            )
+            for name in ("startingVersion", "versionAsOf", "deduplicationMode", "consumerId")
+        ),
+        pytest.param(
+            {"path": "/a", "maxrowspertrigger": "1"},
+            "option 'maxRowsPerTrigger' is of the query",
+            "without 'input.a.'",
+            id="a limit",
+        ),
+        pytest.param(
+            {"path": "/a", "header": "true"},
+            "option 'header' has no meaning for json files",
+            "drop it",
+            id="an option of CSV",
+        ),
+        pytest.param(
+            {"path": "/a", "pathGlobFiler": "*"},
+            "unknown option 'pathGlobFiler'",
+            "pathGlobFilter",
+            id="a typo",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_set_of_files_names_it(
+    told: dict[str, str], message: str, hint: str
+) -> None:
+    own = {f"input.a.{name}": text for name, text in {"format": "json", **told}.items()}
+    plan = ReadPlan.parse({"inputs": "a", **own})
+    with pytest.raises(OptionError, match=f"input 'a': {message}") as caught:
+        stream_inputs(plan, pa.schema([]))
+    assert hint in caught.value.hint
 
 
 def test_an_unknown_format_is_refused_by_name() -> None:
