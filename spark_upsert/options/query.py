@@ -70,10 +70,11 @@ class QueryOptions:
         return found
 
     def _require_consistent(self) -> None:
-        if self.merge is Merge.ROUND_ROBIN and self.seed is not None:
+        if self.merge is not Merge.INTERLEAVE and self.seed is not None:
             raise OptionError.conflict(
                 "interleaveSeed",
-                "merge=roundrobin",
+                f"merge={self.merge.value}",
+                why="nothing is drawn there",
                 hint="drop 'interleaveSeed', or use merge=interleave for an order drawn from it.",
             )
         if self.order is None:

@@ -146,7 +146,7 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "those before it have nothing left. `roundrobin`: one row of each input in turn. Exact orders "
     "are those of one task, and need all rows of a batch to be counted. Default `interleave`.",
     "interleaveSeed": "With `merge=interleave`: makes the order exact, and drawn from this number "
-    "(0 to 18446744073709551615). Without effect on `concat`.",
+    "(0 to 18446744073709551615).",
     "mergeSchema": "Whether the inputs may differ in their columns: one that an input lacks is "
     "null, and the widest type holds. By the rules by which a table evolves. Default `false`.",
     "allowInputRemoval": "Stream: whether inputs that the checkpoint knows may be left out of "

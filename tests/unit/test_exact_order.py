@@ -66,12 +66,6 @@ CASES = [
         id="14 seed 123, three inputs",
     ),
     pytest.param({"interleaveSeed": 42}, {"a": 0, "b": 3}, "b1 b2 b3", id="17 seed 42, a is empty"),
-    pytest.param(
-        {"merge": "concat", "interleaveSeed": 42},
-        {"a": 2, "b": 1},
-        "a1 a2 b1",
-        id="a seed does nothing to concat",
-    ),
 ]
 
 
@@ -197,7 +191,16 @@ def test_an_input_takes_the_turn_that_is_next_when_one_before_it_goes() -> None:
         pytest.param({"interleaveSeed": "x"}, "from 0 up to", "", id="22 no number"),
         pytest.param({"merge": "zip"}, "one of interleave, concat, roundrobin", "", id="21 a mode"),
         pytest.param(
-            {"merge": "roundrobin", "interleaveSeed": 1}, "contradict", "interleave", id="seed"
+            {"merge": "roundrobin", "interleaveSeed": 1},
+            "'interleaveSeed' and 'merge=roundrobin' contradict",
+            "interleave",
+            id="a seed with round robin",
+        ),
+        pytest.param(
+            {"merge": "concat", "interleaveSeed": 1},
+            "'interleaveSeed' and 'merge=concat' contradict",
+            "interleave",
+            id="a seed with concat",
         ),
         pytest.param(
             {"merge": "concat", "maxBytesPerTrigger": 1}, "cut by rows", "maxRows", id="bytes"
