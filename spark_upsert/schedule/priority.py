@@ -1,0 +1,98 @@
+"""How urgent an input is: what was said of it, or how lately it was read, and how long it waits.
+
+::
+
+    manual = a set priority, from -1000 up to 1000
+    auto   = 500 * 2 ** (-idle / 30 s), none from 300 s on          if no priority is set
+    age    = 100 a second of waiting, 1000 at most
+    P      = manual or auto, plus age, rounded half away from zero
+
+All of it in whole numbers, so that every process finds the same: a point is `SCALE` units, of which
+a millisecond of waiting is worth a tenth. Half-lives that passed are a shift, and what is left of
+one is looked up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+PRIORITY_MIN = -1000
+PRIORITY_MAX = 1000
+
+WAITED_MAX_MS = 10_000
+"""Who waits for longer is not more urgent for it."""
+
+IDLE_MAX_MS = 300_000
+"""Who was not read for so long is as if it never was."""
+
+HALF_LIFE_MS = 30_000
+
+SCALE = 10 << 20
+"""Units of a point: it halves twenty times without a remainder, and its tenth is whole."""
+
+_AUTO_MAX = 500 * SCALE
+_AGE_PER_MS = SCALE // 10
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known of an input's importance."""
+
+    manual: int | None = None
+    """A set priority; beyond the bounds it counts as the bound."""
+    read_ms: int | None = None
+    """When somebody last read it; None: nobody ever did, or nobody asks."""
+
+    def base(self, now_ms: int) -> int:
+        """Return the priority without its age, in units."""
+        if self.manual is not None:
+            return min(max(self.manual, PRIORITY_MIN), PRIORITY_MAX) * SCALE
+        if self.read_ms is None:
+            return 0
+        idle_ms = max(0, now_ms - self.read_ms)
+        if idle_ms >= IDLE_MAX_MS:
+            return 0
+        halvings, rest_ms = divmod(idle_ms, HALF_LIFE_MS)
+        return int(_decay()[rest_ms]) >> halvings
+
+
+def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
+    """Return the priorities of inputs, in points.
+
+    Parameters
+    ----------
+    bases : numpy.ndarray of int64, shape (n,)
+        Without their age, in units (`Standing.base`).
+    waited_ms : numpy.ndarray of int64, shape (n,)
+        A negative one counts as none: a clock went back.
+    """
+    units = bases + np.clip(waited_ms, 0, WAITED_MAX_MS) * _AGE_PER_MS
+    # Half away from zero, which is not what `round` does.
+    rounded: Numbers = np.sign(units) * ((2 * np.abs(units) + SCALE) // (2 * SCALE))
+    return rounded
+
+
+def priority(standing: Standing, *, now_ms: int, waited_ms: int) -> int:
+    """Return the priority of one input, in points.
+
+    >>> priority(Standing(manual=-1000), now_ms=0, waited_ms=7_500)
+    -250
+    >>> priority(Standing(read_ms=0), now_ms=90_000, waited_ms=0)
+    63
+    """
+    found = priorities(np.array([standing.base(now_ms)]), np.array([waited_ms]))
+    return int(found[0])
+
+
+@cache
+def _decay() -> Numbers:
+    """Return what is left after each millisecond of a half-life."""
+    share = np.exp2(np.arange(HALF_LIFE_MS) / -HALF_LIFE_MS)
+    found: Numbers = np.rint(_AUTO_MAX * share).astype(np.int64)
+    return found

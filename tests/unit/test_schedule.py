@@ -1,0 +1,318 @@
+"""Who is served next: the cases of the rules of priorities, bands, the queue and the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Standing, Turn, priority
+from spark_upsert.schedule.bands import bands_of
+from spark_upsert.schedule.scheduler import TICK_MS
+
+NOW_MS = 1_000_000
+
+
+def manual(value: int) -> Standing:
+    return Standing(manual=value)
+
+
+def idle(ms: int) -> Standing:
+    """Return the standing of an input that was read so long ago, and that nothing was said of."""
+    return Standing(read_ms=NOW_MS - ms)
+
+
+def band(points: int) -> str:
+    return f"B{bands_of(np.array([points]))[0]}"
+
+
+# -- priorities and bands -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("standing", "waited_ms", "points", "expected"),
+    [
+        pytest.param(manual(750), 0, 750, "B4", id="1: manual 750"),
+        pytest.param(
+            Standing(manual=750, read_ms=NOW_MS), 0, 750, "B4", id="1: manual 750, just read"
+        ),
+        pytest.param(manual(5000), 0, 1000, "B4", id="2: manual 5000"),
+        pytest.param(manual(-5000), 0, -1000, "B0", id="2: manual -5000"),
+        pytest.param(idle(0), 0, 500, "B3", id="3: idle for no time"),
+        pytest.param(idle(30_000), 0, 250, "B2", id="3: idle for 30 s"),
+        pytest.param(idle(60_000), 0, 125, "B1", id="3: idle for 60 s"),
+        pytest.param(idle(300_000), 0, 0, "B1", id="3: idle for 300 s"),
+        pytest.param(Standing(), 0, 0, "B1", id="5: never read"),
+        pytest.param(
+            Standing(manual=0, read_ms=NOW_MS), 0, 0, "B1", id="6: manual 0 switches the rest off"
+        ),
+        pytest.param(Standing(), 0, 0, "B1", id="7: nobody asks when it was read"),
+        pytest.param(manual(0), 2500, 250, "B2", id="8: manual 0, waited 2.5 s"),
+        pytest.param(manual(0), 7500, 750, "B4", id="8: manual 0, waited 7.5 s"),
+        pytest.param(manual(-250), 10_000, 750, "B4", id="9: manual -250, waited 10 s"),
+        pytest.param(manual(-251), 10_000, 749, "B3", id="9: manual -251, waited 10 s"),
+        pytest.param(manual(-1000), 10_000, 0, "B1", id="11: manual -1000, waited 10 s"),
+        pytest.param(manual(-1000), 10**9, 0, "B1", id="11: manual -1000, waited for days"),
+        pytest.param(manual(1000), 10_000, 2000, "B4", id="12: manual 1000, waited 10 s"),
+        pytest.param(idle(-5000), 0, 500, "B3", id="14: read in the future"),
+        pytest.param(manual(10), -5000, 10, "B1", id="14: waits since the future"),
+    ],
+)
+def test_an_input_has_a_priority_and_a_band(
+    standing: Standing, waited_ms: int, points: int, expected: str
+) -> None:
+    found = priority(standing, now_ms=NOW_MS, waited_ms=waited_ms)
+    assert (found, band(found)) == (points, expected)
+
+
+@pytest.mark.parametrize(
+    ("idle_ms", "points"),
+    [
+        (0, 500),
+        (1_000, 489),
+        (5_000, 445),
+        (10_000, 397),
+        (15_000, 354),
+        (20_000, 315),
+        (30_000, 250),
+        (45_000, 177),
+        (60_000, 125),
+        (90_000, 63),
+        (120_000, 31),
+        (150_000, 16),
+        (180_000, 8),
+        (240_000, 2),
+        (270_000, 1),
+        (299_999, 0),
+        (300_000, 0),
+    ],
+    ids=lambda value: str(value),
+)
+def test_what_was_read_lately_halves_every_thirty_seconds(idle_ms: int, points: int) -> None:
+    assert priority(idle(idle_ms), now_ms=NOW_MS, waited_ms=0) == points
+
+
+@pytest.mark.parametrize(
+    ("standing", "waited_ms", "points"),
+    [
+        (manual(62), 5, 63),
+        (manual(62), 4, 62),
+        (manual(-63), 5, -63),
+        (manual(-63), 6, -62),
+        (manual(0), 5, 1),
+        (manual(-1), 5, -1),
+        (manual(-1), 6, 0),
+    ],
+    ids=lambda value: str(getattr(value, "manual", value)),
+)
+def test_halves_are_rounded_away_from_zero(standing: Standing, waited_ms: int, points: int) -> None:
+    assert priority(standing, now_ms=NOW_MS, waited_ms=waited_ms) == points
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        (-1000, "B0"),
+        (-1, "B0"),
+        (0, "B1"),
+        (249, "B1"),
+        (250, "B2"),
+        (499, "B2"),
+        (500, "B3"),
+        (749, "B3"),
+        (750, "B4"),
+        (2000, "B4"),
+    ],
+    ids=str,
+)
+def test_a_band_begins_at_its_floor(points: int, expected: str) -> None:
+    assert band(points) == expected
+
+
+def test_a_round_serves_sixteen_at_most() -> None:
+    assert [each.weight for each in BANDS] == [1, 1, 2, 4, 8]
+
+
+# -- the queue ----------------------------------------------------------------------------
+
+
+def standings_of(**values: int) -> dict[str, Standing]:
+    return {name: manual(value) for name, value in values.items()}
+
+
+def first_of(service: Service, round_: int) -> str:
+    """Return who is served in a round, in words."""
+    names = zip(service.names, service.rounds.tolist(), strict=True)
+    return " ".join(name for name, each in names if each == round_)
+
+
+def drained(schedule: Schedule, service: Service, count: int | None = None) -> Schedule:
+    """Return what is behind a service that serves some whole, by default all."""
+    count = len(service.names) if count is None else count
+    return schedule.served(service, count, service.names[:count], [], NOW_MS)
+
+
+def test_case_15_bands_are_drained_from_the_highest_and_each_in_its_order() -> None:
+    standings = standings_of(low=10, hi=800, mid=300, hi2=900, neg=-50)
+    schedule = Schedule()
+    for name in ("low", "hi", "mid", "hi2", "neg", "hi"):
+        schedule = schedule.marked([name], 0)
+    service = schedule.service(0, standings)
+    assert service.names == ["hi", "hi2", "mid", "low", "neg"]
+    assert drained(schedule, service).service(0, standings).names == []
+
+
+def test_case_16_who_is_marked_again_and_again_is_served_once() -> None:
+    schedule = Schedule().marked(["hot"], 0).marked(["hot"], 1).marked(["hot", "hot"], 2)
+    assert schedule.service(2).names == ["hot"]
+    schedule = drained(schedule, schedule.service(2)).marked(["hot"], 3)
+    assert schedule.service(3).names == ["hot"]
+
+
+CASE_17 = [*(f"h{n}" for n in range(1, 11)), "l1", "l2", "n1"]
+STANDINGS_17 = {name: manual({"h": 800, "l": 10, "n": -10}[name[0]]) for name in CASE_17}
+
+
+def test_case_17_a_round_serves_bands_by_their_weights() -> None:
+    service = Schedule().marked(CASE_17, 0).service(0, STANDINGS_17)
+    assert first_of(service, 1) == "h1 h2 h3 h4 h5 h6 h7 h8 l1 n1"
+    assert first_of(service, 2) == "h9 h10 l2"
+
+
+@pytest.mark.parametrize("count", range(14), ids=lambda count: f"{count} at first")
+def test_case_17_a_round_that_is_cut_goes_on_where_it_was(count: int) -> None:
+    schedule = Schedule().marked(CASE_17, 0)
+    whole = schedule.service(0, STANDINGS_17).names
+    behind = drained(schedule, schedule.service(0, STANDINGS_17), count)
+    assert whole[:count] + behind.service(0, STANDINGS_17).names == whole
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        pytest.param(0, Turn(), id="none"),
+        pytest.param(3, Turn(band=4, credit=5), id="a part of its turn"),
+        pytest.param(8, Turn(band=4, credit=0), id="its turn"),
+        pytest.param(9, Turn(band=1, credit=0), id="the next one's turn"),
+        pytest.param(10, Turn(band=0, credit=0), id="a round"),
+        pytest.param(11, Turn(band=4, credit=7), id="the first of the next"),
+        pytest.param(12, Turn(band=4, credit=0), id="nobody is left in it"),
+    ],
+)
+def test_credit_is_spent_and_forfeited(count: int, expected: Turn) -> None:
+    schedule = Schedule().marked(CASE_17, 0)
+    assert drained(schedule, schedule.service(0, STANDINGS_17), count).turn == expected
+
+
+def test_credit_stays_with_a_band_whose_only_one_has_more() -> None:
+    standings = standings_of(hot=800, low=0)
+    schedule = Schedule().marked(["hot", "low"], 0)
+    served: list[str] = []
+    for _ in range(18):
+        service = schedule.service(0, standings)
+        name = service.names[0]
+        schedule = schedule.served(service, 1, [name], [name], 0)
+        served.append(name)
+    assert served == (["hot"] * 8 + ["low"]) * 2
+
+
+CASE_19 = ["h1", "h2", "n1", "n2"]
+
+
+def test_case_19_a_deferred_band_is_passed_over_and_stays() -> None:
+    schedule = Schedule().marked(CASE_19, 0)
+    service = schedule.service(0, STANDINGS_19, defers_lowest=True)
+    assert service.names == ["h1", "h2"]
+    assert list(drained(schedule, service).dirty) == ["n1", "n2"]
+
+
+STANDINGS_19 = {name: manual({"h": 800, "n": -10}[name[0]]) for name in CASE_19}
+
+
+def test_case_20_a_band_that_is_released_is_served_again() -> None:
+    schedule = Schedule().marked(CASE_19, 0)
+    schedule = drained(schedule, schedule.service(0, STANDINGS_19, defers_lowest=True))
+    assert schedule.service(0, STANDINGS_19, defers_lowest=True).names == []
+    assert schedule.service(0, STANDINGS_19).names == ["n1", "n2"]
+
+
+def test_who_grew_older_than_the_lowest_band_is_deferred_no_more() -> None:
+    schedule = Schedule().marked(["n"], 0)
+    standings = standings_of(n=-10)
+    assert schedule.service(50, standings, defers_lowest=True).names == []
+    assert schedule.service(100, standings, defers_lowest=True).names == ["n"]
+
+
+def test_case_21_the_wait_of_who_gets_more_and_more_goes_on() -> None:
+    schedule, found = Schedule(), []
+    for now_ms in range(0, 500, 100):
+        schedule = schedule.marked(["often"], now_ms)
+        waited_ms = int(schedule.dirty.waited_ms(now_ms)[0])
+        found.append(priority(Standing(), now_ms=now_ms, waited_ms=waited_ms))
+    assert found == [0, 10, 20, 30, 40]
+
+
+def test_who_comes_into_a_band_stands_there_by_the_time_it_has_waited() -> None:
+    schedule = Schedule().marked(["aged"], 0).marked(["young"], 2500)
+    standings = standings_of(aged=0, young=250)
+    assert schedule.service(2450, standings).names == ["young", "aged"]
+    assert schedule.service(2500, standings).names == ["aged", "young"]
+
+
+def test_who_has_more_waits_behind_all_from_then_on() -> None:
+    schedule = Schedule().marked(["a", "b", "c"], 0)
+    service = schedule.service(100)
+    behind = schedule.served(service, 2, ["a", "b"], ["a"], 100)
+    assert list(behind.dirty.items()) == [("c", 0), ("a", 100)]
+
+
+def test_bands_change_at_ticks_alone() -> None:
+    schedule = Schedule().marked(["other"], 0).marked(["one"], 1)
+    standings = standings_of(other=249, one=250)
+    bands = [schedule.service(now_ms, standings).bands.tolist() for now_ms in range(3 * TICK_MS)]
+    assert [bands[now] != bands[now - 1] for now in range(1, 3 * TICK_MS)] == [
+        now == TICK_MS for now in range(1, 3 * TICK_MS)
+    ]
+
+
+# -- clocks, and what cannot be -----------------------------------------------------------
+
+
+def test_a_clock_that_went_back_lets_nobody_wait_since_the_future() -> None:
+    schedule = Schedule().marked(["a"], 10**12).marked(["b"], 500)
+    assert list(schedule.dirty.items()) == [("a", 500), ("b", 500)]
+    assert schedule.dirty.waited_ms(1500).tolist() == [1000, 1000]
+
+
+def test_a_clock_that_leaps_makes_all_as_old_as_one_can_be() -> None:
+    schedule = Schedule().marked(["old"], 0).marked(["new"], 10**12)
+    assert schedule.service(10**12, standings_of(old=-1000, new=100)).names == ["old", "new"]
+    assert schedule.service(10**13, standings_of(old=-1000, new=100)).names == ["new", "old"]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda: DirtySet([("a", 1), ("a", 2)]), id="twice"),
+        pytest.param(lambda: DirtySet([("a", 2), ("b", 1)]), id="times that fall"),
+        pytest.param(lambda: Turn(band=5), id="no such band"),
+        pytest.param(lambda: Turn(band=-1), id="a band below all"),
+        pytest.param(lambda: Turn(band=4, credit=9), id="more credit than weight"),
+        pytest.param(lambda: Turn(band=4, credit=-1), id="debt"),
+    ],
+)
+def test_what_cannot_be_is_refused(build: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"twice|cannot have"):
+        build()
+
+
+@pytest.mark.parametrize("names", [[], ["a"]], ids=["none", "one"])
+def test_few_that_wait(names: Sequence[str]) -> None:
+    assert Schedule().marked(names, 0).service(0).names == list(names)
+
+
+def test_sets_are_equal_if_their_order_is() -> None:
+    assert DirtySet([("a", 1), ("b", 1)]) == DirtySet().marked(["a", "b"], 1)
+    assert DirtySet([("a", 1), ("b", 1)]) != DirtySet([("b", 1), ("a", 1)])
+    assert DirtySet() != {}
