@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,6 +48,9 @@ DELTA_MAX = 1_000
 BATCHES_KEPT = 110
 """Spark keeps the offsets of 100 batches; a batch needs that before it, and Spark cleans late."""
 
+_RECENT = 3
+"""Spark asks with the end of a batch for the next one, its work and its commit."""
+
 _FIELDS = frozenset({"bases", "delta", "number", "state", "stream", "version"})
 
 
@@ -64,17 +68,22 @@ class _Compact:
     delta: Mapping[str, Position | None]
     state: Mapping[str, Json]
 
-    def to_json(self) -> dict[str, Any]:
-        record = {
+    def to_json(self, records: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the canonical form, its keys in order.
+
+        Parameters
+        ----------
+        records : mapping
+            Those of the positions in the delta: most are known from the batch before.
+        """
+        return {
             "bases": [str(base) for base in self.bases],
-            "delta": {name: each and each.record for name, each in self.delta.items()},
+            "delta": {name: records[name] for name in sorted(self.delta)},
             "number": self.number,
-            "state": dict(self.state),
+            "state": json.loads(canonical(dict(self.state))),
             "stream": self.stream,
             "version": VERSION_OF_MANY,
         }
-        found: dict[str, Any] = json.loads(canonical(record))
-        return found
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> _Compact:
@@ -98,6 +107,15 @@ class _Compact:
             raise no_offset(record) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An offset, as it is written and as it is meant."""
+
+    record: Mapping[str, Any]
+    compact: _Compact
+    offset: Offset
+
+
 class CompactOffsets:
     """Offsets whose positions lie in bases where there are many (`Offsets`).
 
@@ -114,12 +132,31 @@ class CompactOffsets:
         self._new_stream = new_stream
         self._drawn: str | None = None
         self._cleaned: tuple[Base, ...] | None = None
+        self._recent: deque[_Known] = deque(maxlen=_RECENT)
+        self._records: dict[str, tuple[Position | None, Any]] = {}
+        """Of the delta that was written last."""
 
     def read(self, record: Mapping[str, Any]) -> Offset:
-        """Return what an offset of either form says; may read its base."""
+        """Return what an offset of either form says; may read its base.
+
+        The very value that it was written from, where that was not long ago.
+        """
+        known = self._known(record)
+        return Offset.from_json(record) if known is None else known.offset
+
+    def _known(self, record: Mapping[str, Any]) -> _Known | None:
+        """Return an offset of this form, None if it is of the other one."""
+        for known in self._recent:
+            if known.record == record:
+                return known
         compact = _compact(record)
         if compact is None:
-            return Offset.from_json(record)
+            return None
+        known = _Known(record, compact, self._offset(compact))
+        self._recent.appendleft(known)
+        return known
+
+    def _offset(self, compact: _Compact) -> Offset:
         positions = dict(self._bases.read(compact.stream, compact.bases[-1]))
         for name, position in compact.delta.items():
             if position is None:
@@ -130,7 +167,8 @@ class CompactOffsets:
 
     def write(self, offset: Offset, start: Mapping[str, Any]) -> dict[str, Any]:
         """Return the form of a batch's end; a new base is durable by then."""
-        before = _compact(start)
+        known = self._known(start)
+        before = None if known is None else known.compact
         if before is None and len(offset.positions) <= INPUTS_MAX:
             return offset.to_json()
         stream = self._stream() if before is None else before.stream
@@ -142,19 +180,33 @@ class CompactOffsets:
         if delta is None or len(delta) > DELTA_MAX:
             delta = {}
             bases = (*bases, self._bases.write(stream, number, offset.positions))
-        return _Compact(
+        end = _Compact(
             stream=stream,
             number=number,
             bases=still_needed(bases, number),
             delta=delta,
             state=offset.state,
-        ).to_json()
+        )
+        record = end.to_json(self._records_of(delta))
+        self._recent.appendleft(_Known(record, end, offset))
+        return record
+
+    def _records_of(self, delta: Mapping[str, Position | None]) -> dict[str, Any]:
+        before = self._records
+        self._records = {
+            name: known
+            if (known := before.get(name)) is not None and known[0] is position
+            else (position, None if position is None else position.record)
+            for name, position in delta.items()
+        }
+        return {name: record for name, (_, record) in self._records.items()}
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Remove the bases that no batch needs any more."""
-        compact = _compact(end)
-        if compact is None or compact.bases == self._cleaned:
+        known = self._known(end)
+        if known is None or known.compact.bases == self._cleaned:
             return
+        compact = known.compact
         self._bases.remove_all_but(compact.stream, compact.bases, number=compact.number)
         self._cleaned = compact.bases
 

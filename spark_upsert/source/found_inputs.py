@@ -120,6 +120,8 @@ class FoundInputs:
         DataLossError
             A table in which the stream stands is gone.
         """
+        if standing.keys() == heads.keys():
+            return  # At once, for there may be very many.
         for name in heads.keys() - standing.keys() if standing else ():
             if name not in self._joined:
                 self._joined.add(name)

@@ -47,6 +47,9 @@ class Backlog:
     """The position behind all there is."""
     is_all: bool = True
     """Whether the input knows that this is all there is; else it is asked again from there on."""
+    is_at_rest: bool = False
+    """Whether nothing lies ahead and nothing is to be done, so that who stands at the same position
+    need not ask again before the head moves."""
 
 
 class Input(Protocol):
@@ -57,7 +60,10 @@ class Input(Protocol):
     """
 
     def head(self) -> Position:
-        """Return the position behind all there is."""
+        """Return the position behind all there is.
+
+        The very object, if it can, as long as nothing comes: who compares many need not read them.
+        """
         ...
 
     def identity(self) -> str:

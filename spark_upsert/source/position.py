@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
 Json = bool | int | str | None | list["Json"] | dict[str, "Json"]
 """JSON without fractions, of which one number may have many texts."""
 
@@ -44,7 +46,7 @@ def canonical(value: Any) -> str:
         It has a fraction, a key that is no text, or something that JSON does not know.
     """
     _require_json(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def _require_json(value: Any) -> None:

@@ -16,9 +16,10 @@ import pyarrow as pa
 from spark_upsert.errors import about_input
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
+from spark_upsert.source.ahead import Ahead
 from spark_upsert.source.compact_offsets import INPUTS_MAX
 from spark_upsert.source.exact import ExactOrder, refuse_exact
-from spark_upsert.source.input import Backlog, Freezable
+from spark_upsert.source.input import Freezable
 from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
@@ -59,8 +60,10 @@ class Stream:
         self._offsets = offsets or PlainOffsets()
         self._exact = None if query.order is None else ExactOrder(inputs, query)
         self._watch = Watch(inputs.look, clock=clock)
+        self._ahead = Ahead(inputs)
         self._frozen: Heads | None = None
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
+        self._committed: Mapping[str, Position] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only read: what plans stays here, with its clients of buckets, which do not travel.
@@ -110,15 +113,12 @@ class Stream:
         return start
 
     def _paced(self, offset: Offset, heads: Heads, limits: Limits | None) -> Offset:
-        backlogs = {
-            name: self._backlog(name, offset.positions.get(name), head)
-            for name, head in heads.items()
-        }
-        return pace(backlogs, limits, offset.state)
-
-    def _backlog(self, name: str, position: Position | None, head: Position) -> Backlog:
-        with about_input(name):
-            return self._inputs[name].backlog(position, head)
+        backlogs = self._ahead.backlogs(offset.positions, heads)
+        reached = pace(backlogs, limits, offset.state)
+        positions = {**offset.positions, **reached.positions}
+        for name in offset.positions.keys() - heads.keys():
+            del positions[name]
+        return Offset(positions=positions, state=reached.state)
 
     def head(self) -> dict[str, Any]:
         """Return the offset behind all that was seen, for a report; of many inputs their count."""
@@ -150,9 +150,12 @@ class Stream:
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Let go of what is before an offset: Spark begins no batch there any more."""
-        for name, position in self._offsets.read(end).positions.items():
-            with about_input(name):
-                self._inputs[name].commit(position)
+        positions = self._offsets.read(end).positions
+        for name, position in positions.items():
+            if self._committed.get(name) != position:
+                with about_input(name):
+                    self._inputs[name].commit(position)
+        self._committed = positions
         self._offsets.commit(end)
 
     # -- reading, in the tasks -------------------------------------------------------

@@ -75,19 +75,29 @@ class TableInput:
         self._options = options
         self._columns = columns
         self._table = table
+        self._seen: tuple[int, Position] | None = None
+        """The newest upper, and the head that it is."""
         self._lease: Lease | None = None
         self._table_steps: TableSteps | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only read: the log and what it has cached stay where batches are planned.
-        return {**self.__dict__, "_table": None, "_lease": None, "_table_steps": None}
+        return {
+            **self.__dict__,
+            "_table": None,
+            "_seen": None,
+            "_lease": None,
+            "_table_steps": None,
+        }
 
     # -- planning --------------------------------------------------------------------
 
     def head(self) -> Position:
         """Return the position behind all there is (`Input.head`)."""
         upper = self._opened().log.head().upper
-        return TablePosition.at_changes(upper - 1, upper).packed()
+        if self._seen is None or self._seen[0] != upper:
+            self._seen = upper, TablePosition.at_changes(upper - 1, upper).packed()
+        return self._seen[1]
 
     def identity(self) -> str:
         """Return which table it is (`Input.identity`)."""
@@ -121,6 +131,8 @@ class TableInput:
             pieces=self._pieces(table, start, upper),
             reach=partial(at, behind_snapshot if start.is_in_snapshot else end),
             end=partial(at, end),
+            # A lease is renewed where a backlog is asked for.
+            is_at_rest=start == end == known and self._options.consumer is None,
         )
 
     def splits(self, start: Position | None, end: Position) -> list[Split]:
