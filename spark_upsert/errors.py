@@ -13,6 +13,8 @@
     ├── OtherTableError      another table, or another copy, lies at the path; open it anew
     ├── ClockError           set the clock, or repair the table's times
     ├── ContentionError      retry later: other writers won every race
+    ├── TableFullError       retry when consumers have read more, or raise the caps
+    ├── BatchTooLargeError   write it in smaller batches, or raise the caps
     ├── MemoryLimitError     allow more memory, or allow to spill
     └── StorageError         the storage failed or refused: the hint says if a retry helps
 
@@ -388,6 +390,76 @@ class ContentionError(UpsertFlowError, TimeoutError):
     """Other writers won every race for the next version."""
 
     code = "CONTENTION"
+
+
+class TableFullError(UpsertFlowError):
+    """What the slowest consumer has yet to read fills the table's caps; nothing was stored."""
+
+    code = "TABLE_FULL"
+
+    @classmethod
+    def of(
+        cls,
+        path: str,
+        *,
+        epochs: int,
+        bytes: int,
+        epochs_max: int | None,
+        bytes_max: int | None,
+        upper: int,
+        consumer: str,
+        version: int,
+    ) -> Self:
+        """Return the error of a write for which there is no room.
+
+        Parameters
+        ----------
+        epochs, bytes : int
+            What the consumer has yet to read.
+        epochs_max, bytes_max : int, optional
+            The caps.
+        upper : int
+            The version that the write would have become.
+        consumer, version : str, int
+            The slowest consumer, and up to where it has read.
+        """
+        caps = (("epochs", epochs, epochs_max), ("bytes", bytes, bytes_max))
+        known = [f"{held} of {most} {what}" for what, held, most in caps if most is not None]
+        return cls(
+            f"there is no room in '{path}' before version {upper}: the consumer '{consumer}' has "
+            f"read up to version {version}, and behind that lie {' and '.join(known)}. Nothing was "
+            "written.",
+            hint=f"see why '{consumer}' does not go on, and write again; if it is no more, run "
+            f"'upsertflow consumers --release {consumer}'. To hold more, raise the table's "
+            f"{setting('maxBacklogEpochs')} or {setting('maxBacklogBytes')}; to wait for room, "
+            f"give it {setting('onFull', 'wait')}.",
+            path=path,
+            epochs=epochs,
+            bytes=bytes,
+            epochs_max=epochs_max,
+            bytes_max=bytes_max,
+            upper=upper,
+            consumer=consumer,
+            version=version,
+        )
+
+
+class BatchTooLargeError(UpsertFlowError, ValueError):
+    """One batch is larger than all that may lie behind a consumer; to repeat it is of no use."""
+
+    code = "BATCH_TOO_LARGE"
+
+    @classmethod
+    def of(cls, path: str, *, bytes: int, bytes_max: int) -> Self:
+        return cls(
+            f"the batch has {bytes} bytes, and '{path}' may never hold more than {bytes_max} that "
+            "a consumer has not read. Nothing was written.",
+            hint="write smaller batches, or raise the table's "
+            f"{setting('maxBacklogBytes', str(bytes))}.",
+            path=path,
+            bytes=bytes,
+            bytes_max=bytes_max,
+        )
 
 
 class MemoryLimitError(UpsertFlowError, MemoryError):

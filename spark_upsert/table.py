@@ -26,15 +26,17 @@ from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.changelog.read import read_changes
 from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import (
+    BatchTooLargeError,
     ContentionError,
     DataLossError,
     TableExistsError,
+    TableFullError,
 )
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.options.write import WriteOptions
+from spark_upsert.options.write import FULL_WAIT_MS, WriteOptions
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Compacted, Job, choose, choose_all, compact_runs
@@ -48,6 +50,7 @@ from spark_upsert.state.retention import (
     LEASE_MS,
     SAFETY_MS,
     WRITERS_MS,
+    BacklogCounter,
     Expiry,
     Lease,
     Vacuumed,
@@ -67,6 +70,7 @@ from spark_upsert.state.tombstones import (
 )
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.tokens import new_token
+from spark_upsert.upsert.admission import Admission, Sleep
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.commit import commit
 from spark_upsert.upsert.contributions import as_collected
@@ -101,12 +105,23 @@ class Table:
         Returns seconds since 1970; only commit timestamps come from it.
     threads : int
         How many threads `append`, `changes` and `iter_changes` may use.
+    sleep : callable, optional
+        Waits for some seconds, for room in a table that is full.
     """
 
-    def __init__(self, store: Store, *, clock: Clock = time.time, threads: int = 1) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock = time.time,
+        threads: int = 1,
+        sleep: Sleep = time.sleep,
+    ) -> None:
         self.store = store
         self.threads = threads
+        self._sleep = sleep
         self.log = Log(store, clock=clock)
+        self._backlog = BacklogCounter()
 
     def __repr__(self) -> str:
         manifest = self.log.try_head()
@@ -279,6 +294,7 @@ class Table:
         transaction: Transaction | None = None,
         overwrite: bool = False,
         late_rows: LateRows = LateRows.FAIL,
+        full_wait_ms: int = FULL_WAIT_MS,
     ) -> Commit | None:
         """Apply rows as one epoch.
 
@@ -296,13 +312,23 @@ class Table:
             Whether the rows replace the contents.
         late_rows : LateRows
             What becomes of rows so old that their deletes may be forgotten.
+        full_wait_ms : int
+            How long to wait for room in a table that is full and has ``onFull=wait``.
 
         Returns
         -------
         Commit or None
             None if the transaction is in the table already.
+
+        Raises
+        ------
+        TableFullError, BatchTooLargeError
+            There is no room in the table (`upsert.admission`); nothing was stored.
         """
         head = self.log.head()
+        admission = self.admission(full_wait_ms)
+        if transaction is None or not head.has(transaction):
+            head = admission.require(head)
         if envelope is None:
             envelope = plan_rows(head, rows.schema, deletes=deletes).envelope
         commands = (envelope.commands(batch) for batch in rows.to_batches())
@@ -310,20 +336,35 @@ class Table:
         staged = stage(
             snapshot, commands, overwrite=overwrite, late_rows=late_rows, threads=self.threads
         )
-        return self.commit(
-            WriteSet(
-                base=snapshot,
-                staged=(staged,),
-                transactions=() if transaction is None else (transaction,),
-                overwrite=overwrite,
-                late_rows=late_rows,
-            )
+        epoch = WriteSet(
+            base=snapshot,
+            staged=(staged,),
+            transactions=() if transaction is None else (transaction,),
+            overwrite=overwrite,
+            late_rows=late_rows,
+        )
+        try:
+            return self.commit(epoch, admission=admission)
+        except (TableFullError, BatchTooLargeError):
+            self.discard(epoch.staged)  # It was not tried.
+            raise
+
+    def admission(self, full_wait_ms: int = FULL_WAIT_MS) -> Admission:
+        """Return what judges whether there is room for an epoch, for one write."""
+        return Admission(
+            self.log, self.store, self._backlog, wait_ms=full_wait_ms, sleep=self._sleep
         )
 
-    def commit(self, epoch: WriteSet) -> Commit | None:
+    def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:
         """Seal an epoch: make it visible, whole, exactly once.
 
         An epoch that was staged upon an unborn table makes the table, by the same put.
+
+        Parameters
+        ----------
+        epoch : WriteSet
+        admission : Admission, optional
+            Judges whether there is room; by default one that waits as long as is usual.
 
         Returns
         -------
@@ -337,8 +378,10 @@ class Table:
             epochs that its writer must have committed before.
         ContentionError
             Another writer has made the table, or the epoch is too old to be committed.
+        TableFullError, BatchTooLargeError
+            There is no room. What is staged is still there: commit again, or `discard` it.
         """
-        committed = commit(self.log, epoch)
+        committed = commit(self.log, epoch, admission or self.admission())
         if committed is None:
             self.discard(epoch.staged)
         return committed

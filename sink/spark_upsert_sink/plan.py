@@ -8,8 +8,10 @@ from dataclasses import field as dataclass_field
 
 import pyarrow as pa
 
+from spark_upsert.errors import BatchTooLargeError, TableFullError, UpsertFlowError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Job
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.plan import WritePlan
@@ -28,22 +30,45 @@ class SinkPlan:
     write: WritePlan
     jobs: tuple[Job, ...] = ()
     """Compactions that are due: the n-th task does the n-th one."""
+    refusal: UpsertFlowError | None = None
+    """Why there is no room for the rows, unless they are in the table already."""
 
     def table(self) -> Table:
         """Open the table, on the driver or in a task."""
         return Table(open_store(self.path, self.storage))
 
 
-def plan_sink(options: WriteOptions, incoming: pa.Schema, *, overwrite: bool) -> SinkPlan:
+def plan_sink(
+    options: WriteOptions,
+    incoming: pa.Schema,
+    *,
+    overwrite: bool,
+    transaction: Transaction | None = None,
+) -> SinkPlan:
     """Check a write against its table, altering the table if allowed; the commit makes a new one.
 
     Parameters and errors as of `spark_upsert.upsert.plan.plan_write`; after an error the table is
-    as it was.
+    as it was. Where the table is full and waits, so does the plan, for it holds no slot that a
+    consumer may need.
     """
     table = Table(open_store(options.path, options.storage))
     write = table.plan(options, incoming)
+    refusal = None
+    if not (transaction is not None and write.base.has(transaction)):
+        try:
+            head = table.admission(options.full_wait_ms).require(write.base)
+        except (TableFullError, BatchTooLargeError) as error:
+            refusal = error
+        else:
+            write = write if head is write.base else table.plan(options, incoming)
     jobs: list[Job] = []
     if not (overwrite or write.base.is_unborn):
         with table.log.as_seen():  # What the write is planned upon will do.
             jobs = table.compaction_jobs()[:JOBS_MAX]
-    return SinkPlan(path=table.store.url, storage=options.storage, write=write, jobs=tuple(jobs))
+    return SinkPlan(
+        path=table.store.url,
+        storage=options.storage,
+        write=write,
+        jobs=tuple(jobs),
+        refusal=refusal,
+    )

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import BatchTooLargeError, OptionError, TableFullError
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Compacted, compact_runs
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 
 _Messages: TypeAlias = list[WriterCommitMessage | None]
 
@@ -56,26 +57,51 @@ class _Write:
     """
 
     def __init__(
-        self, options: WriteOptions, schema: StructType, *, overwrite: bool, late_rows: LateRows
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        *,
+        overwrite: bool,
+        late_rows: LateRows,
+        transaction: Transaction | None = None,
+        is_stream: bool = False,
     ) -> None:
         require_kept(schema)
         self._options = options
         self._incoming = to_arrow_schema(schema, timezone="UTC")
         self._overwrite = overwrite
         self._late_rows = usual_late_rows(options, late_rows)
+        self._transaction = transaction
+        self._is_stream = is_stream
 
     @cached_property
     def _plan(self) -> SinkPlan:
-        return plan_sink(self._options, self._incoming, overwrite=self._overwrite)
+        plan = plan_sink(
+            self._options,
+            self._incoming,
+            overwrite=self._overwrite,
+            transaction=self._transaction,
+        )
+        if plan.refusal is not None and not self._is_stream:
+            raise plan.refusal
+        return plan
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan": self._plan}
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage the rows of this task and do its share of the compaction."""
+        """Stage the rows of this task and do its share of the compaction.
+
+        Raises
+        ------
+        TableFullError
+            There was no room when the write was planned; nothing is staged.
+        """
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
         plan, write = self._plan, self._plan.write
+        if plan.refusal is not None and self._is_due(context):
+            raise plan.refusal
         store = open_store(plan.path, plan.storage)
         commands = (write.envelope.commands(batch) for batch in batches)
         staged = stage(
@@ -93,19 +119,36 @@ class _Write:
             query_id=context.getLocalProperty(_QUERY_ID) if context else None,
         )
 
+    def _is_due(self, context: TaskContext | None) -> bool:
+        """Return whether this batch of a stream is certainly not in the table yet.
+
+        Spark's driver does not say which batch it plans, its tasks do. If they do not, the commit
+        will judge.
+        """
+        query_id = context and context.getLocalProperty(_QUERY_ID)
+        batch_id = context and context.getLocalProperty(_BATCH_ID)
+        if not (query_id and batch_id):
+            return False
+        head = self._plan.table().log.try_head()
+        transaction = Transaction(writer=f"query:{query_id}", number=int(batch_id))
+        return head is not None and not head.has(transaction)
+
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
         """Make what the tasks staged one epoch."""
         table = self.table()
-        table.commit(
-            WriteSet(
-                base=Snapshot(table.store, self._base(table, messages)),
-                staged=_staged(messages),
-                transactions=() if transaction is None else (transaction,),
-                overwrite=self._overwrite,
-                allow_unordered=self._options.allow_unordered,
-                late_rows=self._late_rows,
-            )
+        write_set = WriteSet(
+            base=Snapshot(table.store, self._base(table, messages)),
+            staged=_staged(messages),
+            transactions=() if transaction is None else (transaction,),
+            overwrite=self._overwrite,
+            allow_unordered=self._options.allow_unordered,
+            late_rows=self._late_rows,
         )
+        try:
+            table.commit(write_set, admission=table.admission(self._options.full_wait_ms))
+        except (TableFullError, BatchTooLargeError):
+            table.discard(write_set.staged, _compacted(messages))  # It was not tried.
+            raise
         table.commit_compactions(_compacted(messages))
 
     def abort(self, messages: _Messages) -> None:
@@ -156,7 +199,13 @@ class UpsertBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = WriteOptions.parse(options)
-        self._write = _Write(self._options, schema, overwrite=overwrite, late_rows=LateRows.FAIL)
+        self._write = _Write(
+            self._options,
+            schema,
+            overwrite=overwrite,
+            late_rows=LateRows.FAIL,
+            transaction=self._transaction(),
+        )
 
     def _transaction(self) -> Transaction | None:
         app_id, version = self._options.app_id, self._options.app_version
@@ -188,7 +237,9 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
             )
         self._checkpoint = parsed.checkpoint
         self._allow_missing = parsed.allow_missing_batches
-        self._write = _Write(parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT)
+        self._write = _Write(
+            parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT, is_stream=True
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with frugal():

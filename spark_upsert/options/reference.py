@@ -65,6 +65,16 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "tombstoneRetention": "How long deletes are remembered against late older rows, for example "
     "`7 days`, `1000 epochs` or `forever`. A property of the table. Default `7 days`; with "
     "`mergeEngine=partial-update` and `sequenceBy` it is always `forever`.",
+    "maxBacklogEpochs": "How many epochs a table may hold that its slowest live consumer "
+    "(`consumerId`) has not read. A property of the table, like the two below. Default `0`: any "
+    "number.",
+    "maxBacklogBytes": "The same in bytes, as files have them. A batch that is larger alone is "
+    "refused for good. Default `0`: any number.",
+    "onFull": "What becomes of a write for which there is no room. `wait`: it waits for consumers, "
+    "as long as `onFullTimeout`; then it is refused. `reject`: it is refused at once. Default "
+    "`wait`.",
+    "onFullTimeout": "How long this write waits where a table is full and waits. Default "
+    "`60 seconds`.",
     "ties": "What becomes of two rows of a key with equal order keys and other values. `last`: the "
     "later one wins (the later row of a task, the later epoch; between tasks of one epoch, where "
     "nothing is later, the greater values). `first`: the earlier one stays. `fail`: the write "

@@ -12,9 +12,11 @@ from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.parse import Options, choice, member, one_of
 from spark_upsert.options.reference import WRITE_OPTIONS
 from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
-from spark_upsert.state.properties import checked
-from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
+from spark_upsert.state.properties import PROPERTIES, checked
 from spark_upsert.state.tombstones import LateRows
+
+FULL_WAIT_MS = 60_000
+"""A consumer that goes on has made room after a minute, for its batches are shorter than that."""
 
 
 class Truncates(Enum):
@@ -139,6 +141,8 @@ class WriteOptions:
     """Its column names are as the user wrote them."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Properties of the table that this write sets."""
+    full_wait_ms: int = FULL_WAIT_MS
+    """How long it waits for room in a table with ``onFull=wait``."""
     app_id: str | None = None
     app_version: int | None = None
     checkpoint: str | None = None
@@ -178,6 +182,7 @@ class WriteOptions:
             late_rows=choice(options, "lateRows", LateRows),
             engine=engine,
             properties=_properties(options),
+            full_wait_ms=_wait_ms(options),
             app_id=app_id,
             app_version=app_version,
             checkpoint=options.text("checkpointLocation"),
@@ -211,6 +216,11 @@ def _engine(options: Options) -> MergeEngine | None:
     return MergeEngine.chosen(kind or Engine.DEDUPLICATE, rules, order)
 
 
+def _wait_ms(options: Options) -> int:
+    given = options.duration_ms("onFullTimeout")
+    return FULL_WAIT_MS if given is None else given
+
+
 def _properties(options: Options) -> dict[str, str]:
-    retention = options.text(TOMBSTONE_RETENTION)
-    return checked({} if retention is None else {TOMBSTONE_RETENTION: retention})
+    given = {name: options.text(name) for name in PROPERTIES}
+    return checked({name: text for name, text in given.items() if text is not None})

@@ -7,12 +7,22 @@ write that set it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.state.caps import BYTES, EPOCHS, ON_FULL, parse_cap, parse_on_full
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.state.tombstones import TombstoneRetention
 
-_CHECKS: Mapping[str, Callable[[str], object]] = {TOMBSTONE_RETENTION: TombstoneRetention.parse}
+_CHECKS: Mapping[str, Callable[[str], object]] = {
+    TOMBSTONE_RETENTION: TombstoneRetention.parse,
+    BYTES: partial(parse_cap, BYTES),
+    EPOCHS: partial(parse_cap, EPOCHS),
+    ON_FULL: parse_on_full,
+}
+
+PROPERTIES = tuple(_CHECKS)
+"""The names of all, each also that of a write option."""
 
 
 def checked(properties: Mapping[str, str] | None) -> dict[str, str]:

@@ -19,6 +19,7 @@ from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Kind, Manifest
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
+from spark_upsert.upsert.admission import Admission
 from spark_upsert.upsert.ambiguity import Examples, warn
 from spark_upsert.upsert.guards import is_due, is_new, require_no_gap, require_placed
 from spark_upsert.upsert.scratch import Scratch, remove_runs
@@ -26,8 +27,15 @@ from spark_upsert.upsert.truncate import Truncated, truncated
 from spark_upsert.upsert.write_set import Sealed, WriteSet
 
 
-def commit(log: Log, write_set: WriteSet) -> Commit | None:
+def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None:
     """Make an epoch visible, whole, exactly once (`Table.commit`).
+
+    Parameters
+    ----------
+    log : Log
+    write_set : WriteSet
+    admission : Admission
+        Asked right before each attempt, behind the version that it is to follow.
 
     Returns
     -------
@@ -38,7 +46,10 @@ def commit(log: Log, write_set: WriteSet) -> Commit | None:
     is_first = write_set.base.manifest.is_unborn
     store = write_set.base.store
     with Scratch(store) as scratch:
-        done = (_commit_first if is_first else _commit_next)(log, write_set, scratch)
+        if is_first:
+            done = _commit_first(log, write_set, scratch)  # Nobody reads it yet: there is room.
+        else:
+            done = _commit_next(log, write_set, scratch, admission)
         used = frozenset() if done is None else done.commit.paths
         scratch.keep(used)
     if done is None:
@@ -78,8 +89,10 @@ def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | No
     )
 
 
-def _commit_next(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | None:
-    at_once = _commit_at_once(log, write_set, scratch)
+def _commit_next(
+    log: Log, write_set: WriteSet, scratch: Scratch, admission: Admission
+) -> _Done | None:
+    at_once = _commit_at_once(log, write_set, scratch, admission)
     if at_once is not None:
         return at_once
     fitted: Fitted | None = None
@@ -90,6 +103,7 @@ def _commit_next(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | Non
             scratch.keep(frozenset())
             fitted = fit(write_set, head, scratch)
         sealed = fitted.seal(head, log.commits(write_set.base.manifest.upper, head.upper))
+        admission.require(head, sealed.draft)
         with _in_doubt(scratch):
             commit = log.try_append(head, sealed.draft)
         if commit is not None:
@@ -97,7 +111,9 @@ def _commit_next(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | Non
     raise AssertionError("the heads end with an error")
 
 
-def _commit_at_once(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | None:
+def _commit_at_once(
+    log: Log, write_set: WriteSet, scratch: Scratch, admission: Admission
+) -> _Done | None:
     """Propose behind the version that was seen last, mostly just now, without a look for newer.
 
     Whether there is one, the put itself finds out. What it must be told of before is another table
@@ -111,7 +127,7 @@ def _commit_at_once(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | 
         if not is_due(log, write_set, head):
             return None
         sealed = write_set.seal(head, log.commits(write_set.base.manifest.upper, head.upper))
-        if not log.has(head):
+        if not log.has(head) or admission.refusal(head, sealed.draft):
             return None
     except UpsertFlowError:
         return None

@@ -32,6 +32,7 @@ from spark_upsert.state.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.state.tombstones import PROPERTY
 from spark_upsert.store import Store
 from spark_upsert.table import Table
+from spark_upsert.upsert.admission import Admission
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.observer import Observer
@@ -99,12 +100,12 @@ class WatchedTable(Table):
         self.merges_left: int | None = None
         """How many more merges there may be; None: any number."""
 
-    def commit(self, epoch: WriteSet) -> Commit | None:
+    def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:
         for transaction in epoch.transactions:
             self._world.bases[replace(transaction, is_consecutive=False)] = (
                 epoch.base.manifest.version
             )
-        return super().commit(epoch)
+        return super().commit(epoch, admission=admission)
 
     def commit_compactions(self, merges: Iterable[Compacted]) -> int:
         planned = list(merges)

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_upsert.errors import SchemaError
+from spark_upsert.errors import SchemaError, TableFullError
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
-from spark_upsert_sink import UpsertStreamWriter
+from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
 from spark_upsert_sink.plan import plan_sink
 from tests.support.stores import BrokenError, MemoryStore, SlowStore
 
@@ -127,3 +128,101 @@ def test_a_commit_that_lands_behind_the_one_that_repeats_it_is_nobodys(
 def test_what_does_not_fit_is_found_before_the_tasks_begin(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="'oid' is not among"):
         pickle.dumps(writer(tmp_path / "t", keys="oid"))
+
+
+class Task:
+    """What Spark tells a task of a micro-batch."""
+
+    def __init__(self, query: str, batch: int) -> None:
+        self._properties = {
+            "sql.streaming.queryId": query,
+            "streaming.sql.batchId": str(batch),
+        }
+
+    def partitionId(self) -> int:
+        return 0
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._properties.get(name)
+
+
+def full_table(path: Path) -> Table:
+    """Return a table whose consumer has yet to read the one epoch that there is room for."""
+    columns = pa.schema({"id": pa.int64(), "n": pa.int64()})
+    caps = {"maxBacklogEpochs": "1", "onFull": "reject"}
+    table = Table.create(str(path), columns, keys=["id"], properties=caps)
+    table.hold("reader", 0)
+    table.append(
+        pa.table({"id": [1], "n": [1]}), transaction=Transaction(writer="query:q", number=0)
+    )
+    return table
+
+
+def run_as(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_upsert_sink.writers.TaskContext.get", lambda: task)
+
+
+def files_of(path: Path) -> set[Path]:
+    return {each for each in path.rglob("*") if each.is_file()}
+
+
+def test_a_micro_batch_for_which_there_is_no_room_stages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = full_table(tmp_path / "t")
+    before = files_of(tmp_path)
+    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
+    run_as(Task("q", 1), monkeypatch)
+    with pytest.raises(TableFullError):
+        sent.write(iter([rows((2, 2))]))
+    assert files_of(tmp_path) == before
+    table.hold("reader", 1)
+    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
+    writer(tmp_path / "t").commit([sent.write(iter([rows((2, 2))]))], 1)
+    assert table.snapshot().num_rows == 2
+
+
+def test_a_micro_batch_that_is_repeated_is_done_although_the_table_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = full_table(tmp_path / "t")
+    before = files_of(tmp_path)
+    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
+    run_as(Task("q", 0), monkeypatch)
+    writer(tmp_path / "t").commit([sent.write(iter([rows((1, 1))]))], 0)
+    assert files_of(tmp_path) == before
+    assert table.log.head().version == 1
+
+
+def test_a_micro_batch_whose_room_was_taken_is_refused_by_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = full_table(tmp_path / "t")
+    table.hold("reader", 1)
+    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
+    run_as(Task("q", 1), monkeypatch)
+    messages = [sent.write(iter([rows((2, 2))]))]
+    table.append(pa.table({"id": [3], "n": [3]}))
+    with pytest.raises(TableFullError):
+        writer(tmp_path / "t").commit(messages, 1)
+    writer(tmp_path / "t").abort(messages, 1)
+    head = table.log.head()
+    assert head.version == 2
+    files = {str(each.relative_to(tmp_path / "t")) for each in tmp_path.rglob("*.arrow")}
+    assert files == {slice_.file.path for slice_ in head.slices}
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["repeated", "anew"])
+def test_a_batch_write_is_judged_before_its_tasks_begin(tmp_path: Path, number: int) -> None:
+    table = full_table(tmp_path / "t")
+    given = {"path": str(tmp_path / "t"), "txnAppId": "a", "txnVersion": str(number)}
+    table.hold("reader", 1)
+    table.append(pa.table({"id": [3], "n": [3]}), transaction=Transaction(writer="app:a", number=0))
+    batch = UpsertBatchWriter(given, COLUMNS, False)
+    if number == 1:
+        with pytest.raises(TableFullError, match="the consumer 'reader'") as refused:
+            pickle.dumps(batch)
+        assert 'option("maxBacklogEpochs"' in refused.value.hint
+    else:
+        batch.commit([pickle.loads(pickle.dumps(batch)).write(iter([rows((3, 3))]))])
+    assert table.log.head().version == 2

@@ -3,7 +3,8 @@
 Leases say who still reads, a policy chooses a frontier, a worker commits it and removes.
 """
 
-from spark_upsert.state.retention.leases import Lease, hold, leases, release
+from spark_upsert.state.retention.backlog import Backlog, BacklogCounter, slowest
+from spark_upsert.state.retention.leases import Lease, hold, leases, readable_leases, release
 from spark_upsert.state.retention.policy import (
     GRACE_MS,
     LEASE_MS,
@@ -18,6 +19,8 @@ __all__ = [
     "LEASE_MS",
     "SAFETY_MS",
     "WRITERS_MS",
+    "Backlog",
+    "BacklogCounter",
     "Bound",
     "Expiry",
     "Lease",
@@ -25,6 +28,8 @@ __all__ = [
     "expire",
     "hold",
     "leases",
+    "readable_leases",
     "release",
+    "slowest",
     "vacuum",
 ]

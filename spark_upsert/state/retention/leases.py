@@ -13,6 +13,7 @@ Rejected: leases inside the log, because each renewal would be a version of the 
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from spark_upsert.state.log.codec import TIME_MS_MAX
 from spark_upsert.state.log.log import Log
 from spark_upsert.store import Store
 from spark_upsert.store.records import FORMAT_VERSION, encode, read_record, text, whole
+
+_LOGGER = logging.getLogger(__name__)
 
 FOLDER = "_consumers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -126,6 +129,23 @@ def leases(store: Store) -> list[Lease]:
     """
     found = (_read(store, info.path) for info in store.list(FOLDER))
     return [lease for lease in found if lease is not None]  # The others were released since.
+
+
+def readable_leases(store: Store) -> list[Lease]:
+    """Return the leases that can be read, sorted by consumer; of others a warning is logged.
+
+    For who wants to know how far consumers are, and removes nothing.
+    """
+    found: list[Lease] = []
+    for info in store.list(FOLDER):
+        try:
+            lease = _read(store, info.path)
+        except CorruptionError as error:
+            _LOGGER.warning("a lease is passed by: %s", error.message)
+            continue
+        if lease is not None:
+            found.append(lease)
+    return found
 
 
 def _read(store: Store, path: str) -> Lease | None:
