@@ -21,11 +21,12 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.changelog.modes import ChangeOptions
-from spark_upsert.errors import UpsertFlowError
+from spark_upsert.errors import TableFullError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.engines import Rule
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
+from spark_upsert.state.caps import EPOCHS, ON_FULL
 from spark_upsert.state.compaction import Compacted, Job, compact_runs
 from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Manifest, Transaction
@@ -105,7 +106,7 @@ class Life:
 
     def run(self) -> None:
         """Call every method."""
-        schema, properties = self.world.schema, {PROPERTY: self.world.retention}
+        schema, properties = self.world.schema, {PROPERTY: self.world.retention, EPOCHS: "99"}
         self.call("ensure", lambda: self.table.ensure(schema, properties))
         self._append(0)
         self._commit_behind_another(1)
@@ -118,9 +119,27 @@ class Life:
         self._compact_apart()
         self._append(6, overwrite=True)
         self._append(7)
+        self._fill(8)
         self._read()
         self._restore()
         self._clean()
+
+    def _fill(self, number: int) -> None:
+        """Let there be no room for an epoch, and then enough again."""
+        schema = Table(self.store, clock=self.now).schema
+        full, roomy = {EPOCHS: "1", ON_FULL: "reject"}, {EPOCHS: "99"}
+        self.call("alter", lambda: self.table.alter(schema, full))
+
+        def refused() -> bool:
+            head = self.table.log.head()
+            return isinstance(self.table.admission().refusal(head), TableFullError)
+
+        self.see("admission", refused)
+        with pytest.raises(TableFullError):
+            self._append(number)
+        self._append(number - 1)  # It is in the table, and so it is done.
+        self.call("alter", lambda: self.table.alter(schema, roomy))
+        self._append(number)
 
     def _append(self, number: int, *, overwrite: bool = False) -> None:
         transaction = Transaction(writer="own", number=number)
@@ -301,7 +320,7 @@ def test_a_fault_and_a_retry_end_as_if_nothing_had_happened(
     index: int, kind: type[BaseException]
 ) -> None:
     world = World(list(WORLDS.values())[index].seed)
-    scripts = [world.draw_script(2) for _ in range(8)]
+    scripts = [world.draw_script(2) for _ in range(9)]
     with small_intervals():
         whole = undisturbed(world, scripts)
         for step, moment in itertools.product(range(index, whole.steps, STRIDE), Moment):
@@ -326,6 +345,6 @@ def test_every_kind_of_table_is_tried() -> None:
 
 def test_every_public_method_is_called() -> None:
     [world, *_] = WORLDS.values()
-    called = undisturbed(world, [world.draw_script(2) for _ in range(8)]).called
+    called = undisturbed(world, [world.draw_script(2) for _ in range(9)]).called
     public = {name for name, what in vars(Table).items() if callable(what) and name[0] != "_"}
     assert called - {"compact_runs"} == public - {"open", "create", "unborn"}
