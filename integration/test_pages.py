@@ -290,5 +290,6 @@ GRANTED: dict[str, Callable[[Place], Names]] = {
     "docs/object-stores.md": some_rows,
     "docs/many-tables.md": regions,
     "docs/options.md": a_catalog_table,
+    "docs/scheduling.md": regions,
 }
 """By page; for all others, `some_orders`."""

@@ -19,6 +19,7 @@ from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.reference import FILE_OPTIONS, INPUT_OPTIONS, READ_OPTIONS
+from spark_upsert.schedule import parse_priority
 
 UNNAMED = ""
 """The name of the sole input of a read that names none."""
@@ -28,6 +29,7 @@ TABLE = "upsertflow"
 
 _PREFIX = "input."
 _FORMAT = "format"
+_PRIORITY = "priority"
 _PATH = "path"
 _NAME = re.compile(r"[\w-]+")
 
@@ -183,6 +185,7 @@ class ReadPlan:
         """
         of_query, of_inputs = _apart(users_own(given))
         _refuse_of_files(of_query, of_inputs)
+        _refuse_priority_of_all(of_query, of_inputs)
         options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
         names = _names(options.text("inputs"))
         shared = {
@@ -221,9 +224,11 @@ class ReadPlan:
                     option="inputs",
                 )
             told[by_lower[lower]] = own
+        priorities = _priorities(told)
         inputs = tuple(_input(name, told[name], shared) for name in names)
         _refuse_one_path_twice(inputs)
-        return cls(query=QueryOptions.parse(options), inputs=inputs, storage=options.storage)
+        query = QueryOptions.parse(options, priorities)
+        return cls(query=query, inputs=inputs, storage=options.storage)
 
 
 def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -296,8 +301,31 @@ def _refuse_without_inputs(options: Options, of_inputs: Mapping[str, Mapping[str
         )
 
 
+def _refuse_priority_of_all(of_query: Mapping[str, str], of_inputs: Mapping[str, object]) -> None:
+    for name in of_query:
+        if fold(name) == _PRIORITY:
+            raise OptionError(
+                f"option '{name}' is of one input, since it says who comes before others.",
+                hint=f"give '{_PREFIX}{next(iter(of_inputs), '<name>')}.{_PRIORITY}' beside "
+                "'inputs', or write to the table with the option 'priority', which is a property "
+                "of it then.",
+                option=name,
+            )
+
+
+def _priorities(told: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+    """Return the priorities that inputs are told, by their names."""
+    found: dict[str, int] = {}
+    for input_name, own in told.items():
+        for name, text in own.items():
+            if fold(name) == _PRIORITY:
+                option = f"{_PREFIX}{input_name}.{_PRIORITY}"
+                found[input_name] = parse_priority(text, option=option)
+    return found
+
+
 def _input(name: str, told: Mapping[str, str], shared: Mapping[str, str]) -> InputOptions:
-    own = dict(told)
+    own = {key: text for key, text in told.items() if fold(key) != _PRIORITY}
     formats = [own.pop(key) for key in list(own) if fold(key) == _FORMAT]
     return InputOptions(name=name, format=(formats or [TABLE])[-1].strip(), own=own, shared=shared)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_upsert.errors import OptionError
@@ -49,10 +50,12 @@ class QueryOptions:
     """In the order in which they stand (`MERGE_COLUMNS`)."""
     offsets_path: str | None = None
     """Where the positions of very many inputs lie."""
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    """How urgent inputs are, by name, as far as the read says so."""
 
     @classmethod
-    def parse(cls, options: Options) -> QueryOptions:
-        """Check the options; raises `OptionError`."""
+    def parse(cls, options: Options, priorities: Mapping[str, int] | None = None) -> QueryOptions:
+        """Check the options, beside those of inputs that decide together; raises `OptionError`."""
         found = cls(
             rows_max=options.number("maxRowsPerTrigger", least=1),
             bytes_max=options.number("maxBytesPerTrigger", least=1),
@@ -65,6 +68,7 @@ class QueryOptions:
             allow_input_removal=options.flag("allowInputRemoval"),
             merge_columns=_merge_columns(options),
             offsets_path=_offsets_path(options),
+            priorities=priorities or {},
         )
         found._require_consistent()
         return found
@@ -97,6 +101,17 @@ class QueryOptions:
                     hint="give 'maxRowsPerTrigger' instead.",
                     option=name,
                 )
+        for name in self._told_priorities:
+            raise OptionError(
+                f"option '{name}' has no meaning in an exact order, which alone decides who is "
+                "next.",
+                hint="drop the option; or leave out 'merge' and 'interleaveSeed'.",
+                option=name,
+            )
+
+    @property
+    def _told_priorities(self) -> list[str]:
+        return [f"input.{name}.priority" for name in self.priorities]
 
     @property
     def order(self) -> Order | None:
@@ -120,6 +135,7 @@ class QueryOptions:
             ("maxEpochsPerTrigger", self.epochs_max),
             ("offsetsPath", self.offsets_path),
             ("allowInputRemoval", self.allow_input_removal or None),
+            *((name, True) for name in self._told_priorities),
         ):
             if value is not None:
                 raise of_streams_only(name)

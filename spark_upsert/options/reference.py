@@ -75,6 +75,9 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "`wait`.",
     "onFullTimeout": "How long this write waits where a table is full and waits. Default "
     "`60 seconds`.",
+    "priority": "How urgent the table is to streams over several inputs that limit their batches, "
+    "from -1000 to 1000: `input.<name>.priority` of a read overrules it. A property of the table. "
+    "Default: none, which counts as 0.",
     "ties": "What becomes of two rows of a key with equal order keys and other values. `last`: the "
     "later one wins (the later row of a task, the later epoch; between tasks of one epoch, where "
     "nothing is later, the greater values). `first`: the earlier one stays. `fail`: the write "
@@ -151,6 +154,9 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "`csv`: a growing set of files, with options of its own (below). `python:name` or "
     "`python:module:Class`: another Python source, found as Spark finds it or by its class, which "
     "is handed all other options of the input. Default `upsertflow`.",
+    "input.<name>.priority": "Stream with a limit per trigger: how urgent the input is, from -1000 "
+    "to 1000. Who is more urgent is served first and has the larger share; nobody starves. "
+    "Default: the property `priority` of the table, else 0.",
     "merge": "How the rows of the inputs become one sequence. `interleave`: what is ready first, "
     "in several tasks; no order between inputs is promised. `concat`: an input has its turn when "
     "those before it have nothing left. `roundrobin`: one row of each input in turn. Exact orders "

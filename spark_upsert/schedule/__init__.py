@@ -8,7 +8,13 @@ knows a table or Spark, and times are handed in, in milliseconds.
 
 from spark_upsert.schedule.bands import BANDS, Band
 from spark_upsert.schedule.dirty import DirtySet
-from spark_upsert.schedule.priority import PRIORITY_MAX, PRIORITY_MIN, Standing, priority
+from spark_upsert.schedule.priority import (
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    Standing,
+    parse_priority,
+    priority,
+)
 from spark_upsert.schedule.scheduler import Schedule, Service, Turn
 
 __all__ = [
@@ -21,5 +27,6 @@ __all__ = [
     "Service",
     "Standing",
     "Turn",
+    "parse_priority",
     "priority",
 ]

@@ -14,11 +14,17 @@ one is looked up.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+
+from spark_upsert.errors import OptionError
+
+PROPERTY = "priority"
+"""Name of the write option and of the table's property."""
 
 PRIORITY_MIN = -1000
 PRIORITY_MAX = 1000
@@ -38,6 +44,28 @@ _AUTO_MAX = 500 * SCALE
 _AGE_PER_MS = SCALE // 10
 
 Numbers = npt.NDArray[np.int64]
+
+_WHOLE = re.compile(r"\s*([+-]?\d{1,9})\s*", re.ASCII)
+
+
+def parse_priority(text: str, *, option: str = PROPERTY) -> int:
+    """Return the priority that a text is.
+
+    Parameters
+    ----------
+    option : str, optional
+        Who says so.
+
+    Raises
+    ------
+    OptionError
+        It is no whole number, or out of bounds.
+    """
+    found = _WHOLE.fullmatch(text)
+    if found is None or not PRIORITY_MIN <= int(found[1]) <= PRIORITY_MAX:
+        expected = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
+        raise OptionError.invalid(option, text, expected)
+    return int(found[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

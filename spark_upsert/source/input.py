@@ -112,6 +112,15 @@ class Freezable(Protocol):
 
 
 @runtime_checkable
+class Ranked(Protocol):
+    """An input that says itself how urgent it is."""
+
+    def priority(self) -> int | None:
+        """Return its priority, None if it has none; called behind `backlog`, and next to free."""
+        ...
+
+
+@runtime_checkable
 class SteppedInput(Input, Protocol):
     """An input whose rows have one order, however it is cut: what an exact order takes from."""
 

@@ -8,7 +8,7 @@ a batch carries all that is needed to plan it again:
 ``positions``  the position of each input by its name; an input without one has not
                begun. The sole input of a stream that names none is called ``""``
 ``state``      what else a replay must decide by, by the name of the rule that keeps
-               it: whose turn it is (`pace`)
+               it: who waits (`fairness`), or where an exact order stands (`exact`)
 ``version``    2
 =============  ====================================================================
 

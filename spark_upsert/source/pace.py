@@ -4,27 +4,28 @@ A batch takes whole steps, in order, as long as no limit is exceeded. The first 
 anything in it is taken whatever its size, because a batch that takes nothing would be asked for
 again for ever: of epochs of one input, a batch is the longest prefix that fits or holds one only.
 
-Limits count for all inputs together. These are served in turn, in the order of their names: each
-may take its share of what is left, or one step that is larger, round after round.
-The next batch begins with the first input whose next step did not fit, and ``turn`` in the state
-remembers it. So nobody starves: an input that has something is served by this batch, or it is the
-one that the next begins with, or it has come closer to that; hence within as many batches as there
-are inputs.
+Limits count for all inputs together. Inputs are visited in the order of `spark_upsert.schedule`,
+each once at first: it may take its share of what is left, by the weight of its band, or one step
+that is larger; then those that have more take again, round after round. Who has more then waits
+anew, behind all that were not visited; so an input that is flooded cannot take a batch for itself.
+
+Whoever has its turn and does not fit has it still in the next batch, and begins that one. Others
+behind it that do fit are not held up, and pay nothing. So a batch serves somebody in its turn, and
+what `spark_upsert.schedule.scheduler` states of turns holds for batches.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
+from spark_upsert.schedule import Service, Standing
+from spark_upsert.source.fairness import schedule_of, with_schedule, without_schedule
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.position import Json, Position
-
-TURN = "turn"
-"""In the state of an offset: the input that the next batch begins with, or the one behind it."""
 
 _NO_BOUND = 2**62
 
@@ -52,46 +53,75 @@ def pace(
     backlogs: Mapping[str, Backlog],
     limits: Limits | None,
     state: Mapping[str, Json],
+    *,
+    now_ms: int = 0,
+    standings: Mapping[str, Standing] | None = None,
+    defers_lowest: bool = False,
 ) -> Offset:
-    """Return where a batch ends.
+    """Return where a batch ends, with the positions of these inputs.
 
     Parameters
     ----------
     backlogs : mapping of str to Backlog
-        What lies before each input.
+        What lies before each input; who is not in it has nothing.
     limits : Limits or None
         None: the batch takes all there is, even what would be batches of their own.
     state : mapping
         What the batch before left (`Offset.state`).
+    now_ms : int, optional
+        In ms since 1970. By default no time passes, and nobody grows older.
+    standings : mapping of str to Standing, optional
+        What is known of the importance of inputs.
+    defers_lowest : bool, optional
+        Whether inputs of the lowest band wait (`Schedule.service`).
     """
     if limits is None:
         reached = {name: backlog.end() for name, backlog in backlogs.items()}
-        return Offset(positions=reached, state=state)
+        return Offset(positions=reached, state=without_schedule(state))
     if limits.is_none:
         reached = {name: backlog.reach() for name, backlog in backlogs.items()}
-        return Offset(positions=reached, state=state)
-    turn = state.get(TURN)
-    ways = [_Way(name, backlogs[name]) for name in sorted(backlogs)]
-    first = bisect_left([way.name for way in ways], turn) if isinstance(turn, str) else 0
-    refused = _serve([*ways[first:], *ways[:first]], limits)
-    if refused is not None and len(ways) > 1:
-        state = {**state, TURN: refused}
-    return Offset(positions={way.name: way.position() for way in ways}, state=state)
+        return Offset(positions=reached, state=without_schedule(state))
+    ways = {name: _Way(backlog) for name, backlog in backlogs.items()}
+    schedule = schedule_of(state, [name for name, way in ways.items() if way.has_more], now_ms)
+    service = schedule.service(now_ms, standings, defers_lowest=defers_lowest)
+    count, served = _serve(service, ways, limits)
+    left = [name for name in served if ways[name].has_more]
+    behind = schedule.served(service, count, served, left, now_ms)
+    reached = {name: way.position() for name, way in ways.items()}
+    # One input alone is always first: what waits for it is told by its position.
+    state = without_schedule(state) if UNNAMED in ways else with_schedule(state, behind)
+    return Offset(positions=reached, state=state)
 
 
-def _serve(ways: list[_Way], limits: Limits) -> str | None:
-    """Let inputs take in turn; return the first whose next step did not fit."""
+_Visit = tuple[str, int]
+"""Of an input, with its weight."""
+
+
+def _serve(service: Service, ways: Mapping[str, _Way], limits: Limits) -> tuple[int, list[str]]:
+    """Let inputs take; return how many of the first were served in their turn, and all served."""
     room = _Room(limits)
-    refused: str | None = None
-    while ways:
-        again: list[_Way] = []
-        for index, way in enumerate(ways):
-            if way.take(room, room.share(len(ways) - index)):
-                again.append(way)
-            elif way.has_more:
-                refused = refused or way.name
-        ways = again
-    return refused
+    served, count = _visit(list(service), ways, room)
+    again = served
+    while again := [visit for visit in again if ways[visit[0]].has_more]:
+        again, _ = _visit(again, ways, room)
+    return count, [name for name, _ in served]
+
+
+def _visit(visits: list[_Visit], ways: Mapping[str, _Way], room: _Room) -> tuple[list[_Visit], int]:
+    """Let each take its share; return who was served, and how many of them before any was not."""
+    served: list[_Visit] = []
+    count: int | None = None
+    weight_left = sum(weight for _, weight in visits)
+    for name, weight in visits:
+        if room.is_full:
+            break
+        way = ways[name]
+        if way.take(room, room.share(weight, weight_left)) or not way.has_more:
+            served.append((name, weight))
+        elif count is None:
+            count = len(served)
+        weight_left -= weight
+    return served, len(served) if count is None else count
 
 
 _Amounts = tuple[int, int, int]
@@ -108,8 +138,7 @@ def _behind(piece: Piece, steps: int) -> _Amounts:
 class _Way:
     """How far a batch has come in one input."""
 
-    def __init__(self, name: str, backlog: Backlog) -> None:
-        self.name = name
+    def __init__(self, backlog: Backlog) -> None:
         self._start = backlog.start
         self._pieces = iter(backlog.pieces)
         self._piece = next(self._pieces, None)
@@ -161,10 +190,17 @@ class _Room:
         self._spent: _Amounts = 0, 0, 0
         self._is_empty = True
 
-    def share(self, count: int) -> _Amounts:
-        """Return the bounds of one of so many who may each have as much of the rest."""
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing that counts by each limit fits any more."""
+        return not self._is_empty and any(
+            spent >= most for spent, most in zip(self._spent, self.most, strict=True)
+        )
+
+    def share(self, weight: int, of_weights: int) -> _Amounts:
+        """Return the bounds of one who may have this part of the rest."""
         rows, size, epochs = (
-            min(most, spent - (spent - most) // count)
+            min(most, spent + (most - spent) * weight // of_weights)
             for spent, most in zip(self._spent, self.most, strict=True)
         )
         return rows, size, epochs

@@ -25,6 +25,7 @@ from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.packs import InputSplit, packed
 from spark_upsert.source.position import Position
+from spark_upsert.source.standings import Standings
 from spark_upsert.source.watch import Watch
 from spark_upsert.source.work import Work, read_work
 
@@ -43,6 +44,8 @@ class Stream:
         Their form; by default they hold all positions.
     clock : callable, optional
         In seconds; the inputs are not looked at again too soon (`Watch`).
+    wall : callable, optional
+        In seconds since 1970: since when inputs wait stands in the offset, for any process.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Stream:
         columns: pa.Schema | None = None,
         offsets: Offsets | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._inputs = inputs
         self._query = query
@@ -61,6 +65,8 @@ class Stream:
         self._exact = None if query.order is None else ExactOrder(inputs, query)
         self._watch = Watch(inputs.look, clock=clock)
         self._ahead = Ahead(inputs)
+        self._standings = Standings(inputs, query)
+        self._wall = wall
         self._frozen: Heads | None = None
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
         self._committed: Mapping[str, Position] = {}
@@ -114,10 +120,19 @@ class Stream:
 
     def _paced(self, offset: Offset, heads: Heads, limits: Limits | None) -> Offset:
         backlogs = self._ahead.backlogs(offset.positions, heads)
-        reached = pace(backlogs, limits, offset.state)
+        is_limited = not (limits is None or limits.is_none)
+        reached = pace(
+            backlogs,
+            limits,
+            offset.state,
+            now_ms=max(0, int(self._wall() * 1000)),
+            standings=self._standings.of(backlogs) if is_limited else None,
+        )
         positions = {**offset.positions, **reached.positions}
         for name in offset.positions.keys() - heads.keys():
             del positions[name]
+        if positions == offset.positions:
+            return offset  # Nobody takes a batch for the sake of who waits.
         return Offset(positions=positions, state=reached.state)
 
     def head(self) -> dict[str, Any]:

@@ -24,6 +24,8 @@ import pyarrow as pa
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import ReadOptions
+from spark_upsert.schedule.priority import PROPERTY as PRIORITY
+from spark_upsert.schedule.priority import parse_priority
 from spark_upsert.source.columns import require_columns, table_columns
 from spark_upsert.source.explain import tell
 from spark_upsert.source.input import Backlog, Piece
@@ -134,6 +136,13 @@ class TableInput:
             # A lease is renewed where a backlog is asked for.
             is_at_rest=start == end == known and self._options.consumer is None,
         )
+
+    def priority(self) -> int | None:
+        """Return the table's own priority (`Ranked.priority`)."""
+        table = self._opened()
+        with table.log.as_seen():
+            own = table.log.head().properties.get(PRIORITY)
+        return None if own is None else parse_priority(own)
 
     def splits(self, start: Position | None, end: Position) -> list[Split]:
         """Return the work of a batch (`Input.splits`)."""

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.schedule.priority import PROPERTY as PRIORITY
+from spark_upsert.schedule.priority import parse_priority
 from spark_upsert.state.caps import BYTES, EPOCHS, ON_FULL, parse_cap, parse_on_full
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.state.tombstones import TombstoneRetention
 
 _CHECKS: Mapping[str, Callable[[str], object]] = {
+    PRIORITY: parse_priority,
     TOMBSTONE_RETENTION: TombstoneRetention.parse,
     BYTES: partial(parse_cap, BYTES),
     EPOCHS: partial(parse_cap, EPOCHS),

@@ -177,6 +177,7 @@ class Lake:
             self.query_options,
             offsets=CompactOffsets(Bases(StoreBelow(store, FOLDER))),
             clock=self.now,
+            wall=Now(),  # Nobody grows older, so that all take turns.
         )
 
     def _options(self, name: str):  # type: ignore[no-untyped-def]

@@ -102,8 +102,8 @@ def cursor_in_memory() -> AbstractContextManager[Any]:
 
 
 def turn_forgotten() -> AbstractContextManager[Any]:
-    def forget(backlogs: Any, limits: Any, state: Any) -> Any:
-        return pace.pace(backlogs, limits, {})
+    def forget(backlogs: Any, limits: Any, state: Any, **how: Any) -> Any:
+        return pace.pace(backlogs, limits, {}, **how)
 
     return patch.object(stream, "pace", forget)
 

@@ -74,7 +74,7 @@ class Lake:
     def stream(self, pattern: str = "*", **given: Any) -> Stream:
         plan = self.plan(pattern, readChangeFeed="true", **given)
         inputs = stream_inputs(plan, plan_columns(plan))
-        return Stream(inputs, plan.query, offsets=stream_offsets(plan), clock=Now())
+        return Stream(inputs, plan.query, offsets=stream_offsets(plan), clock=Now(), wall=Now())
 
     def query(self, pattern: str = "*", **given: Any) -> Query:
         return Query(lambda: self.stream(pattern, **given))
@@ -429,7 +429,9 @@ class Thousand:
         found = FoundInputs(Discovery(store, Pattern.parse("*")), make, is_lenient=False)
         offsets = CompactOffsets(Bases(StoreBelow(self.objects, "_offsets")))
         query = QueryOptions()
-        self.query = Query(lambda: Stream(found, query, offsets=offsets, clock=self.now))
+        self.query = Query(
+            lambda: Stream(found, query, offsets=offsets, clock=self.now, wall=self.now)
+        )
 
     def table(self, name: str) -> Table:
         return Table(StoreBelow(self.objects, name))

@@ -143,6 +143,42 @@ def test_a_read_that_names_no_inputs_has_one() -> None:
             id="about a merge of none",
         ),
         pytest.param(
+            {**TWO, "input.east.priority": "1001"},
+            "option 'input.east.priority' expects a whole number from -1000 to 1000, found '1001'",
+            "from -1000 to 1000",
+            id="a priority above all",
+        ),
+        pytest.param(
+            {**TWO, "input.east.priority": "high"},
+            "found 'high'",
+            "-1000",
+            id="a priority in words",
+        ),
+        pytest.param(
+            {**TWO, "input.north.priority": "1"},
+            "does not name",
+            "",
+            id="a priority of an unknown input",
+        ),
+        pytest.param(
+            {**TWO, "Priority": "1"},
+            "option 'Priority' is of one input",
+            "'input.east.priority'",
+            id="a priority of all",
+        ),
+        pytest.param(
+            {"path": "/t", "input.t.priority": "1"},
+            "not 'inputs'",
+            "",
+            id="a priority of one alone",
+        ),
+        pytest.param(
+            {**TWO, "merge": "concat", "input.east.priority": "1"},
+            "'input.east.priority' has no meaning in an exact order",
+            "leave out 'merge'",
+            id="a priority in an exact order",
+        ),
+        pytest.param(
             {**TWO, "mergeColumns": "_inputs"}, "one of _input", "'_input'", id="a merge column"
         ),
     ],

@@ -28,6 +28,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a unit twice": ({"tombstoneRetention": "1 day and 2 days"}, "found '1 day and 2 days'"),
     "two kinds of age": ({"tombstoneRetention": "1 day, 2 hours"}, "found '1 day, 2 hours'"),
     "a number": ({"tombstoneRetention": 7}, "expects a text, found 7"),
+    "a priority above all": ({"priority": "1001"}, "from -1000 to 1000, found '1001'"),
+    "a priority below all": ({"priority": "-1001"}, "from -1000 to 1000, found '-1001'"),
+    "a fraction": ({"priority": "1.5"}, "a whole number"),
     "a typo": ({"tombstoneRetension": "7 days"}, "Did you mean 'tombstoneRetention'"),
 }
 

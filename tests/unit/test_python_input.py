@@ -41,7 +41,7 @@ class World:
     def start(self) -> Stream:
         plan = ReadPlan.parse(self.given)
         inputs = stream_inputs(plan, plan_columns(plan, KINDS), KINDS)
-        return Stream(inputs, plan.query, clock=Now())
+        return Stream(inputs, plan.query, clock=Now(), wall=Now())
 
     def write(self, *texts: str) -> None:
         self.written += texts

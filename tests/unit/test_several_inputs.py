@@ -17,7 +17,12 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.agreement import Described, agreed
 from spark_upsert.source.input import Input
 from spark_upsert.source.inputs import Heads, Inputs, NamedInputs
-from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.source.kinds import (
+    batch_inputs,
+    plan_columns,
+    stream_inputs,
+    stream_offsets,
+)
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.packs import OPENING_BYTES, InputSplit, packed
 from spark_upsert.source.stream import Stream
@@ -45,6 +50,7 @@ class Tables:
 
     def __init__(self, folder: Path, *names: str) -> None:
         self._folder = folder
+        self.now = Now()
         self.by_name: dict[str, Table] = {}
         for name in names:
             self.add(name)
@@ -60,7 +66,9 @@ class Tables:
 
     def stream(self, **more: Any) -> Stream:
         plan = ReadPlan.parse(self.given(mergeColumns="_input", **more))
-        return Stream(stream_inputs(plan, plan_columns(plan)), plan.query, clock=Now())
+        return Stream(
+            stream_inputs(plan, plan_columns(plan)), plan.query, clock=Now(), wall=self.now
+        )
 
     def query(self, **more: Any) -> Query:
         return Query(lambda: self.stream(**more))
@@ -108,18 +116,95 @@ def test_a_small_input_does_not_wait_for_a_large_one(three: Tables) -> None:
     assert {row["_input"] for row in query.deliver()} == {"east", "west"}
 
 
-def test_whose_turn_it_is_is_in_the_offset(three: Tables) -> None:
-    for table in three.by_name.values():
-        for version in range(3):
+def ahead(tables: Tables, epochs: int = 3) -> None:
+    """Write epochs of one row into each table."""
+    for table in tables.by_name.values():
+        for version in range(epochs):
             write(table, {version: 1})
-    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
-    served = []
-    for _ in range(6):
+
+
+def served_by(query: Query, batches: int) -> list[str]:
+    """Return whose rows come, batch by batch, each planned by a fresh process."""
+    found = []
+    for _ in range(batches):
         query.restart()
         query.plan()
-        served += [row["_input"] for row in query.deliver()]
-    assert served == ["east", "north", "west"] * 2
-    assert json.loads(query.noted[-1])["state"] == {"turn": "east"}
+        found += [row["_input"] for row in query.deliver()]
+    return found
+
+
+def test_whose_turn_it_is_is_in_the_offset(three: Tables) -> None:
+    ahead(three)
+    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
+    assert served_by(query, 6) == ["east", "north", "west"] * 2
+    now_ms = int(three.now() * 1000)
+    assert json.loads(query.noted[-1])["state"] == {
+        "schedule": {"band": 1, "credit": 0, "dirty": [[now_ms, "east", "north", "west"]]}
+    }
+    query.drain()
+    assert json.loads(query.noted[-1])["state"] == {}
+
+
+def test_whose_turn_it_is_is_read_from_an_older_release(three: Tables) -> None:
+    ahead(three)
+    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
+    query.plan()
+    query.deliver()
+    older = {**json.loads(query.noted[-1]), "state": {"turn": "west"}}
+    query.noted[-1] = json.dumps(older)
+    assert served_by(query, 3) == ["west", "east", "north"]
+
+
+def test_since_when_an_input_waits_outlives_its_process(three: Tables) -> None:
+    ahead(three)
+    urgent = {"input.east.priority": "800", "input.north.priority": "760"}
+    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest", **urgent)
+    assert served_by(query, 1) == ["east"]
+    three.now.advance(8)
+    assert served_by(query, 2) == ["north", "west"]
+
+
+@pytest.mark.parametrize("is_found", [False, True], ids=["named", "found"])
+def test_a_table_says_itself_how_urgent_it_is(tmp_path: Path, is_found: bool) -> None:
+    tables = Tables(tmp_path, "a", "b", "c")
+    ahead(tables)
+    for name, priority in (("b", "300"), ("c", "-5")):
+        table = tables.by_name[name]
+        table.alter(table.log.head().schema, {"priority": priority})
+    limits = {"maxEpochsPerTrigger": 1, "startingVersion": "earliest"}
+    if not is_found:
+        query = tables.query(**limits, **{"input.c.priority": "800"})
+        assert served_by(query, 3) == ["c", "c", "c"]
+        assert served_by(query, 3) == ["b", "b", "a"]
+        return
+    given = {"path": str(tmp_path), "inputsPattern": "*", "mergeColumns": "_input"}
+    texts = {name: str(each) for name, each in limits.items()}
+    plan = ReadPlan.parse({**given, "readChangeFeed": "true", **texts})
+    columns = plan_columns(plan)
+    query = Query(
+        lambda: Stream(
+            stream_inputs(plan, columns),
+            plan.query,
+            offsets=stream_offsets(plan),
+            clock=Now(),
+            wall=Now(),
+        )
+    )
+    assert served_by(query, 5) == ["b", "b", "a", "c", "b"]
+
+
+def test_a_table_that_is_emptied_while_it_waits_is_no_batch(three: Tables) -> None:
+    ahead(three, epochs=1)
+    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
+    assert served_by(query, 3) == ["east", "north", "west"]
+    waiting = json.loads(query.noted[-1])
+    waiting["state"] = {"schedule": {"band": 1, "credit": 0, "dirty": [[1, "east", "gone"]]}}
+    query.noted[-1] = json.dumps(waiting)
+    query.restart()
+    assert not query.plan()
+    write(three.by_name["west"], {7: 7})
+    assert served_by(query, 1) == ["west"]
+    assert json.loads(query.noted[-1])["state"] == {}
 
 
 def test_any_batch_repeats_and_an_idle_stream_stays(three: Tables) -> None:
@@ -180,8 +265,9 @@ def test_a_batch_reads_the_rows_of_all(three: Tables) -> None:
     ]
 
 
-def test_a_limit_per_trigger_is_none_of_a_batch(three: Tables) -> None:
-    plan = ReadPlan.parse(three.given(maxRowsPerTrigger=1))
+@pytest.mark.parametrize("name", ["maxRowsPerTrigger", "input.east.priority"])
+def test_what_is_of_a_trigger_is_none_of_a_batch(three: Tables, name: str) -> None:
+    plan = ReadPlan.parse(three.given(**{name: 1}))
     with pytest.raises(OptionError, match="no meaning in a batch read"):
         MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
 

@@ -94,7 +94,7 @@ def test_a_stream_of_many_inputs_that_become_few_keeps_its_form(notebook: Notebo
 
 def test_the_state_of_a_rule_is_in_the_offset_and_not_in_the_base(notebook: Notebook) -> None:
     start = json.loads(notebook.noted[-1])
-    for state in ({"turn": "a"}, {"turn": "b"}):
+    for state in ({"rule": "a"}, {"rule": "b"}):
         offset = Offset(positions=offset_of(ABC).positions, state=state)
         end = notebook.offsets.write(offset, start)
         assert notebook.offsets.read(end) == offset

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
+from spark_upsert.errors import OptionError
+from spark_upsert.schedule import Standing
 from spark_upsert.source.input import Backlog, Piece
+from spark_upsert.source.offset import Offset
 from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.position import Position
 
@@ -19,16 +23,16 @@ def at(place: int) -> Position:
     return Position.of({"at": place})
 
 
-def epochs(*sizes: Size, beyond: int = 100) -> Backlog:
+def epochs(*sizes: Size, taken: int = 0, beyond: int = 100) -> Backlog:
     """Return a backlog of pieces of one step each; the end lies further than one batch reaches."""
 
     def pieces() -> Iterator[Piece]:
-        for index, (rows, size, count) in enumerate(sizes, start=1):
+        for index, (rows, size, count) in enumerate(sizes[taken:], start=taken + 1):
             after = partial(lambda place, _: at(place), index)
             yield Piece(steps=1, rows=rows, bytes=size, epochs=count, after=after)
 
     return Backlog(
-        start=at(0), pieces=pieces(), reach=lambda: at(len(sizes)), end=lambda: at(beyond)
+        start=at(taken), pieces=pieces(), reach=lambda: at(len(sizes)), end=lambda: at(beyond)
     )
 
 
@@ -113,16 +117,23 @@ def test_what_is_divisible_is_cut_behind_a_step(limits: Limits, expected: int) -
 
 # -- several inputs -----------------------------------------------------------------------
 
+
+def waiting_in(state: Mapping[str, Any]) -> list[str]:
+    """Return who waits behind a batch, in order."""
+    found = state.get("schedule", {"dirty": []})["dirty"]
+    return [name for _, *names in found for name in names]
+
+
 EMPTY_EPOCH: Size = (0, 0, 1)
 SMALL: Size = (1, 9, 1)
 LARGE: Size = (9, 9, 1)
 
 
 @pytest.mark.parametrize(
-    ("limits", "ahead", "turn", "expected", "next_turn"),
+    ("limits", "ahead", "turn", "expected", "waiting"),
     [
         pytest.param(
-            Limits(rows=4), {"a": [SMALL] * 3, "b": [SMALL] * 3}, None, "a2 b2", "a", id="shares"
+            Limits(rows=4), {"a": [SMALL] * 3, "b": [SMALL] * 3}, None, "a2 b2", "a b", id="shares"
         ),
         pytest.param(
             Limits(rows=5), {"a": [SMALL] * 9, "b": [SMALL]}, None, "a4 b1", "a", id="what is left"
@@ -164,17 +175,19 @@ LARGE: Size = (9, 9, 1)
             {"a": [SMALL], "b": [LARGE], "c": [SMALL] * 2},
             "b",
             "a0 b1 c0",
-            "c",
+            "c a",
             id="an epoch that is too large is a batch of its own",
         ),
         pytest.param(
             Limits(epochs=2), {"a": [EMPTY_EPOCH] * 3, "b": [SMALL]}, "b", "a1 b1", "a", id="epochs"
         ),
         pytest.param(
-            Limits(rows=9), {"a": [SMALL], "b": [SMALL]}, "b", "a1 b1", "b", id="all of it fits"
+            Limits(rows=9), {"a": [SMALL], "b": [SMALL]}, "b", "a1 b1", "", id="all of it fits"
         ),
-        pytest.param(Limits(rows=9), {"a": [], "b": []}, None, "a0 b0", None, id="nothing"),
-        pytest.param(Limits(rows=1), {"a": [SMALL] * 3}, None, "a1", None, id="one input alone"),
+        pytest.param(Limits(rows=9), {"a": [], "b": []}, None, "a0 b0", "", id="nothing"),
+        pytest.param(
+            Limits(rows=1), {"": [SMALL] * 3}, None, "1", "", id="one input without a name"
+        ),
     ],
 )
 def test_inputs_are_served_in_turn(
@@ -182,13 +195,13 @@ def test_inputs_are_served_in_turn(
     ahead: dict[str, list[Size]],
     turn: str | None,
     expected: str,
-    next_turn: str | None,
+    waiting: str,
 ) -> None:
     backlogs = {name: epochs(*sizes) for name, sizes in ahead.items()}
     offset = pace(backlogs, limits, {} if turn is None else {"turn": turn})
     places = {name: position.record["at"] for name, position in offset.positions.items()}
     assert " ".join(f"{name}{place}" for name, place in sorted(places.items())) == expected
-    assert offset.state.get("turn") == next_turn
+    assert " ".join(waiting_in(offset.state)) == waiting
 
 
 def test_a_snapshot_is_no_larger_for_being_taken_in_small_shares() -> None:
@@ -207,6 +220,87 @@ def test_a_snapshot_is_no_larger_for_being_taken_in_small_shares() -> None:
 
 def test_what_else_the_state_holds_is_handed_on() -> None:
     backlogs = {name: epochs(SMALL, SMALL) for name in ("a", "b")}
-    assert pace(backlogs, Limits(rows=1), {"other": 1}).state == {"other": 1, "turn": "b"}
-    assert pace(backlogs, Limits(), {"other": 1}).state == {"other": 1}
-    assert pace(backlogs, None, {"other": 1}).state == {"other": 1}
+    state = pace(backlogs, Limits(rows=1), {"other": 1, "turn": "b"}, now_ms=7).state
+    assert state == {
+        "other": 1,
+        "schedule": {"band": 1, "credit": 0, "dirty": [[7, "a", "b"]]},
+    }
+    assert pace(backlogs, Limits(), state).state == {"other": 1}
+    assert pace(backlogs, None, state).state == {"other": 1}
+    assert pace({"a": epochs(), "b": epochs()}, Limits(rows=1), state).state == {"other": 1}
+
+
+# -- priorities -----------------------------------------------------------------------------
+
+
+def standings(**manuals: int) -> dict[str, Standing]:
+    return {name: Standing(manual=value) for name, value in manuals.items()}
+
+
+def places_in(offset: Offset) -> str:
+    places = {name: position.record["at"] for name, position in offset.positions.items()}
+    return " ".join(f"{name}{place}" for name, place in sorted(places.items()))
+
+
+@pytest.mark.parametrize(
+    ("rows", "manuals", "ahead", "expected"),
+    [
+        pytest.param(9, {"b": 800}, "a9 b9", "a1 b8", id="a share is by weight"),
+        pytest.param(6, {"b": 300, "c": 500}, "a9 b9 c9", "a1 b2 c3", id="three shares"),
+        pytest.param(9, {"b": 800}, "a9 b2", "a7 b2", id="what one leaves the other takes"),
+        pytest.param(1, {"b": 800}, "a9 b9", "a0 b1", id="the highest comes first"),
+        pytest.param(1, {"a": -1}, "a9 b9", "a0 b1", id="the lowest comes last"),
+        pytest.param(2, {"a": -1}, "a9 b9 c9", "a1 b1 c0", id="each band has its turn"),
+        pytest.param(3, {"b": 0}, "a9 b9 c9", "a1 b1 c1", id="none is as good as 0"),
+    ],
+)
+def test_who_is_more_urgent_gets_more(
+    rows: int, manuals: dict[str, int], ahead: str, expected: str
+) -> None:
+    backlogs = {each[0]: epochs(*[SMALL] * int(each[1:])) for each in ahead.split()}
+    offset = pace(backlogs, Limits(rows=rows), {}, standings=standings(**manuals))
+    assert places_in(offset) == expected
+
+
+def test_who_waits_grows_more_urgent() -> None:
+    taken: dict[str, int] = {"a": 0, "b": 0}
+    state: Mapping[str, Any] = {}
+    order = []
+    for now_ms in range(0, 9_000, 1_000):
+        backlogs = {name: epochs(*[SMALL] * 99, taken=place) for name, place in taken.items()}
+        offset = pace(backlogs, Limits(rows=1), state, now_ms=now_ms, standings=standings(a=800))
+        reached = {name: each.record["at"] for name, each in offset.positions.items()}
+        [served] = [name for name in taken if reached[name] > taken[name]]
+        order.append(served)
+        taken, state = reached, offset.state
+    # At 7.5 s it stands before the other in the highest band.
+    assert "".join(order) == "aaaaaaaab"
+
+
+def test_a_deferred_input_waits_and_the_others_take_its_part() -> None:
+    backlogs = {name: epochs(*[SMALL] * 9) for name in "ab"}
+    least = standings(b=-1)
+    deferred = pace(backlogs, Limits(rows=4), {}, standings=least, defers_lowest=True)
+    assert (places_in(deferred), waiting_in(deferred.state)) == ("a4 b0", ["b", "a"])
+    alone = pace({"b": epochs(SMALL)}, Limits(rows=4), {}, standings=least, defers_lowest=True)
+    assert places_in(alone) == "b0"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param({}, id="empty"),
+        pytest.param([], id="a list"),
+        pytest.param({"band": 1, "credit": 0, "dirty": [[0, "a"], [1, "a"]]}, id="one twice"),
+        pytest.param({"band": 1, "credit": 0, "dirty": [[1, "a"], [0, "b"]]}, id="not in order"),
+        pytest.param({"band": 1, "credit": 0, "dirty": [["a"]]}, id="no time"),
+        pytest.param({"band": 1, "credit": 0, "dirty": [[]]}, id="nothing in a group"),
+        pytest.param({"band": 1, "credit": 0, "dirty": [[0, 7]]}, id="no name"),
+        pytest.param({"band": 5, "credit": 0, "dirty": []}, id="no such band"),
+        pytest.param({"band": 1, "credit": 2, "dirty": []}, id="too much credit"),
+        pytest.param({"band": True, "credit": 0, "dirty": []}, id="a truth value"),
+    ],
+)
+def test_a_state_that_was_altered_is_told(record: Any) -> None:
+    with pytest.raises(OptionError, match="no offset of this source"):
+        pace({"a": epochs(SMALL)}, Limits(rows=1), {"schedule": record})

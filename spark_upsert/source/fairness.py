@@ -1,0 +1,91 @@
+"""The state of fairness in an offset: who still waits when a batch is full, and whose turn it is.
+
+Under ``schedule`` in the state of an offset stands
+
+==========  ====================================================================
+``band``    the band whose turn it is (`spark_upsert.schedule`)
+``credit``  how many of it may still be served in this round
+``dirty``   those that wait, the first one first: lists of a time, in ms since 1970, and
+            the names of those that wait since then
+==========  ====================================================================
+
+It is there only while somebody waits, so its size is bounded by the inputs that a batch left over.
+An older release noted under ``turn`` the input that the next batch begins with, or the one behind
+it. That is still read: the others stand behind it in the order of their names.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from spark_upsert.schedule import DirtySet, Schedule, Turn
+from spark_upsert.source.offset import no_offset
+from spark_upsert.source.position import Json
+from spark_upsert.store.records import text, whole
+
+SCHEDULE = "schedule"
+TURN = "turn"
+
+
+def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) -> Schedule:
+    """Return who waits now, and whose turn it is.
+
+    Parameters
+    ----------
+    state : mapping
+        Of the offset that a batch begins at.
+    dirty : collection of str
+        The inputs that have something. Who waited before keeps its place.
+
+    Raises
+    ------
+    OptionError
+        The state is none of this source.
+    """
+    schedule = _read(state[SCHEDULE]) if SCHEDULE in state else Schedule()
+    gone = set(schedule.dirty) - set(dirty)
+    waiting = schedule.dirty.served(gone, (), now_ms)
+    names = sorted(dirty)
+    turn = state.get(TURN)
+    first = bisect_left(names, turn) if isinstance(turn, str) else 0
+    fresh = [*names[first:], *names[:first]]
+    return Schedule(dirty=waiting.marked(fresh, now_ms), turn=schedule.turn)
+
+
+def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:
+    """Return the state of an offset behind which some wait."""
+    found = without_schedule(state)
+    if len(schedule.dirty):
+        found[SCHEDULE] = {
+            "band": schedule.turn.band,
+            "credit": schedule.turn.credit,
+            "dirty": [
+                [since_ms, *(name for name, _ in group)]
+                for since_ms, group in groupby(schedule.dirty.items(), itemgetter(1))
+            ],
+        }
+    return found
+
+
+def without_schedule(state: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the state of an offset behind which nobody waits."""
+    return {name: each for name, each in state.items() if name not in (SCHEDULE, TURN)}
+
+
+def _read(record: Any) -> Schedule:
+    try:
+        waiting = [each for group in record["dirty"] for each in _group(*group)]
+        turn = Turn(band=whole(record["band"]), credit=whole(record["credit"]))
+        return Schedule(dirty=DirtySet(waiting), turn=turn)
+    except (KeyError, TypeError, ValueError) as error:
+        raise no_offset({SCHEDULE: record}) from error
+
+
+def _group(since_ms: Any, first: Any, *others: Any) -> list[tuple[str, int]]:
+    """Return those that wait since then, of which there is one at least."""
+    since_ms = whole(since_ms)
+    return [(text(name), since_ms) for name in (first, *others)]
