@@ -114,6 +114,9 @@ class Stream:
             reached = self._paced(offset, heads, None if everything else Limits.of(self._query))
         if reached != offset:
             return self._offsets.write(reached, start)
+        # Spark asks how to go on when all before is done, and reports the last batch only with the
+        # next one: a writer who waits for this stream would wait for a batch that he must write.
+        self._let_go(offset.positions)
         self._idle = start, heads
         self._watch.rest()
         return start
@@ -165,13 +168,15 @@ class Stream:
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Let go of what is before an offset: Spark begins no batch there any more."""
-        positions = self._offsets.read(end).positions
+        self._let_go(self._offsets.read(end).positions)
+        self._offsets.commit(end)
+
+    def _let_go(self, positions: Mapping[str, Position]) -> None:
         for name, position in positions.items():
             if self._committed.get(name) != position:
                 with about_input(name):
                     self._inputs[name].commit(position)
         self._committed = positions
-        self._offsets.commit(end)
 
     # -- reading, in the tasks -------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from spark_upsert.state.retention.leases import lease_path
 from spark_upsert.table import Table
 from spark_upsert.upsert.admission import PAUSE_S, PAUSE_S_MAX
 from tests.support.stores import FaultyStore, MemoryStore, Steps
+from tests.support.streams import stream_of
 
 COLUMNS = pa.schema({"id": pa.int64(), "n": pa.int64()})
 READER = "reader"
@@ -228,6 +230,21 @@ def test_a_lease_that_is_damaged_is_passed_by_with_a_warning(
     with caplog.at_level(logging.WARNING):
         assert capped.append(1) == 2
     assert lease_path(READER) in caplog.text
+
+
+def test_a_stream_that_has_read_all_makes_room_although_spark_reports_no_last_batch() -> None:
+    capped = Capped({"maxBacklogEpochs": "1", **REJECT}, has_consumer=False)
+    stream = stream_of(capped.opened(capped.store), consumerId=READER)
+    start: Mapping[str, Any] = stream.initial()
+    for number in range(3):
+        start = stream.latest(start)  # It takes the lease.
+        assert capped.append(number) is not None
+        with pytest.raises(TableFullError):
+            capped.append(number + 1)
+        stream.splits(start, stream.latest(start))
+        start = stream.latest(start)
+        assert stream.latest(start) == start, "the batch is done, and nothing came"
+    assert capped.append(3) is not None
 
 
 class TestWaiting:
