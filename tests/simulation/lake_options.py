@@ -1,0 +1,156 @@
+"""How the query of a lake reads: all options that a stream of several inputs has, drawn at once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from spark_upsert.changelog.modes import Deduplication
+from spark_upsert.model.schema import CHANGELOG_FIELDS
+from spark_upsert.options.query import Merge
+
+ROOT = "/lake"
+
+SCHEMA_OF_FILES = "k BIGINT, v INT, w BIGINT"
+
+STARTS: tuple[dict[str, str], ...] = (
+    {},
+    {"startingVersion": "earliest"},
+    {"startingVersion": "latest"},
+    {"startingVersion": "0"},
+    {"startingVersion": "1"},
+    {"startingVersion": "0", "startingBoundInclusive": "false"},
+    {"startingTimestamp": "1000000001000"},
+)
+"""The time is a second behind the first moment of a lake."""
+
+
+@dataclass
+class Drawn:
+    """The options of one query, which its user may change while the lake lives."""
+
+    dice: random.Random
+    is_lenient: bool = False
+    starts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What is said of an input that is named, beside where it lies."""
+
+    def __post_init__(self) -> None:
+        draw = self.dice
+        self.merge, self.seed = draw.choice(
+            [
+                (Merge.INTERLEAVE, None),
+                (Merge.INTERLEAVE, None),
+                (Merge.INTERLEAVE, None),
+                (Merge.INTERLEAVE, draw.randrange(1, 6)),
+                (Merge.CONCAT, None),
+                (Merge.ROUND_ROBIN, None),
+            ]
+        )
+        self.is_exact = self.merge is not Merge.INTERLEAVE or self.seed is not None
+        self.pattern = draw.choice([None, None, "t*", "*/t?"])
+        self.is_feed = draw.random() < 0.75
+        self.merge_schema = draw.random() < 0.4
+        self.columns = draw.choice([None, None, "k,v", "v,k"])
+        self.is_numbered = self.is_exact and draw.random() < 0.8
+        modes = [Deduplication.DROP_CARRYOVERS, Deduplication.DROP_CARRYOVERS, Deduplication.NONE]
+        modes += [] if self.is_exact else [Deduplication.NET_CHANGES]
+        self.mode = draw.choice(modes)
+        self.has_pairs = not self.is_feed or draw.random() < 0.8
+        self.limits = {
+            name: draw.choice(bounds)
+            for name, bounds in (
+                ("maxRowsPerTrigger", [None, 1, 2, 5]),
+                ("maxBytesPerTrigger", [None, None, None, 800, 2_500, 6_000]),
+                ("maxEpochsPerTrigger", [None, None, None, 1, 3]),
+            )
+            if name == "maxRowsPerTrigger" or not self.is_exact
+        }
+        self.has_lease = draw.random() < 0.7
+        self.is_lenient = not self.is_exact and draw.random() < 0.3
+        self.start = dict(draw.choice(STARTS if self.pattern is None else STARTS[:3]))
+        self.parallelism = draw.randint(1, 3)
+        self.splits = draw.choice([None, None, 1, 3])
+        self.has_offsets_path = draw.random() < 0.7
+        self.may_lack = False
+        self.has_files = (
+            self.pattern is None and draw.random() < 0.4 and (self.merge_schema or not self.is_feed)
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={text}" for name, text in self.of_query().items())
+
+    @property
+    def rows_max(self) -> int | None:
+        """The bound of the rows of a batch."""
+        return self.limits["maxRowsPerTrigger"]
+
+    def say(self, name: str, format_: str) -> None:
+        """Draw what is said of one input that is named."""
+        told = {"path": f"{ROOT}/{name}"}
+        if format_ != "upsertflow":
+            told["format"] = format_
+            if format_ == "csv" or self.dice.random() < 0.5 or not self.merge_schema:
+                told["schema"] = SCHEMA_OF_FILES
+        elif self.dice.random() < 0.5:
+            told |= self.dice.choice(STARTS)
+        self.starts[name] = told
+
+    def start_of(self, name: str) -> dict[str, str]:
+        """Return where a table begins."""
+        own = self.starts.get(name, {})
+        chosen = {key: text for key, text in own.items() if key.startswith("starting")}
+        if not chosen.keys() & {"startingVersion", "startingTimestamp"}:
+            chosen = {**self.start, **chosen}
+        elif "startingBoundInclusive" in self.start:
+            chosen = {"startingBoundInclusive": "false", **chosen}
+        return chosen
+
+    def start_where_it_is_left(self) -> None:
+        """Begin with the oldest changes that can be read instead of those of a number or a time."""
+        told = [self.start, *self.starts.values()]
+        for each in told:
+            if each.get("startingVersion", "").isdigit() or "startingTimestamp" in each:
+                each.pop("startingTimestamp", None)
+                each.pop("startingBoundInclusive", None)
+                each["startingVersion"] = "earliest"
+
+    def given(self, names: list[str]) -> dict[str, str]:
+        """Return the options as a user gives them."""
+        found = self.of_query()
+        if self.pattern is not None:
+            return {**found, "path": ROOT, "inputsPattern": self.pattern}
+        for name in names:
+            found |= {f"input.{name}.{key}": text for key, text in self.starts[name].items()}
+        return {**found, "inputs": ",".join(names)}
+
+    def of_query(self) -> dict[str, str]:
+        """Return what is said of the query."""
+        asked = ["_input", *(["_merge_seq"] if self.is_numbered else [])]
+        found = {
+            "merge": self.merge.value,
+            "mergeColumns": ",".join(asked),
+            "parallelism": str(self.parallelism),
+            "failOnDataLoss": str(not self.is_lenient).lower(),
+            "deduplicationMode": self.mode.value,
+            "readChangeFeed": str(self.is_feed).lower(),
+            "mergeSchema": str(self.merge_schema).lower(),
+            **self.start,
+        }
+        found |= {name: str(most) for name, most in self.limits.items() if most is not None}
+        for name, text in (
+            ("interleaveSeed", self.seed),
+            ("columns", self.columns),
+            ("splits", self.splits),
+            ("consumerId", "lake" if self.has_lease else None),
+            ("ignoreDeletes", None if self.is_feed else "true"),
+            ("computeUpdates", None if self.has_pairs else "false"),
+            ("allowInputRemoval", "true" if self.may_lack else None),
+        ):
+            if text is not None:
+                found[name] = str(text)
+        if self.has_offsets_path and self.pattern is None:
+            found["offsetsPath"] = f"{ROOT}/_offsets"
+        return found
+
+
+CHANGE_COLUMNS = frozenset(each.name for each in CHANGELOG_FIELDS)
