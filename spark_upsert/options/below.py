@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.parse import Options, fold
+
+_MEANT = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
+"""What means something in other globs: any number of folders, or one of several names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +27,17 @@ class Pattern:
         Raises
         ------
         OptionError
-            It is empty or absolute, leads upwards, or has ``**``.
+            It is empty or absolute, leads upwards, or has ``**`` or ``{a,b}``.
         """
         parts = text.strip().split("/")
-        if not all(parts) or any(part in (".", "..") or "**" in part for part in parts):
+        if not all(parts) or any(part in (".", "..") or _MEANT.search(part) for part in parts):
             raise OptionError.invalid(
                 "inputsPattern",
                 text,
                 "a glob over the folders below 'path'",
                 hint="write '*' for all tables directly below 'path', or one part for each level, "
-                "such as 'region=*/orders'; '**', '..' and a '/' at either end have no meaning.",
+                "such as 'region=*/orders'; '**', '..', '{a,b}' and a '/' at either end have no "
+                "meaning.",
             )
         return cls(tuple(parts))
 

@@ -62,12 +62,14 @@ def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Sch
     Raises
     ------
     SchemaError
-        No input has a column that is chosen, or of two types neither holds the values of the other.
+        No input has a column that is chosen, two differ in case alone, or of two types neither
+        holds the values of the other.
     OptionError
         Two inputs are the same.
     """
     require_apart({name: each.identity for name, each in inputs.items()})
     wanted = _wanted(inputs, names)
+    _require_distinct(wanted, inputs)
     fields: dict[str, pa.Field] = {}
     seen_in: dict[str, str] = {}
     for name, each in inputs.items():
@@ -97,6 +99,26 @@ def _wanted(inputs: Mapping[str, Described], names: Sequence[str]) -> list[str]:
     if names:
         own = [find_column(name, own, role="column") for name in names if name not in of_changes]
     return [*own, *of_changes]
+
+
+def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> None:
+    """Refuse columns that differ in case alone: Spark could not tell them apart."""
+    folded: dict[str, str] = {}
+    for name in names:
+        other = folded.setdefault(name.lower(), name)
+        if other != name:
+            first, second = (
+                next(key for key, each in inputs.items() if column in each.columns.names)
+                for column in (other, name)
+            )
+            raise SchemaError(
+                f"the column '{other}' of the input '{first}' and '{name}' of '{second}' differ in "
+                "case alone: they are two columns that Spark does not tell apart.",
+                hint=f"leave one out by {setting('columns')}, or give it another name in its "
+                "table.",
+                input=second,
+                column=name,
+            )
 
 
 def require_apart(identities: Mapping[str, str]) -> None:

@@ -426,9 +426,10 @@ class _Files:
             ) from error
         except BadFile as error:
             said = f"'{self._shown(file)}' does not fit: {error}."
+            hint = f"{error.hint} {_MEND}" if error.hint else _MEND
             if error.column is not None:
-                raise SchemaError(said, hint=error.hint or _MEND, column=error.column) from error
-            raise DataError(said, hint=error.hint or _MEND) from error
+                raise SchemaError(said, hint=hint, column=error.column) from error
+            raise DataError(said, hint=hint) from error
         except OSError as error:
             if error.errno is not None:
                 raise StorageError(
@@ -456,7 +457,7 @@ _TEXTS = (FileFormat.JSON, FileFormat.CSV)
 
 _GO_ON = f"Or go on without its rows by {setting('failOnDataLoss', 'false')}."
 _MEND = (
-    "Mend the file, or take it away: the query goes on without it with "
+    "Take the file away, and bring it back mended under another name: the query goes on with "
     f"{setting('failOnDataLoss', 'false')}."
 )
 

@@ -18,17 +18,20 @@ import pyarrow as pa
 
 from spark_upsert.errors import (
     DataLossError,
+    OptionError,
     OtherTableError,
     TableNotFoundError,
+    UpsertFlowError,
     about_input,
     setting,
 )
 from spark_upsert.log_fields import Fields
+from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.parallel import in_order
 from spark_upsert.source.agreement import require_apart
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.source.input import Backlog, Input, SteppedInput
-from spark_upsert.source.inputs import Heads
+from spark_upsert.source.inputs import OF_ONE_TABLE, Heads
 from spark_upsert.source.position import Position
 from spark_upsert.source.steps import StreamStep
 
@@ -119,6 +122,8 @@ class FoundInputs:
         ------
         DataLossError
             A table in which the stream stands is gone.
+        OptionError
+            The stream was that of one table.
         """
         if standing.keys() == heads.keys():
             return  # At once, for there may be very many.
@@ -153,7 +158,13 @@ class FoundInputs:
                     raise
                 return None
 
-    def _gone(self, names: Collection[str]) -> DataLossError:
+    def _gone(self, names: Collection[str]) -> UpsertFlowError:
+        if UNNAMED in names:
+            return OptionError(
+                f"{OF_ONE_TABLE}, and the query reads all that is found by {self._discovery}.",
+                hint="give the query a new checkpointLocation, or leave 'inputsPattern' out.",
+                option="inputsPattern",
+            )
         named = ", ".join(f"'{name}'" for name in list(names)[:_NAMED_MAX])
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         return DataLossError(

@@ -10,12 +10,15 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataLossError, OptionError, about_input, setting
 from spark_upsert.log_fields import Fields
+from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.parallel import in_order
 from spark_upsert.source.agreement import require_apart
 from spark_upsert.source.input import Input
 from spark_upsert.source.position import Position
 
 _LOGGER = logging.getLogger(__name__)
+
+OF_ONE_TABLE = "the checkpoint is that of a query over one table, which 'path' gave"
 
 Heads = Mapping[str, Position]
 """Positions by the names of inputs: behind all there is, or where a stream stands."""
@@ -93,10 +96,12 @@ class NamedInputs:
         unknown = sorted(names.keys() - self._inputs.keys())
         if unknown and not self._may_lack:
             raise OptionError(
-                f"the checkpoint knows inputs {unknown} that the query does not name.",
+                f"{OF_ONE_TABLE}, and the query names its inputs."
+                if unknown == [UNNAMED]
+                else f"the checkpoint knows inputs {unknown} that the query does not name.",
                 hint=f"name them again; or give {setting('allowInputRemoval', 'true')} to go on "
-                "without them and without what they still had; or give the query a new "
-                "checkpointLocation.",
+                "without them and without what they still had, where each input that is new to the "
+                "checkpoint begins anew; or give the query a new checkpointLocation.",
             )
 
     def _head(self, name: str) -> Position:

@@ -31,6 +31,8 @@ class RowsSplit:
 
     manifest: Manifest
     hash_range: HashRange
+    queries: frozenset[str] = frozenset()
+    """The streaming queries that made any of it, as their transactions name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,9 @@ def rows_splits(
     manifest: Manifest, options: ReadOptions, hash_range: HashRange = ALL_HASHES
 ) -> list[RowsSplit]:
     """Cut the rows of a version with hashes in a range into splits."""
+    queries = _queries(manifest.transactions)
     return [
-        RowsSplit(_within(manifest, piece), piece)
+        RowsSplit(_within(manifest, piece), piece, queries)
         for piece in hash_range.cut(_count(manifest, options, hash_range))
     ]
 
@@ -81,11 +84,10 @@ def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> li
     stretches = cut_into_stretches(log, lower, upper, log.head().schema, net=net)
     if not stretches:
         return []
-    queries = frozenset(
+    queries = _queries(
         transaction.writer
         for commit in log.commits(max(lower, 0), upper)
         for transaction in commit.transactions
-        if transaction.writer.startswith(QUERY)
     )
     rows = sum(
         slice_.file.rows
@@ -96,6 +98,10 @@ def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> li
         ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, queries)
         for piece in ALL_HASHES.cut(_split_count(options, rows))
     ]
+
+
+def _queries(writers: Iterable[str]) -> frozenset[str]:
+    return frozenset(writer for writer in writers if writer.startswith(QUERY))
 
 
 def _count(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> int:

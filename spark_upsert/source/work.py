@@ -11,7 +11,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.packs import Pack, Readers, read_pack
 from spark_upsert.source.passage import Passage, read_passage
-from spark_upsert.source.splits import QUERY, ChangesSplit
+from spark_upsert.source.splits import QUERY, ChangesSplit, RowsSplit
 
 Work = Pack | Passage
 """Splits of some inputs, or a piece of an exact order; pickled into the task."""
@@ -57,12 +57,19 @@ def refuse_own_epochs(work: Work, query_id: str | None) -> None:
     """
     own = f"{QUERY}{query_id}"
     for split in splits_of(work):
-        if query_id is not None and isinstance(split, ChangesSplit) and own in split.queries:
-            versions = sorted(v for stretch in split.stretches for v in stretch.times_ms)
+        is_table = isinstance(split, RowsSplit | ChangesSplit)
+        if query_id is not None and is_table and own in split.queries:
             raise OptionError(
                 "the query reads what it writes: a table that is among its inputs is its sink, "
-                f"too, and version {versions[0]} or one up to {versions[-1]} is its own. Each "
-                "batch would make the next one.",
-                hint="write into another table. Who keeps a table clean by itself does it in batch "
+                f"too, and {_versions(split)} is its own. Each batch would make the next one.",
+                hint="write into another table, which 'inputsPattern' does not find, and with a "
+                "new checkpointLocation. Who keeps a table clean by itself does it in batch "
                 "writes, or reads another table that it was made from.",
             )
+
+
+def _versions(split: RowsSplit | ChangesSplit) -> str:
+    if isinstance(split, RowsSplit):
+        return f"version {split.manifest.version} or one before it"
+    versions = sorted(version for stretch in split.stretches for version in stretch.times_ms)
+    return f"version {versions[0]} or one up to {versions[-1]}"

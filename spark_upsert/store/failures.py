@@ -31,8 +31,10 @@ _NO_IDENTITY = re.compile(
     r"169\.254\.|metadata\.google|token request|credential error", re.IGNORECASE
 )
 _BAD_IDENTITY = re.compile(
-    r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|AuthenticationFailed)</Code>"
+    r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|AuthenticationFailed|InvalidAccessKeyId"
+    r"|XAdminUserNotFound)</Code>"
 )
+"""The Versity gateway answers 404 with the last one: nothing is absent but who asks."""
 _OTHER_REGION = re.compile(
     r"incorrectly configured region|AuthorizationHeaderMalformed|PermanentRedirect"
 )
@@ -54,7 +56,8 @@ def translate(error: Exception, *, verb: str, url: str) -> Exception:
     text = str(error).split("\n\nDebug source")[0]
     status = _status(text)
     tried = f"could not {verb} '{url}': {_brief(text)}"
-    is_absent = isinstance(error, FileNotFoundError) or status == 404
+    is_nobody = _BAD_IDENTITY.search(text) is not None
+    is_absent = not is_nobody and (isinstance(error, FileNotFoundError) or status == 404)
     # Only reading and deleting need an object: anything else can miss nothing but the bucket.
     if _NO_BUCKET.search(text) or (is_absent and verb not in ("read", "delete")):
         return OptionError(
@@ -78,11 +81,8 @@ def translate(error: Exception, *, verb: str, url: str) -> Exception:
             hint="set 'storage.region' to the region of the bucket.",
             option="storage.region",
         )
-    if (
-        isinstance(error, PermissionDeniedError | UnauthenticatedError)
-        or status in (401, 403)
-        or _BAD_IDENTITY.search(text)
-    ):
+    is_denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    if is_nobody or is_denied or status in (401, 403):
         return OptionError(
             tried,
             hint="check the credentials among the 'storage' options and in the environment, and "

@@ -199,6 +199,12 @@ def cloud_of(url: str) -> Cloud:
             hint=f"give it as {parts.scheme}://bucket/folder.",
             option="path",
         )
+    if "//" in parts.path.rstrip("/"):
+        raise OptionError(
+            f"the path '{url}' has a '/' too many: a folder of a bucket has a name.",
+            hint=f"write {parts.scheme}://bucket/folder/table.",
+            option="path",
+        )
     named = parts.netloc.rpartition("@")[2] if cloud is Cloud.AZURE else parts.netloc
     if ":" in parts.netloc or "@" in named:
         raise OptionError(

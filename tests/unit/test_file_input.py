@@ -215,6 +215,21 @@ def test_a_bad_file_is_named_and_stays_to_be_read(
         assert pickle.loads(pickle.dumps(failed.value)).args == failed.value.args
 
 
+def test_a_bad_file_is_mended_as_the_hint_says(folder: MemoryFolder) -> None:
+    folder.put("bad", csv("x"), 1)
+    query = file_query(folder, schema="v BIGINT")
+    query.plan()
+    with pytest.raises(SchemaError) as failed:
+        query.deliver()
+    assert "mended under another name" in failed.value.hint
+    folder.remove("bad")
+    folder.put("mended", csv("7"), 2)
+    lenient = file_query(folder, schema="v BIGINT", failOnDataLoss="false")
+    lenient.noted = query.noted
+    lenient.drain()
+    assert [row for batch in lenient.batches for row in batch] == [{"v": 7}]
+
+
 @pytest.mark.parametrize("name", ["a.json.gz", "a.json.bz2", "a.json.zst"])
 def test_texts_may_be_packed(folder: MemoryFolder, name: str) -> None:
     data = b'{"id":1}\n' * 3

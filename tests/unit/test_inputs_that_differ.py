@@ -152,6 +152,16 @@ def test_types_of_which_none_is_wider_are_refused() -> None:
         merged(inputs)
 
 
+def test_columns_that_differ_in_case_alone_are_refused() -> None:
+    inputs = {
+        "east": Described(pa.schema([K, pa.field("amount", pa.int64())]), "1"),
+        "west": Described(pa.schema([K, pa.field("Amount", pa.int64())]), "2"),
+    }
+    with pytest.raises(SchemaError, match="'amount' of the input 'east' and 'Amount' of 'west'"):
+        merged(inputs)
+    assert merged(inputs, ["k", "amount"]).names == ["k", "amount"]
+
+
 def test_a_batch_that_has_the_columns_is_not_copied() -> None:
     batch = pa.record_batch({"k": [1], "more": [2]})
     [found] = conformed(iter([batch]), pa.schema([K]))

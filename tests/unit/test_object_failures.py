@@ -57,6 +57,12 @@ def answer(status: str, code: str = "") -> str:
             id="a container is absent",
         ),
         pytest.param(
+            FileNotFoundError(answer("404 Not Found", "XAdminUserNotFound")),
+            OptionError,
+            "check the credentials",
+            id="nobody has the key, and the Versity gateway says so by 404",
+        ),
+        pytest.param(
             PermissionDeniedError(answer("403 Forbidden", "SignatureDoesNotMatch")),
             OptionError,
             "check the credentials",

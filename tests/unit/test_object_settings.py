@@ -147,6 +147,7 @@ def test_plain_http_must_be_allowed() -> None:
         ("https://bucket.s3.amazonaws.com/table", "is not supported"),
         ("memory:///table", "is not supported"),
         ("s3:///table", "names no bucket"),
+        ("s3://bucket//table", "has a '/' too many"),
     ],
 )
 def test_a_path_of_no_object_storage_is_refused(url: str, words: str) -> None:

@@ -49,18 +49,18 @@ class Tables:
     """Tables in a folder, read as the inputs of one query."""
 
     def __init__(self, folder: Path, *names: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self.now = Now()
         self.by_name: dict[str, Table] = {}
         for name in names:
             self.add(name)
 
     def add(self, name: str, columns: pa.Schema = COLUMNS) -> Table:
-        self.by_name[name] = Table.create(str(self._folder / name), columns, keys=["k"])
+        self.by_name[name] = Table.create(str(self.folder / name), columns, keys=["k"])
         return self.by_name[name]
 
     def given(self, **more: Any) -> dict[str, str]:
-        paths = {f"input.{name}.path": str(self._folder / name) for name in self.by_name}
+        paths = {f"input.{name}.path": str(self.folder / name) for name in self.by_name}
         given = {"inputs": ",".join(self.by_name), "readChangeFeed": "true", **paths}
         return {**given, **{name: str(value) for name, value in more.items()}}
 
@@ -235,6 +235,18 @@ def test_each_input_begins_where_it_is_told(three: Tables) -> None:
         "east": [[2, 3]],
         "west": [[3]],
     }
+
+
+@pytest.mark.parametrize("is_found", [False, True], ids=["named", "found"])
+def test_a_checkpoint_of_one_table_is_none_of_several(three: Tables, is_found: bool) -> None:
+    one = ReadPlan.parse({"path": str(three.folder / "east"), "readChangeFeed": "true"})
+    stream = Stream(stream_inputs(one, plan_columns(one)), one.query, clock=Now())
+    noted = stream.latest(stream.initial())
+    found = {"path": str(three.folder), "inputsPattern": "*"}
+    plan = ReadPlan.parse(found if is_found else three.given())
+    several = Stream(stream_inputs(plan, plan_columns(plan)), plan.query, clock=Now())
+    with pytest.raises(OptionError, match="of a query over one table, which 'path' gave"):
+        several.latest(noted)
 
 
 def test_what_fails_in_one_input_names_it(three: Tables, tmp_path: Path) -> None:

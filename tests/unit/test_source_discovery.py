@@ -75,7 +75,21 @@ def test_a_pattern_finds_tables(pattern: str, expected: list[str], threads: int)
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "/", "/orders", "orders/", "a//b", "..", "../lake", "a/../b", "./a", "**", "a/**/b"],
+    [
+        "",
+        " ",
+        "/",
+        "/orders",
+        "orders/",
+        "a//b",
+        "..",
+        "../lake",
+        "a/../b",
+        "./a",
+        "**",
+        "a/**/b",
+        "{a,b}/*",
+    ],
 )
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="'inputsPattern' expects a glob") as caught:

@@ -348,6 +348,21 @@ def test_a_query_that_reads_what_it_writes_is_told_so(lived: Lived) -> None:
     assert "write into another table" in caught.value.hint
 
 
+def test_a_query_that_comes_to_read_all_that_it_wrote_is_told_so(lived: Lived) -> None:
+    transaction = Transaction(writer="query:7f", number=0)
+    lived.table.commit(plan_epoch(lived.table, [[[Command(2, 2)]]], transaction=transaction))
+    lived.write({1: 1})
+    query = lived.query(splits=2)
+    query.plan()
+    start, end = map(json.loads, query.noted)
+    works = query.stream.splits(start, end)
+    assert len(works) == 2
+    for work in works:
+        refuse_own_epochs(work, "another")
+        with pytest.raises(OptionError, match="version 2 or one before it is its own"):
+            refuse_own_epochs(work, "7f")
+
+
 # -- leases ---------------------------------------------------------------------------
 
 
