@@ -31,12 +31,15 @@ from spark_upsert.errors import (
     DataLossError,
     TableExistsError,
     TableFullError,
+    UpsertFlowError,
 )
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.options.write import FULL_WAIT_MS, WriteOptions
+from spark_upsert.schedule.governor import commit_window_ms
+from spark_upsert.shared_calls import SharedCalls
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Compacted, Job, choose, choose_all, compact_runs
@@ -77,6 +80,16 @@ from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.plan import Alter, Create, WritePlan, plan_rows, plan_write
 from spark_upsert.upsert.restore import restoration
 from spark_upsert.upsert.stage import Staged, stage
+from spark_upsert.upsert.stash import Stash
+from spark_upsert.upsert.together import (
+    APART,
+    BYTES_MAX,
+    Append,
+    Told,
+    append_together,
+    joins,
+    sealed,
+)
 from spark_upsert.upsert.write_set import WriteSet
 
 _HOLDS_MAX = 100
@@ -90,6 +103,16 @@ ROUND_JOBS_MAX = 256
 
 Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Compacted]]
 """Does compactions upon a version, wherever it likes."""
+
+
+def _commands(
+    head: Manifest, rows: pa.Table, deletes: str | None, envelope: Envelope | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the commands of rows, as a version of the table understands them."""
+    if envelope is None:
+        envelope = plan_rows(head, rows.schema, deletes=deletes).envelope
+    yield from map(envelope.commands, rows.to_batches())
+
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 
@@ -107,6 +130,14 @@ class Table:
         How many threads `append`, `changes` and `iter_changes` may use.
     sleep : callable, optional
         Waits for some seconds, for room in a table that is full.
+    pressure : callable, optional
+        Returns from 0 to 1 how much there is to do; the more, the longer appends that wait for
+        each other wait for more of them (`commit_window_ms`).
+
+    Notes
+    -----
+    Safe for threads: it holds nothing of its own but what the log has seen. Appends of several
+    threads on one object share versions (`append`).
     """
 
     def __init__(
@@ -116,12 +147,18 @@ class Table:
         clock: Clock = time.time,
         threads: int = 1,
         sleep: Sleep = time.sleep,
+        pressure: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.store = store
         self.threads = threads
         self._sleep = sleep
         self.log = Log(store, clock=clock)
         self._backlog = BacklogCounter()
+        self._appends = SharedCalls(
+            self._append_round,
+            joins=joins,
+            window_s=lambda: commit_window_ms(pressure()) / 1000,
+        )
 
     def __repr__(self) -> str:
         manifest = self.log.try_head()
@@ -129,7 +166,12 @@ class Table:
 
     @classmethod
     def open(
-        cls, path: str, *, storage: Mapping[str, str] | None = None, threads: int = 1
+        cls,
+        path: str,
+        *,
+        storage: Mapping[str, str] | None = None,
+        threads: int = 1,
+        pressure: Callable[[], float] = lambda: 0.0,
     ) -> Table:
         """Return the table at a path.
 
@@ -138,7 +180,7 @@ class Table:
         TableNotFoundError
             There is none.
         """
-        table = cls(open_store(path, storage), threads=threads)
+        table = cls(open_store(path, storage), threads=threads, pressure=pressure)
         table.log.head()
         return table
 
@@ -296,7 +338,12 @@ class Table:
         late_rows: LateRows = LateRows.FAIL,
         full_wait_ms: int = FULL_WAIT_MS,
     ) -> Commit | None:
-        """Apply rows as one epoch.
+        """Apply rows as one epoch, which appends of other threads that come meanwhile may share.
+
+        An append that finds nobody at work commits at once. Those that come while it does wait,
+        and are then committed together, by the first of them, as one version with all their
+        transactions: they behave as if they had come one after the other, and each is told its
+        own (`upsert.together`).
 
         Parameters
         ----------
@@ -318,21 +365,32 @@ class Table:
         Returns
         -------
         Commit or None
-            None if the transaction is in the table already.
+            None if the transaction is in the table already. Of a version that is shared
+            ``counters`` and ``transactions`` are those of these rows alone; the record in the log
+            (``log.commit(version)``) has those of all.
 
         Raises
         ------
+        DataError, SchemaError
+            Of these rows; others that share the version are not disturbed.
         TableFullError, BatchTooLargeError
             There is no room in the table (`upsert.admission`); nothing was stored.
+        StorageError, OSError, ContentionError
+            As of `commit`; each that shares the version is told. With a transaction, do it again.
         """
+        told: Told = APART
+        if not overwrite and late_rows is not LateRows.APPLY and rows.nbytes <= BYTES_MAX:
+            told = self._append_shared(rows, deletes, envelope, transaction, late_rows)
+        if isinstance(told, Exception):
+            raise told
+        if told is not APART:
+            return told
         head = self.log.head()
         admission = self.admission(full_wait_ms)
         if transaction is None or not head.has(transaction):
             head = admission.require(head)
-        if envelope is None:
-            envelope = plan_rows(head, rows.schema, deletes=deletes).envelope
-        commands = (envelope.commands(batch) for batch in rows.to_batches())
         snapshot = Snapshot(self.store, head)
+        commands = _commands(head, rows, deletes, envelope)
         staged = stage(
             snapshot, commands, overwrite=overwrite, late_rows=late_rows, threads=self.threads
         )
@@ -353,6 +411,34 @@ class Table:
         """Return what judges whether there is room for an epoch, for one write."""
         return Admission(
             self.log, self.store, self._backlog, wait_ms=full_wait_ms, sleep=self._sleep
+        )
+
+    def _append_shared(
+        self,
+        rows: pa.Table,
+        deletes: str | None,
+        envelope: Envelope | None,
+        transaction: Transaction | None,
+        late_rows: LateRows,
+    ) -> Told:
+        """Append rows together with those of other threads, if there are any."""
+        # An older version will do: whether its columns are those of the newest is seen then.
+        head = self.log.seen or self.log.head()
+        with Stash(head.schema) as stash:
+            try:
+                for batch in _commands(head, rows, deletes, envelope):
+                    stash.add(batch)
+                call = sealed(head.schema, stash, transaction, late_rows)
+            except UpsertFlowError:
+                return APART  # By the newest version they may be right; else that one says so.
+            return APART if call is None else self._appends.call(call)
+
+    def _append_round(self, calls: Sequence[Append]) -> list[Told]:
+        snapshot = Snapshot(self.store, self.log.head())
+        # Who must wait for room does so by itself.
+        admission = self.admission(full_wait_ms=0)
+        return append_together(
+            self.log, snapshot, calls, self.commit, admission=admission, threads=self.threads
         )
 
     def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:

@@ -27,7 +27,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "spark_upsert.durations",
         "spark_upsert.parallel",
     ),
-    ("spark_upsert.log_fields", "spark_upsert.model", "spark_upsert.schedule"),
+    (
+        "spark_upsert.log_fields",
+        "spark_upsert.model",
+        "spark_upsert.schedule",
+        "spark_upsert.shared_calls",
+    ),
     ("spark_upsert.store", "spark_upsert.payloads"),
     ("spark_upsert.state.run", "spark_upsert.merge"),
     ("spark_upsert.state.log",),

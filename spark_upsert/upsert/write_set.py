@@ -137,7 +137,7 @@ class WriteSet:
                 chosen = np.arange(len(rows))
             else:
                 others = [part.hashes for part, _ in newer.parts(hash_range)]
-                chosen = np.flatnonzero(_shared(rows.hashes, others))
+                chosen = np.flatnonzero(shared_hashes(rows.hashes, others))
             if len(chosen):
                 yield rows, chosen
 
@@ -204,7 +204,7 @@ class Sealed(NamedTuple):
     """Keys of rows that a person should know about (`ambiguity`)."""
 
 
-def _shared(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:
+def shared_hashes(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:
     """Return which hashes stand twice among their own, or among the others."""
     order = np.argsort(own)
     ordered = own[order]

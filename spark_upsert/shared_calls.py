@@ -1,0 +1,214 @@
+"""Calls of several threads, carried out together by the first of them.
+
+The first caller *leads*: it carries out its own call and those that wait behind it, while others
+come and wait. When it is done, the first of those leads. So there is no thread of our own to start,
+to end or to lose, and who comes alone is not delayed: its call is carried out at once. Where
+somebody waits already, a leader waits for more: until nobody came for `SLICE_S`, or its *window* is
+over.
+
+    waiting = leader, second, third | fourth, ...        in the order in which they came
+              ------ one round -----   ------ the next: fourth leads
+
+Rejected: a thread that commits for all (somebody must end it, and a lone caller pays two switches
+of threads), and a window for all (it delays the lone caller).
+
+Source: group commit as of LevelDB, ``DBImpl::Write`` (the first writer in the queue writes for
+those behind it); the slices and the window are those of slopus/topics.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from spark_upsert.errors import ContentionError
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+SLICE_S = 0.0005
+"""Who waits for more gives up when nobody came for so long."""
+
+WAITING_MAX = 4096
+"""Calls that wait; who comes then waits for room first. Each is a thread, and holds its rows."""
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket(Generic[In, Out]):
+    """One call that waits."""
+
+    call: In
+    is_leading: bool = False
+    is_done: bool = False
+    outcome: Out | None = None
+    error: BaseException | None = None
+    woken: threading.Event = field(default_factory=threading.Event)
+
+
+class SharedCalls(Generic[In, Out]):
+    """A place where the calls of several threads meet. Safe for threads.
+
+    Parameters
+    ----------
+    carry_out : callable
+        Takes the calls of a round, in the order in which they came, and returns an outcome for
+        each. It is never called by two threads at once. What it raises, each caller gets.
+    joins : callable
+        Takes the calls of a round and the one behind them, and returns whether that joins them;
+        if not, the round ends before it.
+    window_s : callable, optional
+        Returns how long a leader waits for more at most, if it is not alone.
+    clock, wait : callable, optional
+        The clock never goes back; ``wait(arrived, seconds)`` waits for another call and returns
+        whether one came.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[In]], Sequence[Out]],
+        *,
+        joins: Callable[[Sequence[In], In], bool] = lambda _round, _call: True,
+        window_s: Callable[[], float] = lambda: SLICE_S,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[threading.Condition, float], bool] = threading.Condition.wait,
+    ) -> None:
+        self._carry_out = carry_out
+        self._joins = joins
+        self._window_s = window_s
+        self._clock = clock
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._waiting: deque[_Ticket[In, Out]] = deque()
+        self._is_led = False
+        self._leader: int | None = None
+        """The thread that carries out a round."""
+
+    @property
+    def waiting_count(self) -> int:
+        """How many calls wait, without those that are being carried out."""
+        return len(self._waiting)
+
+    def call(self, call: In) -> Out:
+        """Have a call carried out, by this thread or by one that came before.
+
+        Raises
+        ------
+        ContentionError
+            The thread that led was interrupted; whether the call took effect is not known.
+        """
+        if self._leader == threading.get_ident():  # From within a round: nobody else will.
+            return self._carry_out([call])[0]
+        ticket: _Ticket[In, Out] = _Ticket(call)
+        try:
+            self._enter(ticket)
+            if not ticket.is_leading:
+                ticket.woken.wait()
+        except BaseException:  # This thread was interrupted, and waits no more.
+            self._leave(ticket)
+            raise
+        if not ticket.is_done:
+            self._lead()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.outcome  # type: ignore[return-value]  # Done and no error: it has one.
+
+    def _enter(self, ticket: _Ticket[In, Out]) -> None:
+        with self._lock:
+            while len(self._waiting) >= WAITING_MAX:
+                self._room.wait()
+            self._waiting.append(ticket)
+            if self._is_led:
+                self._arrived.notify()
+            else:
+                self._is_led = ticket.is_leading = True
+
+    def _leave(self, ticket: _Ticket[In, Out]) -> None:
+        """Take back a call that nobody has begun to carry out."""
+        with self._lock:
+            if ticket not in self._waiting:
+                return
+            self._waiting.remove(ticket)
+            self._room.notify()
+            if ticket.is_leading:
+                self._pass_on()
+
+    def _lead(self) -> None:
+        """Carry out a round, of which this thread's call is the first."""
+        round_: list[_Ticket[In, Out]] = []
+        try:
+            with self._lock:
+                self._gather()
+                round_ = self._taken()
+                self._leader = threading.get_ident()
+            outcomes = self._carry_out([ticket.call for ticket in round_])
+            assert len(outcomes) == len(round_)
+            for ticket, outcome in zip(round_, outcomes, strict=True):
+                ticket.outcome = outcome
+        except BaseException as error:
+            for ticket in round_[1:]:
+                ticket.error = told_to_another(error)
+            raise
+        finally:
+            with self._lock:
+                self._leader = None
+                if not round_:  # Interrupted before it began.
+                    self._waiting.popleft()
+                self._pass_on()
+            for ticket in round_:
+                ticket.is_done = True
+                ticket.woken.set()
+
+    def _gather(self) -> None:
+        """Wait for more calls, unless this one is alone."""
+        if len(self._waiting) == 1:
+            return
+        end_s = self._clock() + self._window_s()
+        while (left_s := end_s - self._clock()) > 0:
+            if not self._wait(self._arrived, min(SLICE_S, left_s)):
+                return
+
+    def _taken(self) -> list[_Ticket[In, Out]]:
+        """Take the calls of a round from those that wait."""
+        round_ = [self._waiting.popleft()]
+        calls = [round_[0].call]
+        while self._waiting and self._joins(calls, self._waiting[0].call):
+            round_.append(self._waiting.popleft())
+            calls.append(round_[-1].call)
+        self._room.notify(len(round_))
+        return round_
+
+    def _pass_on(self) -> None:
+        """Let the first of those that wait lead."""
+        self._is_led = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].is_leading = True
+            self._waiting[0].woken.set()
+
+
+def told_to_another(error: BaseException) -> Exception:
+    """Return the error of one thread as another one may raise it.
+
+    Each raises its own: a traceback grows where it is raised.
+    """
+    if isinstance(error, Exception):
+        try:
+            told = copy.copy(error)
+        except Exception:  # noqa: BLE001 - an error of others may not be made to be copied
+            return error
+        told.__cause__ = error
+        return told
+    unknown = ContentionError(
+        "the thread that carried out this call for others was interrupted "
+        f"({type(error).__name__}); whether it took effect cannot be told from here.",
+        hint="do it again, if that does no harm: an append with a transaction is applied once, "
+        "however often it is repeated.",
+    )
+    unknown.__cause__ = error
+    return unknown
