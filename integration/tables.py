@@ -24,9 +24,14 @@ Epoch = Mapping[int, str | None]
 """Key to value; a value of None deletes the key."""
 
 
-def make_table(path: Path, *epochs: Epoch, schema: pa.Schema = ROWS) -> Table:
+def make_table(
+    path: Path | str,
+    *epochs: Epoch,
+    schema: pa.Schema = ROWS,
+    storage: Mapping[str, str] | None = None,
+) -> Table:
     """Make a table of some epochs."""
-    table = Table.create(str(path), schema, keys=["k"])
+    table = Table.create(str(path), schema, keys=["k"], storage=storage)
     for epoch in epochs:
         append(table, epoch)
     return table

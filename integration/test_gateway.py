@@ -6,8 +6,10 @@ import random
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pytest
 
 from integration.promises import assert_sound, rows_of
+from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import Scope
 from spark_upsert.table import Table
 from tests.support.model import Command, Model
@@ -22,6 +24,13 @@ def as_table(commands: Sequence[Command]) -> pa.Table:
     """Return commands as rows."""
     rows = [{"k": c.key, "v": c.value, "seq": c.order, "gone": c.value is None} for c in commands]
     return pa.Table.from_pylist(rows, schema=COLUMNS.append(pa.field("gone", pa.bool_())))
+
+
+def test_a_key_that_nobody_has_is_refused(gateway: S3) -> None:
+    url = f"s3://{gateway.new_bucket()}/table"
+    Table.create(url, COLUMNS, keys=["k"], storage=gateway.storage)
+    with pytest.raises(OptionError, match="check the credentials"):
+        Table.open(url, storage={**gateway.storage, "access_key_id": "nobody"})
 
 
 def test_two_writers_and_a_compactor_race(gateway: S3) -> None:
