@@ -13,7 +13,7 @@ from spark_upsert.schedule.priority import (
     PRIORITY_MIN,
     Standing,
     parse_priority,
-    priority,
+    priority_of,
 )
 from spark_upsert.schedule.scheduler import Schedule, Service, Turn
 
@@ -28,5 +28,5 @@ __all__ = [
     "Standing",
     "Turn",
     "parse_priority",
-    "priority",
+    "priority_of",
 ]

@@ -106,12 +106,12 @@ def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
     return rounded
 
 
-def priority(standing: Standing, *, now_ms: int, waited_ms: int) -> int:
+def priority_of(standing: Standing, *, now_ms: int, waited_ms: int) -> int:
     """Return the priority of one input, in points.
 
-    >>> priority(Standing(manual=-1000), now_ms=0, waited_ms=7_500)
+    >>> priority_of(Standing(manual=-1000), now_ms=0, waited_ms=7_500)
     -250
-    >>> priority(Standing(read_ms=0), now_ms=90_000, waited_ms=0)
+    >>> priority_of(Standing(read_ms=0), now_ms=90_000, waited_ms=0)
     63
     """
     found = priorities(np.array([standing.base(now_ms)]), np.array([waited_ms]))

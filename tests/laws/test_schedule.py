@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.schedule import BANDS, Schedule, Standing, Turn, priority
+from spark_upsert.schedule import BANDS, Schedule, Standing, Turn, priority_of
 from spark_upsert.schedule.bands import ROUND, WEIGHTS, bands_of
 from spark_upsert.schedule.priority import (
     HALF_LIFE_MS,
@@ -40,7 +40,7 @@ def test_a_priority_is_that_of_the_formula(idle_ms: int, waited_ms: int) -> None
         exact = 500 * decay + Decimal(waited) / 10
         rounded = int(exact.quantize(Decimal(1), rounding="ROUND_HALF_UP"))
     standing = Standing(read_ms=IDLE_MAX_MS - idle_ms)
-    found = priority(standing, now_ms=IDLE_MAX_MS, waited_ms=waited_ms)
+    found = priority_of(standing, now_ms=IDLE_MAX_MS, waited_ms=waited_ms)
     # The table knows a priority to a ten millionth: it may round otherwise within that of a half.
     is_near_a_half = abs(exact % 1 - Decimal("0.5")) < Decimal("1e-6")
     assert found == rounded or (is_near_a_half and abs(found - rounded) == 1)
@@ -51,7 +51,7 @@ def test_who_waits_longer_is_no_less_urgent(
     standing: Standing, now_ms: int, one_ms: int, other_ms: int
 ) -> None:
     found = [
-        priority(standing, now_ms=now_ms, waited_ms=waited_ms)
+        priority_of(standing, now_ms=now_ms, waited_ms=waited_ms)
         for waited_ms in sorted([one_ms, other_ms])
     ]
     assert found == sorted(found)
@@ -124,7 +124,7 @@ def test_all_that_wait_are_served_once_and_the_lowest_band_alone_is_deferred(
     lowest = {
         name
         for name in names
-        if priority(standings.get(name, Standing()), now_ms=tick_ms, waited_ms=tick_ms) < 0
+        if priority_of(standings.get(name, Standing()), now_ms=tick_ms, waited_ms=tick_ms) < 0
     }
     assert sorted(service.names) == sorted(set(names) - (lowest if defers else set()))
 

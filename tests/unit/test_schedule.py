@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Standing, Turn, priority
+from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Standing, Turn, priority_of
 from spark_upsert.schedule.bands import bands_of
 from spark_upsert.schedule.scheduler import TICK_MS
 
@@ -62,7 +62,7 @@ def band(points: int) -> str:
 def test_an_input_has_a_priority_and_a_band(
     standing: Standing, waited_ms: int, points: int, expected: str
 ) -> None:
-    found = priority(standing, now_ms=NOW_MS, waited_ms=waited_ms)
+    found = priority_of(standing, now_ms=NOW_MS, waited_ms=waited_ms)
     assert (found, band(found)) == (points, expected)
 
 
@@ -90,7 +90,7 @@ def test_an_input_has_a_priority_and_a_band(
     ids=lambda value: str(value),
 )
 def test_what_was_read_lately_halves_every_thirty_seconds(idle_ms: int, points: int) -> None:
-    assert priority(idle(idle_ms), now_ms=NOW_MS, waited_ms=0) == points
+    assert priority_of(idle(idle_ms), now_ms=NOW_MS, waited_ms=0) == points
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_was_read_lately_halves_every_thirty_seconds(idle_ms: int, points: 
     ids=lambda value: str(getattr(value, "manual", value)),
 )
 def test_halves_are_rounded_away_from_zero(standing: Standing, waited_ms: int, points: int) -> None:
-    assert priority(standing, now_ms=NOW_MS, waited_ms=waited_ms) == points
+    assert priority_of(standing, now_ms=NOW_MS, waited_ms=waited_ms) == points
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_case_21_the_wait_of_who_gets_more_and_more_goes_on() -> None:
     for now_ms in range(0, 500, 100):
         schedule = schedule.marked(["often"], now_ms)
         waited_ms = int(schedule.dirty.waited_ms(now_ms)[0])
-        found.append(priority(Standing(), now_ms=now_ms, waited_ms=waited_ms))
+        found.append(priority_of(Standing(), now_ms=now_ms, waited_ms=waited_ms))
     assert found == [0, 10, 20, 30, 40]
 
 
