@@ -15,6 +15,7 @@
     ├── ContentionError      retry later: other writers won every race
     ├── TableFullError       retry when consumers have read more, or raise the caps
     ├── BatchTooLargeError   write it in smaller batches, or raise the caps
+    ├── ThrottledError       write it again, unchanged, after `retry_after_ms`
     ├── MemoryLimitError     allow more memory, or allow to spill
     └── StorageError         the storage failed or refused: the hint says if a retry helps
 
@@ -459,6 +460,26 @@ class BatchTooLargeError(UpsertFlowError, ValueError):
             path=path,
             bytes=bytes,
             bytes_max=bytes_max,
+        )
+
+
+class ThrottledError(UpsertFlowError):
+    """A consumer is overloaded, and the table lets it slow down who writes; nothing was stored."""
+
+    code = "THROTTLED"
+
+    @classmethod
+    def of(cls, path: str, *, consumer: str, pressure: float, retry_after_ms: int) -> Self:
+        return cls(
+            f"the consumer '{consumer}' of '{path}' cannot keep up (pressure {pressure:.2f} of 1). "
+            "Nothing was written.",
+            hint=f"write again, unchanged, in {retry_after_ms} ms. To write in spite of it, give "
+            f"{setting('disableBackpressure', 'true')}; the table's property 'backpressure' "
+            "decides whether consumers may slow down its writers at all.",
+            path=path,
+            consumer=consumer,
+            pressure=pressure,
+            retry_after_ms=retry_after_ms,
         )
 
 

@@ -56,11 +56,14 @@ from spark_upsert.state.retention import (
     BacklogCounter,
     Expiry,
     Lease,
+    PressureGauge,
+    PressureReport,
     Vacuumed,
     expire,
     hold,
     leases,
     release,
+    reports,
     vacuum,
 )
 from spark_upsert.state.snapshot import Snapshot
@@ -154,6 +157,7 @@ class Table:
         self._sleep = sleep
         self.log = Log(store, clock=clock)
         self._backlog = BacklogCounter()
+        self._gauge = PressureGauge()
         self._appends = SharedCalls(
             self._append_round,
             joins=joins,
@@ -337,6 +341,7 @@ class Table:
         overwrite: bool = False,
         late_rows: LateRows = LateRows.FAIL,
         full_wait_ms: int = FULL_WAIT_MS,
+        disable_backpressure: bool = False,
     ) -> Commit | None:
         """Apply rows as one epoch, which appends of other threads that come meanwhile may share.
 
@@ -361,6 +366,8 @@ class Table:
             What becomes of rows so old that their deletes may be forgotten.
         full_wait_ms : int
             How long to wait for room in a table that is full and has ``onFull=wait``.
+        disable_backpressure : bool
+            Whether to write although a consumer is overloaded and the table heeds that.
 
         Returns
         -------
@@ -375,6 +382,8 @@ class Table:
             Of these rows; others that share the version are not disturbed.
         TableFullError, BatchTooLargeError
             There is no room in the table (`upsert.admission`); nothing was stored.
+        ThrottledError
+            A consumer is overloaded; nothing was stored. Come again after its ``retry_after_ms``.
         StorageError, OSError, ContentionError
             As of `commit`; each that shares the version is told. With a transaction, do it again.
         """
@@ -386,7 +395,7 @@ class Table:
         if told is not APART:
             return told
         head = self.log.head()
-        admission = self.admission(full_wait_ms)
+        admission = self.admission(full_wait_ms, heeds_pressure=not disable_backpressure)
         if transaction is None or not head.has(transaction):
             head = admission.require(head)
         snapshot = Snapshot(self.store, head)
@@ -407,10 +416,22 @@ class Table:
             self.discard(epoch.staged)  # It was not tried.
             raise
 
-    def admission(self, full_wait_ms: int = FULL_WAIT_MS) -> Admission:
-        """Return what judges whether there is room for an epoch, for one write."""
+    def admission(
+        self,
+        full_wait_ms: int = FULL_WAIT_MS,
+        *,
+        heeds_pressure: bool = True,
+        waits_for_relief: bool = False,
+    ) -> Admission:
+        """Return what judges whether an epoch may come in, for one write (`Admission`)."""
         return Admission(
-            self.log, self.store, self._backlog, wait_ms=full_wait_ms, sleep=self._sleep
+            self.log,
+            self.store,
+            self._backlog,
+            self._gauge if heeds_pressure else None,
+            wait_ms=full_wait_ms,
+            waits_for_relief=waits_for_relief,
+            sleep=self._sleep,
         )
 
     def _append_shared(
@@ -647,6 +668,10 @@ class Table:
     def consumers(self) -> list[Lease]:
         """Return the leases of all consumers, the lapsed ones too."""
         return leases(self.store)
+
+    def pressure(self) -> list[PressureReport]:
+        """Return what overloaded consumers say of themselves at present (`retention.pressure`)."""
+        return reports(self.store, self.log.now_ms())
 
     def hold(self, consumer: str, version: int, *, ttl_ms: int = LEASE_MS) -> Lease:
         """Keep the state at a version, and all changes behind it, readable for a consumer.

@@ -8,7 +8,7 @@ from dataclasses import field as dataclass_field
 
 import pyarrow as pa
 
-from spark_upsert.errors import BatchTooLargeError, TableFullError, UpsertFlowError
+from spark_upsert.errors import BatchTooLargeError, TableFullError, ThrottledError, UpsertFlowError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Job
 from spark_upsert.state.log.manifest import Transaction
@@ -31,7 +31,7 @@ class SinkPlan:
     jobs: tuple[Job, ...] = ()
     """Compactions that are due: the n-th task does the n-th one."""
     refusal: UpsertFlowError | None = None
-    """Why there is no room for the rows, unless they are in the table already."""
+    """Why the rows may not come in, unless they are in the table already."""
 
     def table(self) -> Table:
         """Open the table, on the driver or in a task."""
@@ -56,8 +56,13 @@ def plan_sink(
     refusal = None
     if not (transaction is not None and write.base.has(transaction)):
         try:
-            head = table.admission(options.full_wait_ms).require(write.base)
-        except (TableFullError, BatchTooLargeError) as error:
+            admission = table.admission(
+                options.full_wait_ms,
+                heeds_pressure=not options.disable_backpressure,
+                waits_for_relief=True,
+            )
+            head = admission.require(write.base)
+        except (TableFullError, BatchTooLargeError, ThrottledError) as error:
             refusal = error
         else:
             write = write if head is write.base else table.plan(options, incoming)

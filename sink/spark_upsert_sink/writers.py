@@ -94,8 +94,8 @@ class _Write:
 
         Raises
         ------
-        TableFullError
-            There was no room when the write was planned; nothing is staged.
+        TableFullError, ThrottledError
+            There was no room when the write was planned, or no relief; nothing is staged.
         """
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0

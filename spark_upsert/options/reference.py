@@ -73,8 +73,12 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "onFull": "What becomes of a write for which there is no room. `wait`: it waits for consumers, "
     "as long as `onFullTimeout`; then it is refused. `reject`: it is refused at once. Default "
     "`wait`.",
-    "onFullTimeout": "How long this write waits where a table is full and waits. Default "
-    "`60 seconds`.",
+    "onFullTimeout": "How long this write waits where a table is full and waits, or where an "
+    "overloaded consumer holds it up (`backpressure`). Default `60 seconds`.",
+    "backpressure": "Whether consumers (`consumerId`) that cannot keep up hold up the writers of "
+    "this table. A property of the table. Default `false`.",
+    "disableBackpressure": "Whether this write goes on although consumers cannot keep up. Caps "
+    "hold all the same. Default `false`.",
     "priority": "How urgent the table is to streams over several inputs that limit their batches, "
     "from -1000 to 1000: `input.<name>.priority` of a read overrules it. A property of the table. "
     "Default: none, which counts as 0.",

@@ -142,7 +142,8 @@ class WriteOptions:
     properties: Mapping[str, str] = field(default_factory=dict)
     """Properties of the table that this write sets."""
     full_wait_ms: int = FULL_WAIT_MS
-    """How long it waits for room in a table with ``onFull=wait``."""
+    """How long it waits for room in a table with ``onFull=wait``, and for relief of a consumer."""
+    disable_backpressure: bool = False
     app_id: str | None = None
     app_version: int | None = None
     checkpoint: str | None = None
@@ -183,6 +184,7 @@ class WriteOptions:
             engine=engine,
             properties=_properties(options),
             full_wait_ms=_wait_ms(options),
+            disable_backpressure=options.flag("disableBackpressure"),
             app_id=app_id,
             app_version=app_version,
             checkpoint=options.text("checkpointLocation"),

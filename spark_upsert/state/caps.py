@@ -1,5 +1,6 @@
-"""Caps: how much a table may hold that its slowest consumer has not read, by its properties.
+"""Back-pressure by the properties of a table: caps, and whether writers heed pressed consumers.
 
+Caps say how much a table may hold that its slowest consumer has not read.
 They are a promise to consumers, and to whoever pays for the storage: behind the slowest live lease
 lie never more epochs, and never more bytes, than they say. Writers keep it (`upsert.admission`).
 """
@@ -16,6 +17,7 @@ from spark_upsert.errors import OptionError
 BYTES = "maxBacklogBytes"
 EPOCHS = "maxBacklogEpochs"
 ON_FULL = "onFull"
+BACKPRESSURE = "backpressure"
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
@@ -69,6 +71,18 @@ def parse_cap(name: str, text: str) -> int | None:
         expected = "a whole number, or 0 for no cap"
         raise OptionError.invalid(name, text, expected)
     return int(text) or None
+
+
+def heeds_pressure(properties: Mapping[str, str]) -> bool:
+    """Return whether the writers of a table heed consumers that cannot keep up."""
+    return parse_flag(BACKPRESSURE, properties.get(BACKPRESSURE, "false"))
+
+
+def parse_flag(name: str, text: str) -> bool:
+    """Return a truth value; raises `OptionError`."""
+    if text.strip().lower() not in ("true", "false"):
+        raise OptionError.invalid(name, text, "'true' or 'false'")
+    return text.strip().lower() == "true"
 
 
 def parse_on_full(text: str) -> OnFull:

@@ -12,7 +12,15 @@ from functools import partial
 from spark_upsert.errors import OptionError, did_you_mean
 from spark_upsert.schedule.priority import PROPERTY as PRIORITY
 from spark_upsert.schedule.priority import parse_priority
-from spark_upsert.state.caps import BYTES, EPOCHS, ON_FULL, parse_cap, parse_on_full
+from spark_upsert.state.caps import (
+    BACKPRESSURE,
+    BYTES,
+    EPOCHS,
+    ON_FULL,
+    parse_cap,
+    parse_flag,
+    parse_on_full,
+)
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.state.tombstones import TombstoneRetention
 
@@ -22,6 +30,7 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     BYTES: partial(parse_cap, BYTES),
     EPOCHS: partial(parse_cap, EPOCHS),
     ON_FULL: parse_on_full,
+    BACKPRESSURE: partial(parse_flag, BACKPRESSURE),
 }
 
 PROPERTIES = tuple(_CHECKS)

@@ -62,7 +62,13 @@ def _checksum(body: bytes) -> bytes:
 _CHECKSUM_BYTES = len(_checksum(b""))
 
 
-def read_record(store: Store, path: str, build: Callable[[dict[str, Any]], T]) -> T | None:
+def read_record(
+    store: Store,
+    path: str,
+    build: Callable[[dict[str, Any]], T],
+    *,
+    bytes_max: int = RECORD_BYTES_MAX,
+) -> T | None:
     """Return what ``build`` makes of a record, or None if there is no such object.
 
     Raises
@@ -73,7 +79,7 @@ def read_record(store: Store, path: str, build: Callable[[dict[str, Any]], T]) -
         It, or something in it, is of a format that this version does not read.
     """
     try:
-        data = store.read(path, bytes_max=RECORD_BYTES_MAX)
+        data = store.read(path, bytes_max=bytes_max)
     except FileNotFoundError:
         return None
     where = f"{store.url}/{path}"

@@ -135,6 +135,7 @@ class Life:
             return isinstance(self.table.admission().refusal(head), TableFullError)
 
         self.see("admission", refused)
+        self.see("pressure", lambda: self.table.pressure())
         with pytest.raises(TableFullError):
             self._append(number)
         self._append(number - 1)  # It is in the table, and so it is done.

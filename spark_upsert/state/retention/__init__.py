@@ -12,6 +12,13 @@ from spark_upsert.state.retention.policy import (
     WRITERS_MS,
     Bound,
 )
+from spark_upsert.state.retention.pressure import (
+    PressureGauge,
+    PressureReport,
+    report,
+    reports,
+    withdraw,
+)
 from spark_upsert.state.retention.worker import Expiry, Vacuumed, expire, vacuum
 
 __all__ = [
@@ -24,12 +31,17 @@ __all__ = [
     "Bound",
     "Expiry",
     "Lease",
+    "PressureGauge",
+    "PressureReport",
     "Vacuumed",
     "expire",
     "hold",
     "leases",
     "readable_leases",
     "release",
+    "report",
+    "reports",
     "slowest",
     "vacuum",
+    "withdraw",
 ]

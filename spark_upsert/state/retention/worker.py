@@ -46,6 +46,7 @@ from spark_upsert.state.retention.policy import (
     choose_fence,
     choose_since,
 )
+from spark_upsert.state.retention.pressure import FOLDER as _PRESSURE
 from spark_upsert.state.run.file import is_run_path
 from spark_upsert.state.tombstones import DEFAULT, PROPERTY, TombstoneRetention
 from spark_upsert.store import ObjectInfo, Store
@@ -267,7 +268,7 @@ def _look(store: Store) -> _Look:
         max((info.modified_s for info in runs), default=0.0) if clock is None else clock.modified_s
     )
     others = [*files.values()]
-    for folder in (_DATA, _LOG, _LEASES):
+    for folder in (_DATA, _LOG, _LEASES, _PRESSURE):
         others += store.temporaries(folder)
     passing = [info for info in others if _PASSING.fullmatch(info.path) and not info.is_link]
     known = {info.path for info in (*runs, *passing)}
