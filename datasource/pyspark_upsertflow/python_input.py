@@ -5,6 +5,10 @@ tells how far it can go only for an offset to begin at, and a simple one reads w
 So the head of such an input says nothing, `backlog` asks, and what was answered stands until it is
 taken. All up to the answer is one step: only the source could cut it.
 
+Spark tells a source that a batch is done when it has asked for the end of the next one, and before
+it asks for the partitions of that. Some forget then what they have answered, and lose it. So a
+source is told here when it is asked the next time.
+
 A source whose offset goes back (one that counts from 0 in each process, for example) loses rows
 without a word in Spark. Here a number of an offset that becomes smaller is an error.
 """
@@ -123,11 +127,12 @@ class PythonInput:
         self._stream: ForeignStream | None = None
         self._answer: tuple[str, Position] | None = None
         self._last: Position | None = None
+        self._done: Position | None = None
         self._is_frozen = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only read, and what they read with is in the splits.
-        return {**self.__dict__, "_stream": None, "_answer": None, "_last": None}
+        return {**self.__dict__, "_stream": None, "_answer": None, "_last": None, "_done": None}
 
     # -- planning --------------------------------------------------------------------
 
@@ -165,6 +170,7 @@ class PythonInput:
             return start
         text, origin = _unpacked(start)
         before = json.loads(text)
+        self._tell_done()
         after = self._opened().latest(before)
         end = start if after == before else _packed(json.dumps(after), origin)
         self._require_forward(before, after)
@@ -202,8 +208,13 @@ class PythonInput:
         return _SPLIT_BYTES if split.rows is None else len(split.rows)
 
     def commit(self, position: Position) -> None:
-        """Tell the source (`Input.commit`)."""
-        self._opened().commit(json.loads(_unpacked(position)[0]))
+        """Tell the source when it is asked the next time (`Input.commit`)."""
+        self._done = position
+
+    def _tell_done(self) -> None:
+        if self._done is not None:
+            self._opened().commit(json.loads(_unpacked(self._done)[0]))
+            self._done = None
 
     def _opened(self) -> ForeignStream:
         if self._stream is None:

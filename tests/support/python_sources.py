@@ -131,6 +131,36 @@ class ForgetfulReader(StreamReader):
         return {"line": min(next(self.calls), self.lines.count())}
 
 
+class Held(InputPartition):
+    """Rows that were read already."""
+
+    def __init__(self, rows: list[tuple[int, str]]) -> None:
+        self.rows = rows
+
+
+class HoldingReader(StreamReader):
+    """It reads while it is asked, and holds that until a batch is done, whichever."""
+
+    def __init__(self, lines: _Lines) -> None:
+        super().__init__(lines)
+        self.held: list[tuple[int, str]] = []
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        end = super().latestOffset(start, limit)
+        self.held = list(self.lines.rows(start["line"], end["line"]))
+        return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [Held(self.held)]
+
+    def read(self, partition: Any) -> Rows:
+        return iter(partition.rows)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        super().commit(end)
+        self.held = []
+
+
 class BrokenReader(StreamReader):
     """What it returns is of other types from the second batch on."""
 
@@ -166,6 +196,10 @@ class BoundedLines(Lines):
 
 class ForgetfulLines(Lines):
     reader_class = ForgetfulReader
+
+
+class HeldLines(Lines):
+    reader_class = HoldingReader
 
 
 class BrokenLines(Lines):

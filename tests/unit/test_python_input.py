@@ -10,6 +10,7 @@ import pytest
 
 from pyspark_upsertflow import python_source
 from pyspark_upsertflow.kinds import KINDS
+from pyspark_upsertflow.python_input import PythonInput
 from pyspark_upsertflow.python_source import find_source, shrunken
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
@@ -154,14 +155,40 @@ def test_numbers_that_shrink_are_named(before: Any, after: Any, said: str | None
     assert shrunken(before, after) == said
 
 
-def test_a_source_is_told_of_what_is_done(tmp_path: Path) -> None:
+def input_of(world: World) -> PythonInput:
+    plan = ReadPlan.parse(world.given)
+    found = stream_inputs(plan, plan_columns(plan, KINDS), KINDS)["it"]
+    assert isinstance(found, PythonInput)
+    return found
+
+
+def test_a_source_is_told_of_what_is_done_when_it_is_asked_again(tmp_path: Path) -> None:
     world = world_of(tmp_path, "Lines")
     world.write("a")
-    plan = ReadPlan.parse(world.given)
-    source = stream_inputs(plan, plan_columns(plan, KINDS), KINDS)["it"]
+    source = input_of(world)
     end = source.backlog(None).reach()
     source.commit(end)
-    assert source._opened()._reader.committed == [{"line": 1}]  # type: ignore[attr-defined]
+    reader: Any = source._opened()._reader
+    assert reader.committed == []
+    source.backlog(end).reach()
+    source.backlog(end).reach()
+    assert reader.committed == [{"line": 1}]
+
+
+def test_a_source_that_holds_its_answer_until_a_batch_is_done_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    world = world_of(tmp_path, "HeldLines")
+    source = input_of(world)
+    start, found = source.backlog(None).start, []
+    for text in ("a", "b", "c"):
+        world.write(text)
+        end = source.backlog(start).reach()
+        source.commit(start)  # Where Spark does so: between the question and the partitions.
+        for split in source.splits(start, end):
+            found += [row["text"] for batch in source.read(split) for row in batch.to_pylist()]
+        start = end
+    assert found == ["a", "b", "c"]
 
 
 def test_batches_of_other_types_are_refused_wherever_they_come(tmp_path: Path) -> None:
