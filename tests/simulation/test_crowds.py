@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from xml.etree import ElementTree
 
 import pytest
 
 from tests.simulation.crowd import Crowd, Wait, live, recover
+from tests.simulation.waits import COLORS, TARGET, bound_s, longest, picture
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10), ids=lambda first: f"seeds from {first}")
@@ -45,3 +47,25 @@ def test_a_wait_that_is_too_long_is_told() -> None:
     crowd.members["t00000"].wait = Wait(crowd.now_ms, crowd.turns - 10_000, 1)
     with pytest.raises(AssertionError, match="starves"):
         crowd.batch()
+
+
+def test_a_picture_has_a_line_for_each_priority_and_its_bound() -> None:
+    crowd = Crowd(list(COLORS), limit=1)
+    for name in crowd.members:
+        crowd.arrive(name, 1)
+    while crowd.dirty:
+        crowd.batch()
+        crowd.now_ms += 1_000
+    waits = longest(crowd)
+    assert sorted(waited_s for [(_, waited_s)] in waits.values()) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    drawn = ElementTree.fromstring(picture(waits))
+    kept = ElementTree.fromstring(TARGET.read_text(encoding="utf-8"))
+    for image in (drawn, kept):
+        tags = [each.tag.rpartition("}")[2] for each in image.iter()]
+        assert tags.count("polyline") == len(COLORS)
+        assert len([each for each in image.iter() if "stroke-dasharray" in each.attrib]) == 2
+
+
+def test_a_bound_in_seconds_is_that_of_the_turns_of_a_query() -> None:
+    assert bound_s(800) == bound_s(-250) == pytest.approx(10.05 + 16 * 1.251 + 1)
+    assert bound_s(-1000) == pytest.approx(10.05 + 16 * 10.001 + 1)
