@@ -48,7 +48,12 @@ class Feed:
 
 
 def upserts(
-    rows: DataFrame, path: Path | str, checkpoint: Path, *, source: str = "upsertflow", **options: Any
+    rows: DataFrame,
+    path: Path | str,
+    checkpoint: Path,
+    *,
+    source: str = "upsertflow",
+    **options: Any,
 ) -> DataStreamWriter:
     """Return a query that writes a stream into a table."""
     writer = rows.writeStream.format(source).option("path", str(path))

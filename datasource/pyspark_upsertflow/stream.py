@@ -22,7 +22,12 @@ from pyspark_upsertflow.readers import to_spark
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.explain_merge import tell_merge
-from spark_upsert.source.kinds import shared_columns, stream_inputs, stream_offsets
+from spark_upsert.source.kinds import (
+    shared_columns,
+    stream_inputs,
+    stream_lookout,
+    stream_offsets,
+)
 from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.work import refuse_own_epochs, splits_of
@@ -60,9 +65,11 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stream(self) -> Stream:
         tell_merge(self._plan)
         columns = to_arrow_schema(self._schema, timezone="UTC")
+        inputs = stream_inputs(self._plan, columns, KINDS)
         return Stream(
-            stream_inputs(self._plan, columns, KINDS),
+            inputs,
             self._plan.query,
+            lookout=stream_lookout(self._plan, inputs),
             offsets=stream_offsets(self._plan),
             columns=shared_columns(self._plan, columns),
         )
@@ -93,7 +100,9 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stream.commit(end)
 
     def stop(self) -> None:
-        """Do nothing: the reader owns no resource."""
+        """Look at the inputs no more; Spark calls it rarely (threads never keep a process)."""
+        if "_stream" in self.__dict__:
+            self._stream.stop()
 
     # -- reading, in the tasks ----------------------------------------------------------
 

@@ -167,6 +167,15 @@ class ReadPlan:
         """Whether it reads one table that has no name."""
         return self.below is None and self.inputs[0].name == UNNAMED
 
+    @property
+    def paths(self) -> list[str]:
+        """Where the inputs lie, or all that are found, as far as it is said."""
+        if self.below is not None:
+            return [self.below.root]
+        return [
+            text for each in self.inputs for name, text in each.own.items() if fold(name) == "path"
+        ]
+
     def input_below(self, name: str, *, joins: bool = False) -> InputOptions:
         """Return what is said of an input that was found (`Below.told`)."""
         assert self.below is not None

@@ -52,6 +52,10 @@ class QueryOptions:
     """Where the positions of very many inputs lie."""
     priorities: Mapping[str, int] = field(default_factory=dict)
     """How urgent inputs are, by name, as far as the read says so."""
+    discovery_ms: int | None = None
+    """How often each of very many inputs is looked at, at least."""
+    discovery_requests: int | None = None
+    """In a second, for looks at very many inputs; 0: any number."""
 
     @classmethod
     def parse(cls, options: Options, priorities: Mapping[str, int] | None = None) -> QueryOptions:
@@ -69,6 +73,8 @@ class QueryOptions:
             merge_columns=_merge_columns(options),
             offsets_path=_offsets_path(options),
             priorities=priorities or {},
+            discovery_ms=options.duration_ms("discoveryInterval"),
+            discovery_requests=options.number("discoveryRequests", least=0),
         )
         found._require_consistent()
         return found
@@ -134,6 +140,8 @@ class QueryOptions:
             ("maxBytesPerTrigger", self.bytes_max),
             ("maxEpochsPerTrigger", self.epochs_max),
             ("offsetsPath", self.offsets_path),
+            ("discoveryInterval", self.discovery_ms),
+            ("discoveryRequests", self.discovery_requests),
             ("allowInputRemoval", self.allow_input_removal or None),
             *((name, True) for name in self._told_priorities),
         ):

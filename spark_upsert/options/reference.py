@@ -175,6 +175,12 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "mergeColumns": "Columns about the merge, behind all others: `_input`, the name of the input "
     "that a row is from; with an exact order `_merge_seq`, the number of a row in it, from 0 on "
     "over the whole life of a stream. Default: none.",
+    "discoveryInterval": "Stream of more than 300 tables: how often one that does not change is "
+    "looked at, at least; those that change are looked at more often. Default `30 seconds` in a "
+    "bucket, `500 ms` on a file system. It is longer where requests or time do not suffice.",
+    "discoveryRequests": "Stream of more than 300 tables: how many requests a second the looks for "
+    "what came may take, on average; `0`: any number. Default `200` in a bucket, `0` on a file "
+    "system.",
     "offsetsPath": "Stream of more than 300 inputs: the folder where the positions of the inputs "
     "are kept, which are too many for the checkpoint; keep it as long as that. Default: `_offsets` "
     "below `path` with `inputsPattern`; else all positions stand in the checkpoint.",

@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -165,7 +165,13 @@ class CompactOffsets:
                 positions[name] = position
         return Offset(positions=positions, state=compact.state)
 
-    def write(self, offset: Offset, start: Mapping[str, Any]) -> dict[str, Any]:
+    def write(
+        self,
+        offset: Offset,
+        start: Mapping[str, Any],
+        *,
+        moved: Collection[str] | None = None,
+    ) -> dict[str, Any]:
         """Return the form of a batch's end; a new base is durable by then."""
         known = self._known(start)
         before = None if known is None else known.compact
@@ -175,8 +181,9 @@ class CompactOffsets:
         number = 1 if before is None else before.number + 1
         bases = () if before is None else before.bases
         delta: Mapping[str, Position | None] | None = None
-        if bases:
-            delta = difference(self._bases.read(stream, bases[-1]), offset.positions)
+        if before is not None and bases:
+            base = self._bases.read(stream, bases[-1])
+            delta = _moved_on(before.delta, moved, base, offset.positions)
         if delta is None or len(delta) > DELTA_MAX:
             delta = {}
             bases = (*bases, self._bases.write(stream, number, offset.positions))
@@ -229,6 +236,25 @@ def difference(
     }
     delta.update(dict.fromkeys(base.keys() - positions.keys()))
     return delta
+
+
+def _moved_on(
+    delta: Mapping[str, Position | None],
+    moved: Collection[str] | None,
+    base: Mapping[str, Position],
+    positions: Mapping[str, Position],
+) -> dict[str, Position | None]:
+    """Return the difference between a base and some positions, given that of the start."""
+    if moved is None:
+        return difference(base, positions)
+    found = dict(delta)
+    for name in moved:
+        position = positions.get(name)
+        if position == base.get(name):
+            found.pop(name, None)
+        else:
+            found[name] = position
+    return found
 
 
 def still_needed(bases: tuple[Base, ...], number: int) -> tuple[Base, ...]:

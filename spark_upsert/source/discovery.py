@@ -40,13 +40,15 @@ class Discovery:
         self._root = root
         self._pattern = pattern
         self._threads = threads
+        self.listings = 0
+        """Of the last look for folders."""
 
     def __str__(self) -> str:
         return f"'{self._pattern}' below '{self._root.url}'"
 
     def folders(self) -> list[str]:
         """Return the folders that match, tables or not, as paths relative to the root, sorted."""
-        found = [""]
+        found, self.listings = [""], 0
         for part in self._pattern.parts:
             found = self._bounded(self._next(found, part))
         return sorted(found)
@@ -70,6 +72,7 @@ class Discovery:
         if not _WILDCARD.search(part):
             yield from (_below(folder, part) for folder in folders)
             return
+        self.listings += len(folders)
         names = in_order(
             lambda folder: list(self._root.folders(folder)),
             folders,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -26,16 +26,18 @@ from spark_upsert.errors import (
     setting,
 )
 from spark_upsert.log_fields import Fields
-from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.options.inputs import UNNAMED, listed_twice
 from spark_upsert.parallel import in_order
-from spark_upsert.source.agreement import require_apart
 from spark_upsert.source.discovery import Discovery
-from spark_upsert.source.input import Backlog, Input, SteppedInput
-from spark_upsert.source.inputs import OF_ONE_TABLE, Heads
+from spark_upsert.source.input import Backlog, Input, Pollable, Polled, SteppedInput
+from spark_upsert.source.inputs import OF_ONE_TABLE, Found, Heads
 from spark_upsert.source.position import Position
 from spark_upsert.source.steps import StreamStep
 
 _LOGGER = logging.getLogger(__name__)
+
+_GONE = 4
+"""Requests that tell that a table is gone, or some more."""
 
 _NAMED_MAX = 5
 """So many names an error tells; the others are counted."""
@@ -80,15 +82,25 @@ class FoundInputs:
         self._inputs: dict[str, Input] = {}
         self._joined: set[str] = set()
         self._identities: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+        """The input of each identity."""
 
     def __getstate__(self) -> dict[str, Any]:
         # A task makes those that it reads, and looks for none.
-        return {**self.__dict__, "_discovery": None, "_inputs": {}, "_identities": {}}
+        return {
+            **self.__dict__,
+            "_discovery": None,
+            "_inputs": {},
+            "_identities": {},
+            "_owners": {},
+        }
 
     def __getitem__(self, name: str, /) -> Input:
         """Return the input of a name that an offset or a split has."""
         found = self._inputs.get(name)
         return self._add(name) if found is None else found
+
+    may_come = True
 
     def look(self) -> dict[str, Position]:
         """Look for tables, and at the end of each (`Inputs.look`).
@@ -98,22 +110,47 @@ class FoundInputs:
         OptionError
             Two are the same: one is a copy of the other, or a link to it.
         """
-        folders = self._discovery.folders()
-        for name in self._discovery.tables(each for each in folders if each not in self._inputs):
-            self._add(name)
-        present = [each for each in folders if each in self._inputs]
+        present = self.find().names
         answers = in_order(self._head, present, min(self._threads, len(present)))
         heads = {
             name: head for name, head in zip(present, answers, strict=True) if head is not None
         }
         for name in self._inputs.keys() - heads.keys():
-            del self._inputs[name]
-            self._identities.pop(name, None)
-        fresh = heads.keys() - self._identities.keys()
-        self._identities |= {name: self._inputs[name].identity() for name in fresh}
-        if fresh:
-            require_apart(dict(sorted(self._identities.items())))
+            self._forget(name)
+        for name in heads:
+            self._require_apart(name, self._inputs[name])
         return heads
+
+    def find(self) -> Found:
+        """Look for tables, and forget those that are not found any more (`PolledInputs.find`)."""
+        folders = self._discovery.folders()
+        asked = [each for each in folders if each not in self._inputs]
+        for name in self._discovery.tables(asked):
+            self._add(name)
+        for name in self._inputs.keys() - set(folders):
+            self._forget(name)
+        names = [each for each in folders if each in self._inputs]
+        return Found(names=names, requests=len(asked) + self._discovery.listings)
+
+    def polled(self) -> FoundInputs:
+        """Return these: all are tables (`Inputs.polled`)."""
+        return self
+
+    def poll(self, name: str) -> Polled:
+        """Look at the head of an input, or find that it is gone (`PolledInputs.poll`)."""
+        each = self._inputs.get(name)
+        if each is None:
+            return Polled(head=None, requests=0)
+        with about_input(name):
+            try:
+                polled = cast(Pollable, each).poll()  # All are tables.
+            except (OtherTableError, TableNotFoundError):
+                if self._discovery.is_table(name):
+                    raise
+                self._forget(name)
+                return Polled(head=None, requests=_GONE)
+            self._require_apart(name, each)
+            return polled
 
     def settle(self, standing: Heads, heads: Heads) -> None:
         """Take note of tables that came, and of those that are gone (`Inputs.settle`).
@@ -158,6 +195,23 @@ class FoundInputs:
                     raise
                 return None
 
+    def _forget(self, name: str) -> None:
+        self._inputs.pop(name, None)
+        identity = self._identities.pop(name, None)
+        if identity is not None and self._owners.get(identity) == name:
+            del self._owners[identity]
+
+    def _require_apart(self, name: str, each: Input) -> None:
+        """Raise unless an input whose head was just seen is no other one's table."""
+        if name in self._identities:
+            return
+        identity = each.identity()
+        owner = self._owners.setdefault(identity, name)
+        if owner != name:
+            one, other = sorted((owner, name))
+            raise listed_twice(one, other, "under two names")
+        self._identities[name] = identity
+
     def _gone(self, names: Collection[str]) -> UpsertFlowError:
         if UNNAMED in names:
             return OptionError(
@@ -188,6 +242,10 @@ class Forgiving:
     def head(self) -> Position:
         """Return the position behind all there is (`Input.head`)."""
         return self._wrapped.head()
+
+    def poll(self) -> Polled:
+        """Look at the head (`Pollable.poll`)."""
+        return cast(Pollable, self._wrapped).poll()
 
     def identity(self) -> str:
         """Return what it is (`Input.identity`)."""

@@ -52,6 +52,16 @@ class Backlog:
     need not ask again before the head moves."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """What a look at one of very many inputs found."""
+
+    head: Position | None
+    """As of `Input.head`; None if the input is gone."""
+    requests: int
+    """What the storage was asked."""
+
+
 class Input(Protocol):
     """Something that a stream reads batch by batch, and can read again.
 
@@ -99,6 +109,18 @@ class Input(Protocol):
 
     def commit(self, position: Position) -> None:
         """Let go of what is before a position: no batch begins there any more."""
+        ...
+
+
+@runtime_checkable
+class Pollable(Protocol):
+    """An input whose head is learnt by another thread than the one that plans."""
+
+    def poll(self) -> Polled:
+        """Look at the head (`Input.head`), and renew what is held; cheap while nothing comes.
+
+        What was replaced without growing may be noticed some looks later.
+        """
         ...
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, cast
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from spark_upsert.log_fields import Fields
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.parallel import in_order
 from spark_upsert.source.agreement import require_apart
-from spark_upsert.source.input import Input
+from spark_upsert.source.input import Input, Pollable, Polled
 from spark_upsert.source.position import Position
 
 _LOGGER = logging.getLogger(__name__)
@@ -24,11 +25,28 @@ Heads = Mapping[str, Position]
 """Positions by the names of inputs: behind all there is, or where a stream stands."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """The heads of all inputs, as they were last seen."""
+
+    heads: Heads
+    before: Heads | None = None
+    """Heads that were seen before these; None if nothing is known of what has moved since."""
+    moved: frozenset[str] = frozenset()
+    """Of those before: the inputs whose heads have moved, that came, or that are gone."""
+    has_same_names: bool = False
+    """Whether those before were of the same inputs."""
+
+
 class Inputs(Protocol):
     """The inputs of a stream by the names that a checkpoint remembers."""
 
     def look(self) -> Heads:
         """Return the position behind all there is in each input that there is."""
+        ...
+
+    def polled(self) -> PolledInputs | None:
+        """Return the inputs to be looked at one by one; None if one of them cannot be."""
         ...
 
     def settle(self, standing: Heads, heads: Heads) -> None:
@@ -43,6 +61,32 @@ class Inputs(Protocol):
 
     def __getitem__(self, name: str, /) -> Input:
         """Return the input of a name that a look, an offset or a split has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Which inputs there are."""
+
+    names: Collection[str]
+    requests: int
+    """What the storage was asked."""
+
+
+class PolledInputs(Protocol):
+    """Inputs that are looked at one by one, by other threads than the one that plans."""
+
+    @property
+    def may_come(self) -> bool:
+        """Whether inputs may come and go while the query runs."""
+        ...
+
+    def find(self) -> Found:
+        """Look which inputs there are; not at what is in them."""
+        ...
+
+    def poll(self, name: str) -> Polled:
+        """Look at one of them (`Pollable.poll`)."""
         ...
 
 
@@ -81,6 +125,23 @@ class NamedInputs:
             require_apart({name: each.identity() for name, each in self._inputs.items()})
             self._are_apart = True
         return heads
+
+    may_come = False
+
+    def polled(self) -> NamedInputs | None:
+        """Return these if all can be polled (`Inputs.polled`)."""
+        return self if all(isinstance(each, Pollable) for each in self._inputs.values()) else None
+
+    def find(self) -> Found:
+        """Return the names: they stay (`PolledInputs.find`)."""
+        return Found(names=self._inputs, requests=0)
+
+    def poll(self, name: str) -> Polled:
+        """Look at one of them (`PolledInputs.poll`)."""
+        # What `polled` has told; to ask each time takes longer than to poll.
+        each = cast(Pollable, self._inputs[name])
+        with about_input(name):
+            return each.poll()
 
     def settle(self, standing: Heads, heads: Heads) -> None:
         """Raise unless all inputs that a stream stands in are named (`Inputs.settle`)."""

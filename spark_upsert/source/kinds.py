@@ -28,6 +28,7 @@ from spark_upsert.source.file_kind import FILE_FORMATS, FileKind
 from spark_upsert.source.found_inputs import FoundInputs
 from spark_upsert.source.input import Input
 from spark_upsert.source.inputs import Inputs, NamedInputs
+from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.merge_columns import (
     merge_fields,
     require_free,
@@ -35,8 +36,9 @@ from spark_upsert.source.merge_columns import (
 )
 from spark_upsert.source.offset import Offsets, PlainOffsets
 from spark_upsert.source.packs import Reader
+from spark_upsert.source.polls import Bounds
 from spark_upsert.source.table_input import TableInput, open_table, table_identity
-from spark_upsert.store import open_store
+from spark_upsert.store import is_remote, open_store
 
 _LOOKS = 16
 """So many inputs are looked at at once."""
@@ -229,6 +231,18 @@ def stream_offsets(plan: ReadPlan) -> Offsets:
     if path is None:
         return PlainOffsets()
     return CompactOffsets(Bases(open_store(path, plan.storage)))
+
+
+def stream_lookout(plan: ReadPlan, inputs: Inputs) -> Lookout:
+    """Return what learns what came in the inputs of a stream."""
+    query = plan.query
+    remote = any(map(is_remote, plan.paths))
+    bounds = Bounds.of(
+        is_remote=remote,
+        most_ms=query.discovery_ms,
+        requests_per_s=query.discovery_requests,
+    )
+    return Lookout(inputs, bounds=bounds, is_remote=remote)
 
 
 def _discovery(below: Below) -> Discovery:

@@ -20,7 +20,7 @@ Version 3 is the form of very many inputs (`compact_offsets`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -98,10 +98,21 @@ class Offsets(Protocol):
         """Return what an offset says."""
         ...
 
-    def write(self, offset: Offset, start: Mapping[str, Any]) -> dict[str, Any]:
+    def write(
+        self,
+        offset: Offset,
+        start: Mapping[str, Any],
+        *,
+        moved: Collection[str] | None = None,
+    ) -> dict[str, Any]:
         """Return the form of a batch's end, from that of its start: one text for equal ones.
 
         What it refers to is durable by then.
+
+        Parameters
+        ----------
+        moved : collection of str, optional
+            All inputs whose positions differ from those of the start; None: that is not known.
         """
         ...
 
@@ -117,7 +128,13 @@ class PlainOffsets:
         """Return what an offset says (`Offset.from_json`)."""
         return Offset.from_json(record)
 
-    def write(self, offset: Offset, start: Mapping[str, Any]) -> dict[str, Any]:
+    def write(
+        self,
+        offset: Offset,
+        start: Mapping[str, Any],
+        *,
+        moved: Collection[str] | None = None,
+    ) -> dict[str, Any]:
         """Return the canonical form, whatever the start."""
         return offset.to_json()
 

@@ -20,13 +20,13 @@ from spark_upsert.source.ahead import Ahead
 from spark_upsert.source.compact_offsets import INPUTS_MAX
 from spark_upsert.source.exact import ExactOrder, refuse_exact
 from spark_upsert.source.input import Freezable
-from spark_upsert.source.inputs import Heads, Inputs
+from spark_upsert.source.inputs import Heads, Inputs, Seen
+from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.packs import InputSplit, packed
 from spark_upsert.source.position import Position
 from spark_upsert.source.standings import Standings
-from spark_upsert.source.watch import Watch
 from spark_upsert.source.work import Work, read_work
 
 
@@ -42,8 +42,10 @@ class Stream:
         What the batches of all inputs are brought to; by default they stay as they are.
     offsets : Offsets, optional
         Their form; by default they hold all positions.
+    lookout : Lookout, optional
+        What looks at the inputs.
     clock : callable, optional
-        In seconds; the inputs are not looked at again too soon (`Watch`).
+        In seconds; never goes back.
     wall : callable, optional
         In seconds since 1970: since when inputs wait stands in the offset, for any process.
     """
@@ -55,6 +57,7 @@ class Stream:
         *,
         columns: pa.Schema | None = None,
         offsets: Offsets | None = None,
+        lookout: Lookout | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -63,7 +66,7 @@ class Stream:
         self._columns = columns
         self._offsets = offsets or PlainOffsets()
         self._exact = None if query.order is None else ExactOrder(inputs, query)
-        self._watch = Watch(inputs.look, clock=clock)
+        self._lookout = lookout or Lookout(inputs, clock=clock)
         self._ahead = Ahead(inputs)
         self._standings = Standings(inputs, query)
         self._wall = wall
@@ -86,7 +89,7 @@ class Stream:
 
     def freeze(self) -> None:
         """Let the stream end at what there is now, whatever comes."""
-        self._frozen = self._watch.look()
+        self._frozen = self._lookout.look()
         for name in self._frozen:
             each = self._inputs[name]
             if isinstance(each, Freezable):
@@ -101,28 +104,46 @@ class Stream:
         everything : bool
             Whether the batch is to hold all there is, whatever the limits.
         """
-        heads = self._watch.seen() if self._frozen is None else self._frozen
+        if self._frozen is not None:
+            return self._planned(start, Seen(self._frozen), everything)
+        asked_s = self._lookout.now_s()
+        while True:
+            end = self._planned(start, self._lookout.seen(), everything)
+            if end is not start or not self._lookout.wait_for_news(asked_s):
+                return end
+
+    def _planned(self, start: Mapping[str, Any], seen: Seen, everything: bool) -> Mapping[str, Any]:
+        heads = seen.heads
         if self._idle is not None and self._idle[1] is heads and self._idle[0] == start:
             return start  # Memory alone: an idle query is asked many times a second.
         offset = self._offsets.read(start)
-        self._inputs.settle(offset.positions, heads)
+        standing = offset.positions
+        if not (self._ahead.continues(standing, seen) and seen.has_same_names):
+            self._inputs.settle(standing, heads)
         if self._exact is not None:
             rows = None if everything else self._query.rows_max
             reached = self._exact.latest(offset, heads, rows)
+            moved = None if reached != offset else frozenset[str]()
         else:
             refuse_exact(offset)
-            reached = self._paced(offset, heads, None if everything else Limits.of(self._query))
-        if reached != offset:
-            return self._offsets.write(reached, start)
+            limits = None if everything else Limits.of(self._query)
+            reached, moved = self._paced(offset, seen, limits)
+        if moved is None or moved:  # Nobody takes a batch for the sake of who waits.
+            return self._offsets.write(reached, start, moved=moved)
         # Spark asks how to go on when all before is done, and reports the last batch only with the
         # next one: a writer who waits for this stream would wait for a batch that he must write.
         self._let_go(offset.positions)
         self._idle = start, heads
-        self._watch.rest()
+        self._lookout.rest()
         return start
 
-    def _paced(self, offset: Offset, heads: Heads, limits: Limits | None) -> Offset:
-        backlogs = self._ahead.backlogs(offset.positions, heads)
+    def _paced(
+        self, offset: Offset, seen: Seen, limits: Limits | None
+    ) -> tuple[Offset, frozenset[str]]:
+        """Return where a batch ends, and the inputs that are elsewhere then."""
+        standing = offset.positions
+        is_known = self._ahead.continues(standing, seen) and seen.has_same_names
+        backlogs = self._ahead.backlogs(standing, seen)
         is_limited = not (limits is None or limits.is_none)
         reached = pace(
             backlogs,
@@ -131,16 +152,19 @@ class Stream:
             now_ms=max(0, int(self._wall() * 1000)),
             standings=self._standings.of(backlogs) if is_limited else None,
         )
-        positions = {**offset.positions, **reached.positions}
-        for name in offset.positions.keys() - heads.keys():
+        positions = {**standing, **reached.positions}
+        gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
+        for name in gone:
             del positions[name]
-        if positions == offset.positions:
-            return offset  # Nobody takes a batch for the sake of who waits.
-        return Offset(positions=positions, state=reached.state)
+        self._ahead.planned(positions)
+        moved = frozenset(
+            name for name, position in reached.positions.items() if standing.get(name) != position
+        )
+        return Offset(positions=positions, state=reached.state), moved | gone
 
     def head(self) -> dict[str, Any]:
         """Return the offset behind all that was seen, for a report; of many inputs their count."""
-        heads = self._watch.last()
+        heads = self._lookout.last()
         if len(heads) > INPUTS_MAX:
             return {"inputs": len(heads)}
         return Offset(positions=heads).to_json()
@@ -177,6 +201,10 @@ class Stream:
                 with about_input(name):
                     self._inputs[name].commit(position)
         self._committed = positions
+
+    def stop(self) -> None:
+        """Look at the inputs no more. Twice is harmless."""
+        self._lookout.stop()
 
     # -- reading, in the tasks -------------------------------------------------------
 

@@ -13,6 +13,7 @@ replayed after a further expiry may then hold fewer changes than at first.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,7 +29,7 @@ from spark_upsert.schedule.priority import PROPERTY as PRIORITY
 from spark_upsert.schedule.priority import parse_priority
 from spark_upsert.source.columns import require_columns, table_columns
 from spark_upsert.source.explain import tell
-from spark_upsert.source.input import Backlog, Piece
+from spark_upsert.source.input import Backlog, Piece, Polled
 from spark_upsert.source.position import Position
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits, split_bytes
@@ -43,6 +44,15 @@ from spark_upsert.store import open_store
 from spark_upsert.table import Table
 
 _STEP = HASH_END // SNAPSHOT_STEPS
+
+_POLLS_PER_PROOF = 8
+"""So often only the next version is asked for; then whether the log is still the same, too."""
+
+_OPENING = 4
+"""Requests that find a log that was not seen before, or some more."""
+
+_RENEWING = 5
+"""Requests that renew a lease."""
 
 _RENEWALS = 4
 """An idle stream renews its lease this many times before it would lapse."""
@@ -79,18 +89,15 @@ class TableInput:
         self._table = table
         self._seen: tuple[int, Position] | None = None
         """The newest upper, and the head that it is."""
+        self._polls = 0
+        self._is_polled = False
         self._lease: Lease | None = None
+        self._leasing = threading.RLock()
         self._table_steps: TableSteps | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # Tasks only read: the log and what it has cached stay where batches are planned.
-        return {
-            **self.__dict__,
-            "_table": None,
-            "_seen": None,
-            "_lease": None,
-            "_table_steps": None,
-        }
+        return TableInput, (self._options, self._columns)
 
     # -- planning --------------------------------------------------------------------
 
@@ -100,6 +107,24 @@ class TableInput:
         if self._seen is None or self._seen[0] != upper:
             self._seen = upper, TablePosition.at_changes(upper - 1, upper).packed()
         return self._seen[1]
+
+    def poll(self) -> Polled:
+        """Look at the head (`Pollable.poll`): mostly one request, while nothing comes."""
+        self._is_polled = True
+        self._polls += 1
+        table, before = self._opened(), self._seen
+        # Who plans may have seen more by now.
+        is_known = before is not None and (seen := table.log.seen) and seen.upper == before[0]
+        requests = self._keep(table)
+        if is_known and self._polls % _POLLS_PER_PROOF:
+            requests += 1
+            if not table.log.has_newer():
+                assert before is not None
+                return Polled(head=before[1], requests=requests)
+        head = self.head()
+        assert self._seen is not None
+        new = _OPENING if before is None else max(0, self._seen[0] - before[0])
+        return Polled(head=head, requests=requests + new + 2)
 
     def identity(self) -> str:
         """Return which table it is (`Input.identity`)."""
@@ -133,8 +158,9 @@ class TableInput:
             pieces=self._pieces(table, start, upper),
             reach=partial(at, behind_snapshot if start.is_in_snapshot else end),
             end=partial(at, end),
-            # A lease is renewed where a backlog is asked for.
-            is_at_rest=start == end == known and self._options.consumer is None,
+            # Who is not polled renews its lease here.
+            is_at_rest=start == end == known
+            and (self._is_polled or self._options.consumer is None),
         )
 
     def priority(self) -> int | None:
@@ -317,18 +343,28 @@ class TableInput:
         """Take the lease, if it is not held yet, or renew it where it stands if it is due."""
         if self._options.consumer is None:
             return
-        lease = self._lease
-        if lease is None:
-            self._renew(table, position.version)
-        elif table.log.now_ms() > lease.renewed_ms + lease.ttl_ms // _RENEWALS:
+        with self._leasing:
+            if self._lease is None:
+                self._renew(table, position.version)
+            else:
+                self._keep(table)
+
+    def _keep(self, table: Table) -> int:
+        """Renew the lease where it stands, if there is one and it is due; return the requests."""
+        with self._leasing:
+            lease = self._lease
+            if lease is None or table.log.now_ms() <= lease.renewed_ms + lease.ttl_ms // _RENEWALS:
+                return 0
             self._renew(table, lease.version)
+            return _RENEWING
 
     def _renew(self, table: Table, version: int) -> None:
         assert self._options.consumer is not None
-        if not self._options.fail_on_data_loss:
-            version = max(version, table.log.head().since)
-        ttl_ms = self._options.consumer_ttl_ms
-        self._lease = table.hold(self._options.consumer, version, ttl_ms=ttl_ms)
+        with self._leasing:  # Two threads may hold it; it never goes back.
+            if not self._options.fail_on_data_loss:
+                version = max(version, table.log.head().since)
+            ttl_ms = self._options.consumer_ttl_ms
+            self._lease = table.hold(self._options.consumer, version, ttl_ms=ttl_ms)
 
     # -- reading, in the tasks -------------------------------------------------------
 

@@ -3,6 +3,14 @@
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import ObjectInfo, ObjectSink, Store
 from spark_upsert.store.residence import resident_bytes
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.resolve import is_remote, open_store
 
-__all__ = ["LocalStore", "ObjectInfo", "ObjectSink", "Store", "open_store", "resident_bytes"]
+__all__ = [
+    "LocalStore",
+    "ObjectInfo",
+    "ObjectSink",
+    "Store",
+    "is_remote",
+    "open_store",
+    "resident_bytes",
+]

@@ -51,6 +51,11 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
     return ObjectStore(path, options or {})
 
 
+def is_remote(path: str) -> bool:
+    """Return whether a path that `open_store` takes is not one of a file system."""
+    return _URL.match(path) is not None and urlsplit(path).scheme != "file"
+
+
 def _path_of(url: str) -> str:
     """Return the path of a ``file:`` URL."""
     parts = urlsplit(url)

@@ -94,9 +94,14 @@ class Query:
     @property
     def stream(self) -> Stream:
         """The stream of the process that runs."""
+        self.begin()
+        assert self._stream is not None
+        return self._stream
+
+    def begin(self) -> None:
+        """Start the process, unless it runs."""
         if self._stream is None:
             self._stream = self._start()
-        return self._stream
 
     def restart(self) -> None:
         """Forget all but the checkpoint and the sink."""

@@ -31,11 +31,13 @@ from spark_upsert.source.kinds import (
     stream_inputs,
     stream_offsets,
 )
+from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
 from spark_upsert.table import Table
 from tests.support.clocked import Now
+from tests.support.crews import ByHand, no_time
 from tests.support.notebooks import few_are_many
 from tests.support.stores import FaultyStore, MemoryStore, Steps, StoreBelow
 from tests.support.streams import Query, Row, options_of
@@ -428,9 +430,10 @@ class Thousand:
 
         found = FoundInputs(Discovery(store, Pattern.parse("*")), make, is_lenient=False)
         offsets = CompactOffsets(Bases(StoreBelow(self.objects, "_offsets")))
-        query = QueryOptions()
+        self.crew = ByHand(self.now)
+        lookout = Lookout(found, clock=self.now, busy_clock=no_time, crew=lambda _: self.crew)
         self.query = Query(
-            lambda: Stream(found, query, offsets=offsets, clock=self.now, wall=self.now)
+            lambda: Stream(found, QueryOptions(), offsets=offsets, lookout=lookout, wall=self.now)
         )
 
     def table(self, name: str) -> Table:
@@ -449,31 +452,34 @@ def thousand() -> Thousand:
 
 
 def test_what_a_thousand_tables_are_asked(thousand: Thousand) -> None:
-    """Two requests a table and look, whatever it holds, and one for the listing."""
+    """One request a table and look, two in an eighth of the looks, and one for each listing."""
     query = thousand.query
     query.drain()
     thousand.asked()
-    for _ in range(3):
+    began_s = thousand.now()
+    for _ in range(8):
         assert not query.plan()
-    asked = thousand.asked()
-    assert len(asked) == 3 * (1 + 2 * COUNT), Counter(name.split()[0] for name in asked)
+    looks = round((thousand.now() - began_s) / 0.5)
+    asked = Counter(name.split()[0] for name in thousand.asked())
+    assert looks == 8
+    assert 1.0 <= asked["read"] / (looks * COUNT) <= 1.25
+    assert asked["folders"] <= 1 + looks * 0.5
+    assert asked.keys() == {"read", "folders"}
 
     for number in range(COUNT // 100):
         write(thousand.table(f"t{number:03}"), 1)
+    thousand.crew.go(0.5)
+    thousand.asked()
     assert query.plan()
-    asked = thousand.asked()
-    assert len(asked) == 1 + 2 * COUNT + COUNT // 100, "each new epoch is read once"
+    assert thousand.asked() == [], "a batch is planned from memory"
     rows = query.deliver()
     assert len(rows) == COUNT // 100
     per_table = len(thousand.asked()) / (COUNT // 100)
     assert per_table <= 8
 
 
-def test_a_thousand_tables_are_asked_nothing_while_a_look_stands(thousand: Thousand) -> None:
+def test_what_is_in_none_of_a_thousand_tables_is_not_planned(thousand: Thousand) -> None:
     thousand.query.drain()
-    thousand.now.advance(-10.0)
-    thousand.asked()
-    for _ in range(100):
-        assert not thousand.query.plan()
-    assert thousand.asked() == []
-    thousand.now.advance(10.0)
+    began_s = thousand.now()
+    assert not thousand.query.plan()
+    assert thousand.now() > began_s, "it was waited for a look at all"

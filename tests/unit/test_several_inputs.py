@@ -420,6 +420,9 @@ class Slow:
         self._now.advance(1.0)
         return self._inputs.look()
 
+    def polled(self) -> None:
+        return None
+
     def settle(self, standing: Heads, heads: Heads) -> None:
         self._inputs.settle(standing, heads)
 

@@ -146,6 +146,20 @@ class LogReader:
             raise TableNotFoundError.at(self._store.url)
         return manifest
 
+    def has_newer(self) -> bool:
+        """Return whether there is a version behind the newest one that was seen; one request.
+
+        Whether the log is still the one that was seen is left open: that is told by `head`.
+        """
+        seen = self._head
+        if seen is None:
+            return True
+        try:
+            self._store.read(commit_path(seen.version + 1))
+        except FileNotFoundError:
+            return False
+        return True
+
     def try_head(self) -> Manifest | None:
         """Return the manifest of the newest version, or None if there is no table."""
         with self._lock:

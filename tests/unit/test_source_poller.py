@@ -1,0 +1,291 @@
+"""Discovery beside planning: what came, what is gone, what failed; by hand, and with threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import pytest
+
+from spark_upsert.errors import OtherTableError, StorageError, UpsertFlowError, about_input
+from spark_upsert.source.input import Polled
+from spark_upsert.source.inputs import Found, Heads
+from spark_upsert.source.poller import Poller, Threads
+from spark_upsert.source.polls import RETRIES, Bounds
+from spark_upsert.source.position import Position
+from tests.support.clocked import Now
+from tests.support.crews import ByHand, no_time
+from tests.support.inputs import at
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+@dataclass
+class Lake:
+    """Inputs that are looked at one by one (`PolledInputs`)."""
+
+    now: Now = field(default_factory=lambda: Now(0.0))
+    may_come: bool = True
+    there: dict[str, Position] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    """What a listing does not find yet."""
+    failures: dict[str, list[Exception]] = field(default_factory=dict)
+    looks: list[tuple[str, float]] = field(default_factory=list)
+    listings: int = 0
+
+    def find(self) -> Found:
+        self.listings += 1
+        self._fail("")
+        return Found(names=[name for name in self.there if name not in self.hidden], requests=1)
+
+    def poll(self, name: str) -> Polled:
+        self.looks.append((name, self.now()))
+        with about_input(name):
+            self._fail(name)
+        return Polled(head=self.there.get(name), requests=1)
+
+    def _fail(self, name: str) -> None:
+        if self.failures.get(name):
+            raise self.failures[name].pop(0)
+
+    def grow(self, name: str, place: int) -> None:
+        self.there[name] = at(place)
+
+
+class World:
+    """So many inputs, and a poller that works by hand."""
+
+    def __init__(self, count: int, *, may_come: bool = True, **bounds: float) -> None:
+        self.lake = Lake(may_come=may_come)
+        for number in range(count):
+            self.lake.grow(f"t{number:03}", 1)
+        self.crew = ByHand(self.lake.now)
+        self.poller = Poller(
+            self.lake,
+            dict(self.lake.there),
+            Bounds(**bounds),
+            crew=self.crew,
+            clock=self.lake.now,
+            busy_clock=no_time,
+        )
+
+    def heads(self) -> Heads:
+        return self.poller.seen().heads
+
+
+def failing(text: str = "no answer") -> StorageError:
+    return StorageError(text, hint="try again.")
+
+
+def test_what_comes_is_seen_and_nothing_else_is_told_to_have_moved() -> None:
+    world = World(50)
+    before = world.heads()
+    world.lake.grow("t007", 2)
+    world.crew.go(1.0)
+    seen = world.poller.seen()
+    assert seen.heads["t007"] == at(2)
+    assert seen.before is before
+    assert seen.moved == {"t007"}
+    assert seen.has_same_names
+    assert all(seen.heads[name] is before[name] for name in before if name != "t007")
+
+
+def test_while_nothing_comes_the_heads_are_the_very_object() -> None:
+    world = World(50)
+    before = world.heads()
+    world.crew.go(5.0)
+    assert world.heads() is before
+    assert len(world.lake.looks) >= 50 * 9
+
+
+def test_what_was_told_once_is_not_told_again() -> None:
+    world = World(3)
+    world.lake.grow("t001", 2)
+    world.crew.go(1.0)
+    told = world.poller.seen()
+    again = world.poller.seen()
+    assert (again.heads, again.before, again.moved) == (told.heads, told.heads, frozenset())
+    assert again.heads is told.heads
+
+
+def test_an_input_that_comes_has_its_place_by_name() -> None:
+    world = World(3)
+    world.lake.grow("t000b", 5)
+    world.crew.go(2.0)
+    seen = world.poller.seen()
+    assert list(seen.heads) == ["t000", "t000b", "t001", "t002"]
+    assert not seen.has_same_names
+    assert seen.moved == {"t000b"}
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["by a look", "by a listing"])
+def test_an_input_that_is_gone_has_no_head(is_listed: bool) -> None:
+    world = World(3)
+    if is_listed:
+        world.lake.hidden.add("t001")
+    else:
+        del world.lake.there["t001"]
+    world.crew.go(1.5 if is_listed else 0.9)
+    assert world.lake.listings == is_listed
+    seen = world.poller.seen()
+    assert list(seen.heads) == ["t000", "t002"]
+    assert not seen.has_same_names
+    looks = len([name for name, _ in world.lake.looks if name == "t001"])
+    world.crew.go(5.0)
+    assert len([name for name, _ in world.lake.looks if name == "t001"]) == looks
+
+
+def test_an_input_that_is_gone_and_comes_again_is_looked_at_anew() -> None:
+    world = World(3)
+    del world.lake.there["t001"]
+    world.crew.go(2.0)
+    world.heads()
+    world.lake.grow("t001", 1)
+    world.crew.go(2.0)
+    assert world.heads()["t001"] == at(1)
+
+
+def test_inputs_that_are_named_are_not_looked_for() -> None:
+    world = World(3, may_come=False)
+    world.crew.go(60.0)
+    assert world.lake.listings == 0
+
+
+@pytest.mark.parametrize("name", ["t001", ""], ids=["a look", "a listing"])
+def test_what_the_storage_does_not_answer_is_tried_again(name: str) -> None:
+    world = World(3)
+    world.lake.failures[name] = [failing() for _ in range(RETRIES)]
+    world.lake.grow("t001", 2)
+    world.crew.go(30.0)
+    assert world.lake.failures[name] == []
+    assert world.heads()["t001"] == at(2)
+
+
+@pytest.mark.parametrize(
+    ("error", "looks"),
+    [
+        pytest.param(failing, RETRIES + 1, id="the storage does not answer, again and again"),
+        pytest.param(
+            lambda: OtherTableError("another table.", hint="put it back."), 1, id="another table"
+        ),
+        pytest.param(lambda: ValueError("a bug"), 1, id="anything else"),
+    ],
+)
+def test_an_error_is_told_by_the_next_question_with_the_input(
+    error: Callable[[], Exception], looks: int
+) -> None:
+    world = World(3)
+    world.lake.failures["t001"] = [error() for _ in range(looks)]
+    world.crew.go(30.0)
+    with pytest.raises((UpsertFlowError, ValueError)) as caught:
+        world.heads()
+    assert "t001" in f"{caught.value} {getattr(caught.value, '__notes__', '')}"
+    world.lake.grow("t001", 2)
+    world.crew.go(30.0)
+    assert world.heads()["t001"] == at(2), "who asks again is answered"
+
+
+def test_a_question_that_finds_nothing_waits_for_a_look_at_all_behind_it() -> None:
+    world = World(40, most_s=0.5)
+    world.crew.go(0.3)
+    asked_s = world.lake.now()
+    del world.lake.looks[:]
+    assert not world.poller.wait_for_news(asked_s, 2.5)
+    assert {name for name, began_s in world.lake.looks if began_s >= asked_s} == set(world.heads())
+    assert world.lake.now() - asked_s <= 1.0
+
+
+def test_news_end_the_wait() -> None:
+    world = World(40, most_s=0.5)
+    world.lake.grow("t039", 2)
+    asked_s = world.lake.now()
+    assert world.poller.wait_for_news(asked_s, 2.5)
+    assert world.heads()["t039"] == at(2)
+
+
+def test_a_question_waits_for_tables_that_came_before_it() -> None:
+    world = World(3, most_s=0.1)
+    world.crew.go(0.2)
+    world.lake.grow("t007", 1)
+    assert world.poller.wait_for_news(world.lake.now(), 2.5)
+    assert "t007" in world.heads()
+
+
+@pytest.mark.parametrize(
+    ("most_s", "waits"),
+    [
+        pytest.param(30.0, False, id="inputs at rest are left alone for longer"),
+        pytest.param(2.0, True, id="it can be over in time"),
+    ],
+)
+def test_nobody_waits_for_what_the_intervals_do_not_allow(most_s: float, waits: bool) -> None:
+    world = World(40, most_s=most_s)
+    asked_s = world.lake.now()
+    assert not world.poller.wait_for_news(asked_s, 2.5)
+    assert (world.lake.now() > asked_s) == waits
+
+
+def test_nobody_waits_for_longer_than_it_is_said() -> None:
+    world = World(40, most_s=0.5)
+    world.lake.failures["t001"] = [failing() for _ in range(99)]
+    world.crew.go(10.0)
+    with pytest.raises(StorageError):
+        world.heads()
+    world.lake.failures["t001"] = [failing() for _ in range(RETRIES)]
+    asked_s = world.lake.now()
+    world.poller.wait_for_news(asked_s, 0.6)
+    assert world.lake.now() <= asked_s + 0.6 + 1e-9
+
+
+def test_a_poller_that_is_stopped_does_nothing_more() -> None:
+    world = World(3)
+    world.poller.stop()
+    world.poller.stop()
+    assert world.crew.is_stopped
+    assert world.poller.work() is None
+
+
+# -- with threads --------------------------------------------------------------------------
+
+
+def threads() -> Collection[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("upsertflow-discovery")]
+
+
+def test_threads_look_until_they_are_stopped_and_never_keep_a_process() -> None:
+    others = set(threads())
+    lake = Lake(now=Now(0.0))
+    for number in range(20):
+        lake.grow(f"t{number:03}", 1)
+    poller = Poller(lake, dict(lake.there), Bounds(most_s=0.02, least_s=0.02), crew=Threads(3))
+    own = [each for each in threads() if each not in others]
+    assert len(own) == 3
+    assert all(each.daemon for each in own)
+    lake.grow("t003", 2)
+    assert poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS)
+    assert poller.seen().heads["t003"] == at(2)
+    lake.failures["t004"] = [ValueError("a bug")]
+    assert poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS)
+    with pytest.raises(ValueError, match="a bug"):
+        poller.seen()
+    lake.grow("t004", 2)
+    assert poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS)
+    assert poller.seen().heads["t004"] == at(2)
+    poller.stop()
+    for each in own:
+        each.join(PATIENCE_SECONDS)
+    assert not any(each.is_alive() for each in own)
+
+
+def test_threads_wake_who_waits() -> None:
+    lake = Lake()
+    for number in range(5):
+        lake.grow(f"t{number:03}", 1)
+    poller = Poller(lake, dict(lake.there), Bounds(most_s=0.02, least_s=0.02), crew=Threads(2))
+    try:
+        assert not poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS), (
+            "a look at all is over long before"
+        )
+    finally:
+        poller.stop()

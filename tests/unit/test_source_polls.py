@@ -1,0 +1,160 @@
+"""When inputs are looked at again: intervals, budgets, failures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from spark_upsert.source.polls import (
+    LEAST_S,
+    MOST_LOCAL_S,
+    MOST_S,
+    REQUESTS_PER_S,
+    RETRIES,
+    Bounds,
+    Budget,
+    Polls,
+)
+
+
+def polls(count: int, *, now_s: float = 0.0, **bounds: float) -> Polls:
+    """Return what knows of so many inputs, all looked at just now."""
+    found = Polls(Bounds(**bounds))
+    found.add_all([f"t{number}" for number in range(count)], now_s)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "expected_s"),
+    [
+        pytest.param(0.0, 0.05, id="changes all the time: the least"),
+        pytest.param(0.2, 0.05, id="a tenth is below the least"),
+        pytest.param(60.0, 6.0, id="every minute: a tenth of it"),
+        pytest.param(3600.0, 30.0, id="every hour: the most"),
+        pytest.param(math.inf, 30.0, id="never"),
+    ],
+)
+def test_an_input_is_looked_at_after_a_tenth_of_its_gap(gap_s: float, expected_s: float) -> None:
+    assert polls(1, most_s=30.0).interval_s(gap_s) == pytest.approx(expected_s)
+
+
+def test_what_changes_is_looked_at_more_and_more_often_and_what_rests_less_and_less() -> None:
+    found = polls(1, most_s=30.0)
+    now_s, intervals = 30.0, []
+    for has_moved in [True] * 8 + [False] * 60:
+        assert found.take(now_s, 9) == ["t0"]
+        found.looked("t0", now_s, has_moved=has_moved)
+        intervals.append(found.wait_s(now_s))
+        now_s += intervals[-1]
+    assert intervals[:8] == sorted(intervals[:8], reverse=True)
+    assert intervals[8:] == sorted(intervals[8:])
+    assert intervals[7] < 1.0
+    assert intervals[-1] == 30.0
+
+
+def test_inputs_at_rest_are_due_one_after_the_other() -> None:
+    found = polls(4, most_s=8.0)
+    assert [found.take(now_s, 9) for now_s in (0, 2, 4, 6, 8)] == [
+        [],
+        *([f"t{n}"] for n in range(4)),
+    ]
+
+
+def test_what_is_under_way_is_not_taken_twice() -> None:
+    found = polls(2, most_s=1.0)
+    assert found.take(9.0, 1) == ["t0"]
+    assert found.take(9.0, 9) == ["t1"]
+    assert found.take(99.0, 9) == []
+    found.looked("t1", 99.0, has_moved=False)
+    assert found.take(199.0, 9) == ["t1"]
+
+
+def test_what_was_dropped_is_taken_no_more_and_what_comes_is_due_at_once() -> None:
+    found = polls(2, most_s=1.0)
+    found.drop("t0")
+    found.add("new", 5.0)
+    assert found.names == {"t1", "new"}
+    assert found.take(9.0, 9) == ["t1", "new"]
+
+
+@pytest.mark.parametrize(
+    ("count", "rate", "most_s"),
+    [
+        pytest.param(100, 200.0, 30.0, id="the budget suffices"),
+        pytest.param(10_000, 200.0, 100.0, id="half of it for those at rest"),
+        pytest.param(10_000, None, 30.0, id="no budget"),
+    ],
+)
+def test_inputs_at_rest_get_half_of_the_requests(
+    count: int, rate: float | None, most_s: float
+) -> None:
+    found = Polls(Bounds(most_s=30.0, requests_per_s=rate))
+    found.add_all([f"t{number}" for number in range(count)], 0.0)
+    assert found.most_s == most_s
+
+
+def test_looks_that_take_long_are_fewer() -> None:
+    found = polls(1000, most_s=0.5, busy_share=0.2)
+    found.was_busy(0.001)
+    assert found.rate == pytest.approx(200.0)
+    assert found.most_s == pytest.approx(10.0)
+
+
+def test_a_budget_is_paid_back_before_more_is_spent() -> None:
+    budget = Budget(10.0)
+    assert budget.wait_s(0.0) == 0.0
+    budget.spend(21.0)
+    assert budget.wait_s(0.0) == pytest.approx(2.0, abs=0.01)
+    assert budget.wait_s(1.0) == pytest.approx(1.0, abs=0.01)
+    assert budget.wait_s(2.1) == 0.0
+
+
+def test_a_clock_that_goes_back_pays_nothing_back() -> None:
+    budget = Budget(10.0)
+    budget.wait_s(100.0)
+    budget.spend(11.0)
+    assert budget.wait_s(50.0) == pytest.approx(1.0, abs=0.01)
+    assert budget.wait_s(51.1) == 0.0
+
+
+def test_a_failure_that_may_pass_is_told_when_it_does_not() -> None:
+    found = polls(1, most_s=30.0)
+    now_s, told = 30.0, []
+    for _ in range(RETRIES + 1):
+        assert found.take(now_s, 1) == ["t0"]
+        told.append(found.failed("t0", now_s, may_pass=True))
+        now_s += found.wait_s(now_s)
+    assert told == [False] * RETRIES + [True]
+    assert now_s < 32.0, "it is tried again soon"
+
+
+def test_a_failure_in_between_is_forgotten_and_another_kind_is_told_at_once() -> None:
+    found = polls(1, most_s=0.1)
+    for now_s in range(1, 20):
+        found.take(now_s, 1)
+        assert not found.failed("t0", now_s, may_pass=True)
+        found.take(now_s + 0.9, 1)
+        found.looked("t0", now_s + 0.9, has_moved=False)
+    found.take(30.0, 1)
+    assert found.failed("t0", 30.0, may_pass=False)
+
+
+@pytest.mark.parametrize(
+    ("is_remote", "most_ms", "requests", "expected"),
+    [
+        pytest.param(False, None, None, (LEAST_S, MOST_LOCAL_S, None), id="a file system"),
+        pytest.param(True, None, None, (LEAST_S, MOST_S, REQUESTS_PER_S), id="a bucket"),
+        pytest.param(True, 5_000, 50, (LEAST_S, 5.0, 50.0), id="as it is said"),
+        pytest.param(True, None, 0, (LEAST_S, MOST_S, None), id="any number"),
+        pytest.param(False, 10, None, (0.01, 0.01, None), id="more often than the least"),
+    ],
+)
+def test_bounds_are_those_of_options_or_of_the_storage(
+    is_remote: bool,
+    most_ms: int | None,
+    requests: int | None,
+    expected: tuple[float, float, float | None],
+) -> None:
+    found = Bounds.of(is_remote=is_remote, most_ms=most_ms, requests_per_s=requests)
+    assert (found.least_s, found.most_s, found.requests_per_s) == expected
