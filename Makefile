@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint pages changelog package bench chaos clean machine
+.PHONY: help demo check test lint style types pages changelog package bench chaos clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -32,21 +32,31 @@ LANES := -n 2
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
+# Spark starts Python processes by the hundred, and each would compile the same modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout
 	@$(BIN)/python examples/git_history/demo.py --repo "$(REPO)"
 
-check: lint ## what to run after every change, without Java: format, style, types, quick tests
-	@$(BIN)/python -m pytest -q $(LANES) -m 'not slow and not spark' $(QUICK) $(ARGS)
+check: style ## what to run after every change, without Java: format, style, types, quick tests
+	@# Types beside the tests, so that both cores have work to the end. One after the other they speak.
+	@$(MAKE) --no-print-directory types > $(VENV)/types.said 2>&1 & types=$$!; \
+		$(BIN)/python -m pytest -q $(LANES) -m 'not slow and not spark' $(QUICK) $(ARGS); tests=$$?; \
+		wait $$types; types=$$?; cat $(VENV)/types.said; exit $$((types | tests))
 
 test: machine $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
 	@$(BIN)/python -m pytest $(LANES) --dist loadfile $(ARGS)
 
-lint: $(STAMP) ## format, style and types
+lint: style types ## format, style and types
+
+style: $(STAMP) ## format and style
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: $(STAMP) ## types
 	@# Side by side: each keeps one core busy for longer than all the rest. One after the other they speak.
 	@$(BIN)/pyright > $(VENV)/pyright.said & pyright=$$!; \
 		$(BIN)/mypy; mypy=$$?; \

@@ -44,12 +44,12 @@ class Machine:
         java.write_text("#!/bin/sh\necho 'openjdk version \"17\"' >&2\n")
         java.chmod(0o755)
 
-    def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `make` with this environment."""
+    def make(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `make` with this environment, and with some variables more."""
         return subprocess.run(
             ["make", f"VENV={self.environment}", *arguments],
             cwd=ROOT,
-            env={"PATH": str(self.path)},
+            env={"PATH": str(self.path), **variables},
             capture_output=True,
             text=True,
             check=False,
@@ -65,14 +65,19 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+def tests_of(machine: Machine) -> str:
+    """Return the one call that runs tests; others run beside it."""
+    [call] = [call for call in machine.called() if call.startswith("python -m pytest")]
+    return call
+
+
 def test_a_check_needs_no_java_and_runs_every_tool(machine: Machine) -> None:
     done = machine.make("check")
     assert (done.returncode, done.stderr) == (0, "")
     tools = [" ".join(call.split()[:3]) for call in machine.called()]
     assert tools[:2] == ["ruff check .", "ruff format --check"]
     # Side by side.
-    assert sorted(tools[2:4]) == ["mypy", "pyright"]
-    assert tools[4:] == ["python -m pytest"]
+    assert sorted(tools[2:]) == ["mypy", "pyright", "python -m pytest"]
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "bench", "chaos"])
@@ -94,6 +99,14 @@ def test_all_tests_run_side_by_side_unless_somebody_wants_one_after_the_other(
     assert chosen == f"{whole} -n0 -k name"
 
 
+def test_what_python_compiles_is_kept(machine: Machine) -> None:
+    python = machine.environment / "bin" / "python"
+    python.write_text('#!/bin/sh\necho "compiled: ${PYTHONDONTWRITEBYTECODE-kept}"\n')
+    machine.add_java()
+    done = machine.make("test", PYTHONDONTWRITEBYTECODE="1")
+    assert done.stdout == "compiled: kept\n"
+
+
 @pytest.mark.parametrize("tool", ["ruff", "mypy", "pyright", "python"])
 def test_a_check_fails_with_each_of_its_tools(machine: Machine, tool: str) -> None:
     machine.replace(tool, status=1)
@@ -102,7 +115,7 @@ def test_a_check_fails_with_each_of_its_tools(machine: Machine, tool: str) -> No
 
 def test_the_tests_of_a_check_start_no_spark(machine: Machine) -> None:
     machine.make("check")
-    call = machine.called()[-1]
+    call = tests_of(machine)
     assert "-m not slow and not spark" in call
     # The fixtures that start Spark are those of `integration`.
     folders = [word for word in call.split() if word.startswith(("tests", "integration"))]
@@ -113,7 +126,7 @@ def test_the_tests_of_a_check_start_no_spark(machine: Machine) -> None:
 
 def test_tests_can_be_chosen(machine: Machine) -> None:
     machine.make("check", "ARGS=-k name -x")
-    assert machine.called()[-1].endswith(" -k name -x")
+    assert tests_of(machine).endswith(" -k name -x")
 
 
 def test_the_help_names_each_target(machine: Machine) -> None:
