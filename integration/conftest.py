@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
+SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Options of a Java that ends before it has earned back what it would cost to make it fast.
+
+The second compiler and a collector in parallel take the time of other tests; and that the ten
+thousand classes of Spark's jars are well-formed is not proven anew in each process.
+"""
+
 
 @pytest.fixture(scope="session")
 def spark_environ() -> dict[str, str]:
@@ -42,9 +52,7 @@ def spark_environ() -> dict[str, str]:
         # Spark's choice would be `python3`: another interpreter, without pyarrow and without us.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Short-lived: what the second compiler and a collector in parallel would gain is never earned
-        # back, and on two cores they take the time of other tests.
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "JDK_JAVA_OPTIONS": SHORT_LIVED,
         # Name lookups and loopback warnings of the machine are not our subject.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
