@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import sections as the_sections
 from benchmarks.contest import Place
+from benchmarks.host import Host
 from benchmarks.limits import limits
 from benchmarks.report import write_report
 from benchmarks.sections import SECTIONS, TINY
@@ -16,14 +20,31 @@ from benchmarks.sections import SECTIONS, TINY
 pytestmark = pytest.mark.spark
 
 
-def test_sections_about_many_tables(tmp_path: Path) -> None:
-    size = replace(TINY, rounds=1, inputs=(1, 3), queries=(1, 2), slow_s=1)
+@pytest.fixture
+def place(
+    spark_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Place]:
+    """Where the sections run, all with the one Spark that each would start for itself."""
+    for name, value in spark_environ.items():
+        monkeypatch.setenv(name, value)
     place = Place(cache=tmp_path / "cache", work=tmp_path / "work", parts=2)
+    with the_sections._inputs(place) as host:
+
+        @contextmanager
+        def running(_: Place) -> Iterator[Host]:
+            yield host
+
+        monkeypatch.setattr(the_sections, "_inputs", running)
+        yield place
+
+
+def test_sections_about_many_tables(place: Place, tmp_path: Path) -> None:
+    size = replace(TINY, table=2_000, rounds=1, inputs=(1, 3), queries=(1, 2), slow_s=1)
     names = ("union", "inputs", "queries")
     sections = {name: {**SECTIONS[name](place, size), "load_before": 0.0} for name in names}
     told = [row for row in limits(sections, "tiny") if row[2] != "not measured"]
     assert len(told) == 3, "a union, a query for each table, and a slow consumer"
-    assert sections["union"]["rows"] == 4 * 2 * 2 * TINY.table, (
+    assert sections["union"]["rows"] == 4 * 2 * 2 * size.table, (
         "updates of two tables in four epochs"
     )
     assert list(sections["inputs"]) == ["1", "3", "load_before"]
