@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,8 @@ import json, sys
 from pyspark.sql import SparkSession
 
 table, report = sys.argv[1:]
-spark = SparkSession.builder.master("local[1]").getOrCreate()
+settings = {"spark.ui.enabled": "false"}
+spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
 rows = spark.createDataFrame([(1, "a", 1), (2, "b", 1)], "id long, name string, seq long")
 options = {"path": table, "keys": "id", "sequenceBy": "seq"}
 rows.write.format("upsertflow").options(**options).mode("append").save()
@@ -48,6 +50,27 @@ import pyspark_upsertflow
 facts = {
     "origin": pyspark_upsertflow.__file__,
     "rows": sorted(map(list, found.select("id", "name").collect())),
+}
+json.dump(facts, open(report, "w"))
+spark.stop()
+"""
+
+# A jar of Python files is no place where Spark looks by itself.
+BATCH = """
+import json, sys
+import pyspark_upsertflow
+from pyspark.sql import SparkSession
+
+folder, report = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+pyspark_upsertflow.register(spark)
+rows = spark.createDataFrame([(1, "a", 1), (2, "b", 1)], "id long, name string, seq long")
+options = {"path": f"{folder}/table", "keys": "id", "sequenceBy": "seq"}
+rows.write.format("upsertflow").options(**options).mode("append").save()
+latest = spark.read.format("upsertflow").option("path", f"{folder}/table").load()
+facts = {
+    "origin": pyspark_upsertflow.__file__,
+    "latest": sorted(map(list, latest.select("id", "name").collect())),
 }
 json.dump(facts, open(report, "w"))
 spark.stop()
@@ -151,8 +174,8 @@ class Environment:
         subprocess.run(command, check=True, capture_output=True, text=True)
 
 
-def run(command: list[str], *, environ: dict[str, str], environment: Environment) -> None:
-    """Run a program far from the checkout, so that it can find nothing there."""
+def run(command: list[str], *, environ: dict[str, str], environment: Environment) -> str:
+    """Run a program far from the checkout, so that it can find nothing there; returns its words."""
     place = environment.folder
     python = str(environment.python)
     environ = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
@@ -169,6 +192,7 @@ def run(command: list[str], *, environ: dict[str, str], environment: Environment
         timeout=SUBMIT_SECONDS_MAX,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -176,11 +200,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Package:
     return package(tmp_path_factory.mktemp("dist"))
 
 
-@pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
-def test_spark_discovers_what_pip_installed(
-    form: str, built: Package, spark_environ: dict[str, str], tmp_path: Path
-) -> None:
-    environment = Environment.make(tmp_path / "environment")
+FORMS = ["wheel", "sdist", "editable"]
+
+
+def installed(form: str, built: Package, folder: Path) -> Environment:
+    """Make an environment that has this project in one of the forms."""
+    environment = Environment.make(folder)
     match form:
         case "wheel":
             environment.install(str(built.wheel))
@@ -188,45 +213,78 @@ def test_spark_discovers_what_pip_installed(
             environment.install(str(built.sdist))
         case "editable":
             environment.install("--editable", str(ROOT))
+    return environment
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_pip_installed_is_where_spark_looks(
+    form: str, built: Package, spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    """What the doctor says is what Spark does: `test_doctor`. It takes no Spark to ask it."""
+    environment = installed(form, built, tmp_path / "environment")
+    doctor = [environment.folder / "bin" / "upsertflow", "doctor"]
+    run(list(map(str, doctor)), environ=spark_environ, environment=environment)
+    where = [str(environment.python), "-c", "import pyspark_upsertflow as p; print(p.__file__)"]
+    origin = run(where, environ=spark_environ, environment=environment).strip()
+    home = ROOT / "datasource" if form == "editable" else environment.site
+    assert origin == str(home / "pyspark_upsertflow" / "__init__.py")
+
+
+def test_spark_discovers_what_pip_installed(
+    built: Package, spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    environment = installed("wheel", built, tmp_path / "environment")
     program, report = tmp_path / "discover.py", tmp_path / "report.json"
     program.write_text(DISCOVER)
     command = [environment.python, program, tmp_path / "table", report]
     run(list(map(str, command)), environ=spark_environ, environment=environment)
 
     facts = json.loads(report.read_text())
-    home = ROOT / "datasource" if form == "editable" else environment.site
-    assert facts["origin"] == str(home / "pyspark_upsertflow" / "__init__.py")
+    assert facts["origin"] == str(environment.site / "pyspark_upsertflow" / "__init__.py")
     assert facts["rows"] == [[1, "a"], [2, "b"]]
 
 
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-def test_a_job_that_gets_the_package_from_maven_writes_and_follows_a_table(
-    master: str, built: Package, spark_environ: dict[str, str], tmp_path: Path
-) -> None:
-    environment = Environment.make(tmp_path / "environment")
-    program, report = tmp_path / "stream.py", tmp_path / "report.json"
-    program.write_text(STREAM)
-    settings = tmp_path / "ivysettings.xml"
+def submit(
+    program: str, master: str, built: Package, environ: dict[str, str], folder: Path
+) -> dict[str, Any]:
+    """Run a job that gets the package from Maven; returns what it reports."""
+    environment = Environment.make(folder / "environment")
+    file, report = folder / "program.py", folder / "report.json"
+    file.write_text(program)
+    settings = folder / "ivysettings.xml"
     settings.write_text(IVY_SETTINGS)
     conf = {
-        "spark.jars.ivy": tmp_path / "ivy",
+        "spark.jars.ivy": folder / "ivy",
         "spark.jars.ivySettings": settings,
         "spark.executor.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
     }
     command = [
-        os.path.join(spark_environ["SPARK_HOME"], "bin", "spark-submit"),
+        os.path.join(environ["SPARK_HOME"], "bin", "spark-submit"),
         *("--master", master),
         *("--packages", built.coordinates),
         *("--repositories", built.maven.as_uri()),
         *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
-        *(str(program), str(tmp_path), str(report)),
+        *(str(file), str(folder), str(report)),
     ]
-    run(command, environ=spark_environ, environment=environment)
-
-    facts = json.loads(report.read_text())
+    run(command, environ=environ, environment=environment)
+    facts: dict[str, Any] = json.loads(report.read_text())
     assert f"{GROUP}_upsertflow-{built.version}.jar" in facts["origin"]
+    return facts
+
+
+def test_a_job_that_gets_the_package_from_maven_writes_and_reads_a_table(
+    built: Package, spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    facts = submit(BATCH, "local[2]", built, spark_environ, tmp_path)
+    assert facts["latest"] == [[1, "a"], [2, "b"]]
+
+
+def test_a_job_on_a_cluster_that_gets_the_package_from_maven_writes_and_follows_a_table(
+    built: Package, spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    facts = submit(STREAM, "local-cluster[2,1,1024]", built, spark_environ, tmp_path)
     assert facts["columns"] == [
         *("id", "name", "seq"),
         *("_change_type", "_commit_version", "_commit_timestamp", "_diff"),
