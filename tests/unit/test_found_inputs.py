@@ -461,9 +461,9 @@ def test_what_a_thousand_tables_are_asked(thousand: Thousand) -> None:
         assert not query.plan()
     looks = round((thousand.now() - began_s) / 0.5)
     asked = Counter(name.split()[0] for name in thousand.asked())
-    assert looks == 8
+    assert looks == 16, "each question waits for a listing, which comes every second"
     assert 1.0 <= asked["read"] / (looks * COUNT) <= 1.25
-    assert asked["folders"] <= 1 + looks * 0.5
+    assert asked["folders"] == 8
     assert asked.keys() == {"read", "folders"}
 
     for number in range(COUNT // 100):

@@ -24,6 +24,7 @@ class Asked(Told):
     def __init__(self, name: str, epochs: list[int], asked: list[str]) -> None:
         super().__init__(name, epochs)
         self._asked = asked
+        self.committed: list[Position] = []
         self._heads: dict[int, Position] = {}
 
     def head(self) -> Position:
@@ -35,7 +36,7 @@ class Asked(Told):
         return replace(found, is_at_rest=position is not None and not list(found.pieces))
 
     def commit(self, position: Position) -> None:
-        self._asked.append(f"commit {self.name}")
+        self.committed.append(position)
 
 
 class World:
@@ -121,11 +122,9 @@ def test_only_who_has_moved_is_told_of_a_commit() -> None:
     world = World()
     for _ in range(3):
         world.plan()
-    del world.asked[:]
     world.stream.commit(world.offset)
-    assert world.asked == ["commit a", "commit b"]
+    assert [each.committed for each in world.of.values()] == [[at(1)], [at(1)]]
     world.of["b"].epochs.append(1)
     world.plan()
-    del world.asked[:]
     world.stream.commit(world.offset)
-    assert world.asked == ["commit b"]
+    assert [each.committed for each in world.of.values()] == [[at(1)], [at(1), at(2)]]
