@@ -56,6 +56,8 @@ class QueryOptions:
     """How often each of very many inputs is looked at, at least."""
     discovery_requests: int | None = None
     """In a second, for looks at very many inputs; 0: any number."""
+    auto_priority: bool = False
+    """Whether others are the more urgent the later somebody else read them."""
 
     @classmethod
     def parse(cls, options: Options, priorities: Mapping[str, int] | None = None) -> QueryOptions:
@@ -75,6 +77,7 @@ class QueryOptions:
             priorities=priorities or {},
             discovery_ms=options.duration_ms("discoveryInterval"),
             discovery_requests=options.number("discoveryRequests", least=0),
+            auto_priority=options.flag("autoPriority"),
         )
         found._require_consistent()
         return found
@@ -117,7 +120,8 @@ class QueryOptions:
 
     @property
     def _told_priorities(self) -> list[str]:
-        return [f"input.{name}.priority" for name in self.priorities]
+        told = [f"input.{name}.priority" for name in self.priorities]
+        return [*told, *(["autoPriority"] if self.auto_priority else [])]
 
     @property
     def order(self) -> Order | None:

@@ -161,6 +161,9 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "input.<name>.priority": "Stream with a limit per trigger: how urgent the input is, from -1000 "
     "to 1000. Who is more urgent is served first and has the larger share; nobody starves. "
     "Default: the property `priority` of the table, else 0.",
+    "autoPriority": "Stream with a limit per trigger: whether a table that has no priority is the "
+    "more urgent the later it was read, as far as leases tell (`consumerId`), those of this query "
+    "apart: 500 at once, half of that after 30 seconds. Default `false`.",
     "merge": "How the rows of the inputs become one sequence. `interleave`: what is ready first, "
     "in several tasks; no order between inputs is promised. `concat`: an input has its turn when "
     "those before it have nothing left. `roundrobin`: one row of each input in turn. Exact orders "

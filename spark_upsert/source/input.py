@@ -141,6 +141,13 @@ class Ranked(Protocol):
         """Return its priority, None if it has none; called behind `backlog`, and next to free."""
         ...
 
+    def last_read_ms(self) -> int | None:
+        """Return when others last read it, in ms since 1970; None: never, as far as is known.
+
+        May be called in another thread, for several inputs at once, and read the storage.
+        """
+        ...
+
 
 @runtime_checkable
 class SteppedInput(Input, Protocol):

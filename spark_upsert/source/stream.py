@@ -145,12 +145,13 @@ class Stream:
         is_known = self._ahead.continues(standing, seen) and seen.has_same_names
         backlogs = self._ahead.backlogs(standing, seen)
         is_limited = not (limits is None or limits.is_none)
+        now_ms = max(0, int(self._wall() * 1000))
         reached = pace(
             backlogs,
             limits,
             offset.state,
-            now_ms=max(0, int(self._wall() * 1000)),
-            standings=self._standings.of(backlogs) if is_limited else None,
+            now_ms=now_ms,
+            standings=self._standings.of(backlogs, now_ms) if is_limited else None,
         )
         positions = {**standing, **reached.positions}
         gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()

@@ -170,6 +170,15 @@ class TableInput:
             own = table.log.head().properties.get(PRIORITY)
         return None if own is None else parse_priority(own)
 
+    def last_read_ms(self) -> int | None:
+        """Return when another consumer last renewed its lease (`Ranked.last_read_ms`).
+
+        The lease of this stream says nothing: to be served would make it more urgent.
+        """
+        own = self._options.consumer
+        others = [each for each in self._opened().consumers() if each.consumer != own]
+        return max((each.renewed_ms for each in others), default=None)
+
     def splits(self, start: Position | None, end: Position) -> list[Split]:
         """Return the work of a batch (`Input.splits`)."""
         table = self._opened()

@@ -179,6 +179,18 @@ def test_a_read_that_names_no_inputs_has_one() -> None:
             id="a priority in an exact order",
         ),
         pytest.param(
+            {**TWO, "interleaveSeed": "1", "autoPriority": "true"},
+            "'autoPriority' has no meaning in an exact order",
+            "drop the option",
+            id="recency in an exact order",
+        ),
+        pytest.param(
+            {"path": "/t", "autoPriority": "true"},
+            "'autoPriority' has no meaning without 'inputs'",
+            "give 'inputs'",
+            id="recency of one table",
+        ),
+        pytest.param(
             {**TWO, "mergeColumns": "_inputs"}, "one of _input", "'_input'", id="a merge column"
         ),
     ],

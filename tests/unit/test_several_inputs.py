@@ -193,6 +193,15 @@ def test_a_table_says_itself_how_urgent_it_is(tmp_path: Path, is_found: bool) ->
     assert served_by(query, 5) == ["b", "b", "a", "c", "b"]
 
 
+def test_who_was_read_lately_comes_first(three: Tables) -> None:
+    ahead(three)
+    three.by_name["west"].hold("dashboard", 0)
+    three.now.seconds = three.by_name["west"].consumers()[0].renewed_ms / 1000 + 1
+    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest", autoPriority="true")
+    # Two of the band of weight 2, then one of the others.
+    assert served_by(query, 4) == ["west", "west", "east", "west"]
+
+
 def test_a_table_that_is_emptied_while_it_waits_is_no_batch(three: Tables) -> None:
     ahead(three, epochs=1)
     query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
@@ -277,9 +286,13 @@ def test_a_batch_reads_the_rows_of_all(three: Tables) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["maxRowsPerTrigger", "input.east.priority"])
-def test_what_is_of_a_trigger_is_none_of_a_batch(three: Tables, name: str) -> None:
-    plan = ReadPlan.parse(three.given(**{name: 1}))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("maxRowsPerTrigger", "1"), ("input.east.priority", "1"), ("autoPriority", "true")],
+    ids=["a limit", "a priority", "recency"],
+)
+def test_what_is_of_a_trigger_is_none_of_a_batch(three: Tables, name: str, value: str) -> None:
+    plan = ReadPlan.parse(three.given(**{name: value}))
     with pytest.raises(OptionError, match="no meaning in a batch read"):
         MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
 

@@ -1,0 +1,149 @@
+"""How urgent inputs are: what is said of them, their own word, and who read them lately."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from spark_upsert.errors import CorruptionError
+from spark_upsert.model.schema import Scope
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.schedule import Standing
+from spark_upsert.source.columns import read_columns
+from spark_upsert.source.inputs import Inputs
+from spark_upsert.source.standings import ASKED_MAX, REST_MS, Standings
+from spark_upsert.source.table_input import TableInput
+from spark_upsert.state.retention.leases import lease_path
+from spark_upsert.table import Table
+from tests.support.clocked import Now
+from tests.support.stores import MemoryStore
+from tests.support.streams import options_of
+from tests.support.tables import schema_of
+
+
+class Known:
+    """An input that says how urgent it is, and counts who asks."""
+
+    def __init__(self, priority: int | None = None, read_ms: int | None = None) -> None:
+        self._priority = priority
+        self.read_ms = read_ms
+        self.asked = 0
+
+    def priority(self) -> int | None:
+        return self._priority
+
+    def last_read_ms(self) -> int | None:
+        self.asked += 1
+        return self.read_ms
+
+
+def standings(inputs: Mapping[str, Any], **more: str) -> Standings:
+    named = {"inputs": ",".join(inputs), **{f"input.{name}.path": f"/{name}" for name in inputs}}
+    query = ReadPlan.parse({**named, **more}).query
+    return Standings(cast(Inputs, inputs), query)
+
+
+def test_what_the_read_says_comes_before_what_a_table_says() -> None:
+    inputs = {"a": Known(-5), "b": Known(7), "c": Known(), "d": object()}
+    known = standings(inputs, **{"input.a.priority": "3", "input.d.priority": "4"})
+    assert known.of(inputs, 0) == {
+        "a": Standing(manual=3),
+        "b": Standing(manual=7),
+        "d": Standing(manual=4),
+    }
+    assert not any(each.asked for each in inputs.values() if isinstance(each, Known))
+
+
+def test_who_has_no_priority_is_asked_by_whom_it_was_read() -> None:
+    inputs = {"a": Known(0, read_ms=5), "b": Known(read_ms=6), "c": Known(), "d": object()}
+    assert standings(inputs, autoPriority="true").of(inputs, 10) == {
+        "a": Standing(manual=0),
+        "b": Standing(read_ms=6),
+        "c": Standing(),
+        "d": Standing(),
+    }
+    assert cast(Known, inputs["a"]).asked == 0
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "asked"),
+    [
+        pytest.param(0, 1, id="at once"),
+        pytest.param(REST_MS - 1, 1, id="too soon"),
+        pytest.param(REST_MS, 2, id="in time"),
+        pytest.param(-1, 2, id="the clock went back"),
+    ],
+)
+def test_an_input_is_asked_now_and_then(later_ms: int, asked: int) -> None:
+    only = Known(read_ms=1)
+    known = standings({"a": only}, autoPriority="true")
+    known.of(["a"], 10**6)
+    assert known.of(["a"], 10**6 + later_ms) == {"a": Standing(read_ms=1)}
+    assert only.asked == asked
+
+
+def test_few_are_asked_at_once_and_all_in_turn() -> None:
+    inputs = {f"t{number}": Known(read_ms=number) for number in range(2 * ASKED_MAX + 1)}
+    known = standings(inputs, autoPriority="true")
+    counts = []
+    for now_ms in range(4):
+        known.of(inputs, now_ms)
+        counts.append(sum(each.asked for each in inputs.values()))
+    assert counts == [ASKED_MAX, 2 * ASKED_MAX, 2 * ASKED_MAX + 1, 2 * ASKED_MAX + 1]
+    later = known.of(inputs, 4)
+    assert later == {name: Standing(read_ms=each.read_ms) for name, each in inputs.items()}
+
+
+def test_what_was_asked_of_very_many_is_forgotten() -> None:
+    inputs = {f"t{number}": Known() for number in range(2_000)}
+    known = standings(inputs, autoPriority="true")
+    for first in range(0, 2_000, ASKED_MAX):
+        known.of(list(inputs)[first : first + ASKED_MAX], 0)
+    assert len(known._read) < 1_100
+
+
+# -- leases -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def now() -> Now:
+    return Now(1_000.0)
+
+
+@pytest.fixture
+def table(now: Now) -> Table:
+    found = Table(MemoryStore(), clock=now)
+    found.ensure(schema_of(Scope.TABLE))
+    return found
+
+
+def input_of(table: Table, **given: str) -> TableInput:
+    options = options_of(**given)
+    return TableInput(options, read_columns(table, options), table=table)
+
+
+def test_a_table_was_read_when_a_lease_was_renewed(table: Table, now: Now) -> None:
+    assert input_of(table).last_read_ms() is None
+    table.hold("one", 0)
+    now.advance(5)
+    table.hold("other", 0)
+    now.advance(5)
+    table.hold("one", 0)
+    assert input_of(table).last_read_ms() == 1_010_000
+    assert input_of(table, consumerId="one").last_read_ms() == 1_005_000
+
+
+def test_a_lease_that_is_damaged_is_told_and_stops_nothing(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.hold("one", 0)
+    table.store.put(lease_path("one"), b"{")
+    with pytest.raises(CorruptionError):
+        input_of(table).last_read_ms()
+    known = standings({"a": input_of(table)}, autoPriority="true")
+    with caplog.at_level(logging.WARNING):
+        assert known.of(["a"], 0) == {"a": Standing()}
+    assert "nobody can tell who read an input: input=a" in caplog.text
