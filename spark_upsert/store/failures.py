@@ -38,6 +38,9 @@ _BAD_IDENTITY = re.compile(
 _OTHER_REGION = re.compile(
     r"incorrectly configured region|AuthorizationHeaderMalformed|PermanentRedirect"
 )
+_NO_TLS = re.compile(r"HTTP error: builder error")
+"""What the client says of an ``http://`` address of the environment, which is not allowed."""
+
 _CONFLICT = "ConditionalRequestConflict"
 
 
@@ -74,6 +77,13 @@ def translate(error: Exception, *, verb: str, url: str) -> Exception:
             hint="give credentials by 'storage' options (docs/object-stores.md names those of each "
             "cloud), or by the environment of the driver and of every executor.",
             option="storage",
+        )
+    if _NO_TLS.search(text):
+        return OptionError(
+            tried,
+            hint="an endpoint of the environment that begins with http:// needs "
+            "'storage.allow_http' = 'true'.",
+            option="storage.allow_http",
         )
     if _OTHER_REGION.search(text):
         return OptionError(

@@ -96,6 +96,15 @@ def answer(status: str, code: str = "") -> str:
             id="there are no credentials",
         ),
         pytest.param(
+            GenericError(
+                "Generic S3 error: Error performing list request: Error performing GET "
+                "http://127.0.0.1:9000/lake?list-type=2 in 25us - HTTP error: builder error"
+            ),
+            OptionError,
+            "storage.allow_http",
+            id="an address of the environment is not encrypted",
+        ),
+        pytest.param(
             GenericError(answer("400 Bad Request", "AuthorizationHeaderMalformed")),
             OptionError,
             "storage.region",
