@@ -65,7 +65,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def tests_of(machine: Machine) -> str:
+def call_of_pytest(machine: Machine) -> str:
     """Return the one call that runs tests; others run beside it."""
     [call] = [call for call in machine.called() if call.startswith("python -m pytest")]
     return call
@@ -115,7 +115,7 @@ def test_a_check_fails_with_each_of_its_tools(machine: Machine, tool: str) -> No
 
 def test_the_tests_of_a_check_start_no_spark(machine: Machine) -> None:
     machine.make("check")
-    call = tests_of(machine)
+    call = call_of_pytest(machine)
     assert "-m not slow and not spark" in call
     # The fixtures that start Spark are those of `integration`.
     folders = [word for word in call.split() if word.startswith(("tests", "integration"))]
@@ -126,7 +126,7 @@ def test_the_tests_of_a_check_start_no_spark(machine: Machine) -> None:
 
 def test_tests_can_be_chosen(machine: Machine) -> None:
     machine.make("check", "ARGS=-k name -x")
-    assert tests_of(machine).endswith(" -k name -x")
+    assert call_of_pytest(machine).endswith(" -k name -x")
 
 
 def test_the_help_names_each_target(machine: Machine) -> None:
