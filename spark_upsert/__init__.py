@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spark_upsert.state.log.manifest import Commit, Transaction
     from spark_upsert.state.tombstones import LateRows
     from spark_upsert.table import Table
+    from spark_upsert.watchers import Gap, SealedEpoch
 
 __all__ = [
     "ChangeOptions",
@@ -28,10 +29,12 @@ __all__ = [
     "Engine",
     "ErrorPolicy",
     "FeedbackUpsert",
+    "Gap",
     "LateRows",
     "MergeEngine",
     "Rule",
     "Scope",
+    "SealedEpoch",
     "Table",
     "TableSchema",
     "Ties",
@@ -47,10 +50,12 @@ _HOMES = {
     "Engine": "model.engines",
     "ErrorPolicy": "model.schema",
     "FeedbackUpsert": "feedback",
+    "Gap": "watchers",
     "LateRows": "state.tombstones",
     "MergeEngine": "model.engines",
     "Rule": "model.engines",
     "Scope": "model.schema",
+    "SealedEpoch": "watchers",
     "Table": "table",
     "TableSchema": "model.schema",
     "Ties": "model.schema",

@@ -29,6 +29,7 @@ from spark_upsert.errors import (
     BatchTooLargeError,
     ContentionError,
     DataLossError,
+    OptionError,
     TableExistsError,
     TableFullError,
     UpsertFlowError,
@@ -94,6 +95,7 @@ from spark_upsert.upsert.together import (
     sealed,
 )
 from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.watchers import Watcher, Watchers
 
 _HOLDS_MAX = 100
 """An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
@@ -158,6 +160,7 @@ class Table:
         self.log = Log(store, clock=clock)
         self._backlog = BacklogCounter()
         self._gauge = PressureGauge()
+        self._watchers = Watchers(self.log, self.changes)
         self._appends = SharedCalls(
             self._append_round,
             joins=joins,
@@ -780,6 +783,32 @@ class Table:
         end = head.upper if upper is None else upper
         batches = self.iter_changes(lower, end, options)
         return pa.Table.from_batches(batches, schema=head.schema.changelog)
+
+    def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
+        """Return an iterator over the epochs of this table, as they come.
+
+        What is committed through this object comes at once, what others commit within a second
+        (`watchers`). A watcher that is slow holds up nobody: it reads what it missed from the log.
+        It holds no version either: give it a lease by `hold`, if it must not lose any.
+
+        Parameters
+        ----------
+        start : int, optional
+            The first version whose epoch is of interest; by default the one behind the newest.
+        fail_on_data_loss : bool
+            Whether it is an error if epochs were expired before they were seen; else a `Gap` comes
+            in their place.
+
+        Raises
+        ------
+        OptionError
+            ``start`` is beyond the version behind the newest.
+        """
+        upper = self._watchers.look().upper
+        if start is not None and not 0 <= start <= upper:
+            raise OptionError.invalid("start", start, f"a version from 0 to {upper}")
+        position = upper if start is None else start
+        return Watcher(self._watchers, position, fail_on_data_loss=fail_on_data_loss)
 
     def iter_changes(
         self,

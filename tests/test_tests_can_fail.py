@@ -65,6 +65,7 @@ from spark_upsert.upsert import commands, outcomes, stage, stash, write_set
 from spark_upsert.upsert import together as group
 from spark_upsert.upsert.envelopes import changelog
 from spark_upsert.upsert.envelopes.changelog import ChangelogForm
+from spark_upsert.watchers import Watcher, Watchers
 from spark_upsert_sink import writers
 from tests.promises import test_file_promises as file_promises
 from tests.promises import test_group_promises as group_promises
@@ -73,6 +74,7 @@ from tests.promises import test_order_promises as order_promises
 from tests.promises import test_promises as promises
 from tests.promises import test_python_promises as python_promises
 from tests.promises import test_schedule_promises as schedules
+from tests.promises import test_watch_promises as watch_promises
 from tests.support.disk import Loss
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.workload import OPERATIONS
@@ -1584,6 +1586,61 @@ def _() -> Patch:
         return original(self, (), left, now_ms)
 
     return wrapped(DirtySet, "served", served)
+
+
+# -- watchers -----------------------------------------------------------------------------
+
+
+@bug(
+    "what the ring does not hold is passed over",
+    watch_promises.test_p1_a_watcher_sees_each_epoch_once_and_in_order_however_slow_it_is,
+)
+def _() -> Patch:
+    def from_the_ring(original: Any, self: Any) -> Any:
+        while self._position < self._watchers.upper:
+            if self._watchers.recent(self._position) is not None:
+                return original(self)
+            self._position += 1
+        return None
+
+    return wrapped(Watcher, "_step", from_the_ring)
+
+
+@bug(
+    "a version is announced before those that others committed below it are known",
+    watch_promises.test_p1_a_watcher_sees_each_epoch_once_and_in_order_however_slow_it_is,
+)
+def _() -> Patch:
+    def jump(original: Any, self: Any) -> Any:
+        newest = max(self._watchers._ring, default=0)
+        self._position = max(self._position, newest)
+        return original(self)
+
+    return wrapped(Watcher, "_step", jump)
+
+
+@bug(
+    "a watcher passes over what was expired and says nothing",
+    watch_promises.test_p5_a_watcher_is_told_of_what_was_lost,
+)
+def _() -> Patch:
+    def silent(original: Any, self: Any) -> None:
+        self._position = self._watchers.look().first_changes
+
+    return wrapped(Watcher, "_gap", silent)
+
+
+@bug(
+    "the changes of an epoch are those of the one before",
+    watch_promises.test_p2_the_changes_that_a_watcher_sees_fold_to_the_table,
+)
+def _() -> Patch:
+    def earlier(original: Any, self: Any, *args: Any, **how: Any) -> None:
+        original(self, *args, **how)
+        changes = self.changes
+        self.changes = lambda lower, upper: changes(lower - 1, upper - 1)
+
+    return wrapped(Watchers, "__init__", earlier)
 
 
 def runs_of(test: Callable[..., None]) -> Iterator[Callable[[], None]]:

@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.options",),
     ("spark_upsert.upsert",),
     ("spark_upsert.upsert.envelopes",),
-    ("spark_upsert.upsert.plan",),
+    ("spark_upsert.upsert.plan", "spark_upsert.watchers"),
     ("spark_upsert.table",),
     ("spark_upsert.metadata", "spark_upsert.feedback", "spark_upsert.source"),
     ("spark_upsert",),

@@ -39,6 +39,14 @@ class Log(LogReader):
     def __init__(self, store: Store, *, clock: Clock = time.time) -> None:
         super().__init__(store)
         self._clock = clock
+        self._listeners: tuple[Callable[[Commit], None], ...] = ()
+
+    def listen(self, told: Callable[[Commit], None]) -> None:
+        """Have a function told of each version that is committed here, as soon as it is durable.
+
+        It is called by the thread that commits, must not wait, and must not fail.
+        """
+        self._listeners += (told,)
 
     def append(self, propose: Callable[[Manifest], Draft | None]) -> Commit | None:
         """Commit the next version, whatever its number turns out to be.
@@ -103,6 +111,8 @@ class Log(LogReader):
             self._remember(apply(head, commit), head)
         elif not self._settle(commit, head):
             return None
+        for told in self._listeners:
+            told(commit)
         self._checkpoint(commit.version)
         tell(commit, self._store.url)
         return commit
