@@ -14,10 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.options.read import Metadata
+from spark_upsert.state.caps import Caps
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.fold import apply
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Manifest
+from spark_upsert.state.retention import BacklogCounter
 from spark_upsert.table import Table
 
 _BATCH_ROWS = 4096
@@ -92,6 +94,22 @@ CONSUMERS = _schema(
     is_live=pa.bool_(),
 )
 """One row per lease."""
+
+PRESSURE = _schema(
+    consumer=pa.string(),
+    backlog_epochs=pa.int64(),
+    backlog_bytes=pa.int64(),
+    epochs_max=pa.int64(),
+    bytes_max=pa.int64(),
+    rung=pa.int64(),
+    pressure=pa.float64(),
+    refuses=pa.bool_(),
+    retry_after_ms=pa.int64(),
+    reported=_TIME,
+    expires=_TIME,
+)
+"""One row per consumer that is live: how far it is behind, against the caps of the table (null: no
+cap), and what it says of itself (null: nothing, or what it said has expired)."""
 
 
 def versions(log: Log) -> Iterator[tuple[Commit, Manifest]]:
@@ -179,6 +197,29 @@ def _consumers(table: Table) -> Iterator[Row]:
         }
 
 
+def _pressure(table: Table) -> Iterator[Row]:
+    head, now_ms = table.log.head(), table.log.now_ms()
+    caps = Caps.of(head.properties)
+    leases = {each.consumer: each for each in table.consumers() if each.is_live(now_ms)}
+    told = {each.consumer: each for each in table.pressure()}
+    for consumer in sorted({*leases, *told}):
+        lease, said = leases.get(consumer), told.get(consumer)
+        found = lease and BacklogCounter().behind(lease, table.log, head, Caps())
+        yield {
+            "consumer": consumer,
+            "backlog_epochs": found and found.epochs,
+            "backlog_bytes": found and found.bytes,
+            "epochs_max": caps.epochs,
+            "bytes_max": caps.bytes,
+            "rung": said and said.rung,
+            "pressure": said and said.pressure,
+            "refuses": said and said.refuses,
+            "retry_after_ms": said and said.retry_after_ms,
+            "reported": said and said.reported_ms * 1000,
+            "expires": said and (said.reported_ms + said.ttl_ms) * 1000,
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One of the things to be read: its columns, and where its rows come from."""
@@ -198,6 +239,7 @@ VIEWS: Mapping[Metadata, View] = {
     Metadata.FILES: View(FILES, _files),
     Metadata.HISTORY: View(HISTORY, _history),
     Metadata.CONSUMERS: View(CONSUMERS, _consumers),
+    Metadata.PRESSURE: View(PRESSURE, _pressure),
 }
 
 

@@ -351,6 +351,14 @@ def consumers(
 @upsertflow.command()
 @_on_table
 @_as_json
+def pressure(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show how far consumers are behind, against the caps, and who holds up writers."""
+    _show(Metadata.PRESSURE, path, storage, None, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@_as_json
 @click.pass_context
 def check(ctx: click.Context, path: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Verify every file and every number; exit with 1 if something is wrong."""

@@ -44,6 +44,7 @@ _OF_QUERY = (
     "columns",
     "maxBytesPerTrigger",
     "maxEpochsPerTrigger",
+    "latencyTarget",
     "maxRowsPerTrigger",
     "metadata",
     "parallelism",

@@ -12,6 +12,9 @@ from spark_upsert.merge import Concat, Order, RoundRobin, Seeded
 from spark_upsert.merge.wyrand import SEED_END
 from spark_upsert.options.parse import Options, choice, one_of
 
+LATENCY_TARGET_MS = 60_000
+"""Longer than most triggers wait, shorter than most people do."""
+
 INPUT = "_input"
 MERGE_SEQ = "_merge_seq"
 
@@ -38,6 +41,8 @@ class QueryOptions:
     """Of one micro-batch, like the other bounds."""
     bytes_max: int | None = None
     epochs_max: int | None = None
+    latency_target_ms: int = LATENCY_TARGET_MS
+    """The time from a commit to its batch that counts as full pressure."""
     parallelism: int | None = None
     merge: Merge = Merge.INTERLEAVE
     seed: int | None = None
@@ -66,6 +71,7 @@ class QueryOptions:
             rows_max=options.number("maxRowsPerTrigger", least=1),
             bytes_max=options.number("maxBytesPerTrigger", least=1),
             epochs_max=options.number("maxEpochsPerTrigger", least=1),
+            latency_target_ms=options.duration_ms("latencyTarget") or LATENCY_TARGET_MS,
             parallelism=options.number("parallelism", least=1),
             merge=choice(options, "merge", Merge) or Merge.INTERLEAVE,
             seed=_seed(options),
@@ -143,6 +149,7 @@ class QueryOptions:
             ("maxRowsPerTrigger", self.rows_max),
             ("maxBytesPerTrigger", self.bytes_max),
             ("maxEpochsPerTrigger", self.epochs_max),
+            ("latencyTarget", None if self.latency_target_ms == LATENCY_TARGET_MS else True),
             ("offsetsPath", self.offsets_path),
             ("discoveryInterval", self.discovery_ms),
             ("discoveryRequests", self.discovery_requests),

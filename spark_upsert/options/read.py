@@ -22,6 +22,7 @@ class Metadata(Enum):
     FILES = "files"
     HISTORY = "history"
     CONSUMERS = "consumers"
+    PRESSURE = "pressure"
     QUARANTINE = "quarantine"
     """Not of the log, but of the runs (`spark_upsert.state.quarantine`); at any version."""
 

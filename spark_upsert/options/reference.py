@@ -129,6 +129,8 @@ READ_OPTIONS: Mapping[str, str] = {
     "cut.",
     "maxBytesPerTrigger": "Stream: soft bound of bytes read per micro-batch.",
     "maxEpochsPerTrigger": "Stream: bound of epochs per micro-batch.",
+    "latencyTarget": "Stream: the time from a commit until its micro-batch is planned that counts "
+    "as full pressure; longer than the trigger's interval. Default `1 minute`.",
     "splits": "Number of read tasks. Default: by the amount of data, at most the parallelism.",
     "parallelism": "Tasks that the cluster runs at once. `pyspark_upsertflow.register(spark)` "
     "fills in what the session knows then: its `defaultParallelism`, or the cores that its "
@@ -139,8 +141,10 @@ READ_OPTIONS: Mapping[str, str] = {
     "consumerId": "Stream: the name of a lease, one per query, that keeps what the query still has "
     "to read from being expired. Without it, only the ages given to `upsertflow expire` do.",
     "consumerTtl": "Stream: how long the lease outlasts a query that stopped. Default `7 days`.",
-    "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history` or "
-    "`consumers`; or the rows that could not be applied (`onError=quarantine`): `quarantine`.",
+    "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "
+    "`consumers` or `pressure` (how far each consumer is behind, against the caps, and whether it "
+    "holds up writers); or the rows that could not be applied (`onError=quarantine`): "
+    "`quarantine`.",
 }
 
 INPUT_OPTIONS: Mapping[str, str] = {

@@ -56,6 +56,11 @@ def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) 
     return Schedule(dirty=waiting.marked(fresh, now_ms), turn=schedule.turn)
 
 
+def waiting_count(state: Mapping[str, Json]) -> int:
+    """Return how many inputs wait behind a batch, by the state that it leaves."""
+    return len(_read(state[SCHEDULE]).dirty) if SCHEDULE in state else 0
+
+
 def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:
     """Return the state of an offset behind which some wait."""
     found = without_schedule(state)

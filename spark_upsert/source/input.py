@@ -50,6 +50,22 @@ class Backlog:
     is_at_rest: bool = False
     """Whether nothing lies ahead and nothing is to be done, so that who stands at the same position
     need not ask again before the head moves."""
+    committed_ms: Callable[[], int | None] | None = None
+    """When the first of the changes ahead was committed, in ms since 1970; None: nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """How pressed a stream is (`spark_upsert.schedule.governor`)."""
+
+    rung: int
+    ratio: float
+    """From 0 to 1."""
+    said_ms: int
+    """When, in ms since 1970."""
+    lasts_ms: int
+    retry_after_ms: int
+    """When a writer who is refused should come again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +162,15 @@ class Ranked(Protocol):
 
         May be called in another thread, for several inputs at once, and read the storage.
         """
+        ...
+
+
+@runtime_checkable
+class Pressable(Protocol):
+    """An input that can slow down who writes it."""
+
+    def press(self, pressure: Pressure | None) -> None:
+        """Tell its writers how pressed the stream is, None: not any more; never fails."""
         ...
 
 

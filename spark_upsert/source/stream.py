@@ -19,13 +19,14 @@ from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.ahead import Ahead
 from spark_upsert.source.compact_offsets import INPUTS_MAX
 from spark_upsert.source.exact import ExactOrder, refuse_exact
-from spark_upsert.source.input import Freezable
+from spark_upsert.source.input import Backlog, Freezable
 from spark_upsert.source.inputs import Heads, Inputs, Seen
 from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.packs import InputSplit, packed
 from spark_upsert.source.position import Position
+from spark_upsert.source.pressed import Pressed
 from spark_upsert.source.standings import Standings
 from spark_upsert.source.work import Work, read_work
 
@@ -69,6 +70,7 @@ class Stream:
         self._lookout = lookout or Lookout(inputs, clock=clock)
         self._ahead = Ahead(inputs)
         self._standings = Standings(inputs, query)
+        self._pressed = Pressed(inputs, query)
         self._wall = wall
         self._frozen: Heads | None = None
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
@@ -130,6 +132,7 @@ class Stream:
             reached, moved = self._paced(offset, seen, limits)
         if moved is None or moved:  # Nobody takes a batch for the sake of who waits.
             return self._offsets.write(reached, start, moved=moved)
+        self._pressed.rest()
         # Spark asks how to go on when all before is done, and reports the last batch only with the
         # next one: a writer who waits for this stream would wait for a batch that he must write.
         self._let_go(offset.positions)
@@ -144,15 +147,15 @@ class Stream:
         standing = offset.positions
         is_known = self._ahead.continues(standing, seen) and seen.has_same_names
         backlogs = self._ahead.backlogs(standing, seen)
-        is_limited = not (limits is None or limits.is_none)
         now_ms = max(0, int(self._wall() * 1000))
-        reached = pace(
-            backlogs,
-            limits,
-            offset.state,
-            now_ms=now_ms,
-            standings=self._standings.of(backlogs, now_ms) if is_limited else None,
-        )
+        # Who ends at what there is now leaves nothing, and nobody waits for an empty batch.
+        defers = self._pressed.defers_lowest and self._frozen is None
+        reached = self._served(backlogs, offset, limits, now_ms, defers_lowest=defers)
+        if defers and _moves_nobody(offset, reached):
+            backlogs = self._ahead.backlogs(standing, seen)  # Their pieces can be had once.
+            reached = self._served(backlogs, offset, limits, now_ms)
+        if limits is not None:
+            self._pressed.planned(backlogs, reached, now_ms)
         positions = {**standing, **reached.positions}
         gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
         for name in gone:
@@ -162,6 +165,25 @@ class Stream:
             name for name, position in reached.positions.items() if standing.get(name) != position
         )
         return Offset(positions=positions, state=reached.state), moved | gone
+
+    def _served(
+        self,
+        backlogs: Mapping[str, Backlog],
+        offset: Offset,
+        limits: Limits | None,
+        now_ms: int,
+        *,
+        defers_lowest: bool = False,
+    ) -> Offset:
+        is_limited = not (limits is None or limits.is_none)
+        return pace(
+            backlogs,
+            limits,
+            offset.state,
+            now_ms=now_ms,
+            standings=self._standings.of(backlogs, now_ms) if is_limited else None,
+            defers_lowest=defers_lowest,
+        )
 
     def head(self) -> dict[str, Any]:
         """Return the offset behind all that was seen, for a report; of many inputs their count."""
@@ -212,3 +234,7 @@ class Stream:
     def read(self, work: Work) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task reads."""
         yield from read_work(self._inputs, work, self._query, self._columns)
+
+
+def _moves_nobody(before: Offset, reached: Offset) -> bool:
+    return all(before.positions.get(name) == each for name, each in reached.positions.items())

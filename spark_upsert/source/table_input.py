@@ -13,6 +13,7 @@ replayed after a further expiry may then hold fewer changes than at first.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -22,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.errors import masked
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import ReadOptions
@@ -29,7 +31,7 @@ from spark_upsert.schedule.priority import PROPERTY as PRIORITY
 from spark_upsert.schedule.priority import parse_priority
 from spark_upsert.source.columns import require_columns, table_columns
 from spark_upsert.source.explain import tell
-from spark_upsert.source.input import Backlog, Piece, Polled
+from spark_upsert.source.input import Backlog, Piece, Polled, Pressure
 from spark_upsert.source.position import Position
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits, split_bytes
@@ -37,11 +39,14 @@ from spark_upsert.source.steps import SNAPSHOT_STEPS, Step, StreamStep
 from spark_upsert.source.table_position import TablePosition
 from spark_upsert.source.table_steps import TableSteps, snapshot_ranges
 from spark_upsert.source.versions import first_wanted, readable_from
+from spark_upsert.state.caps import heeds_pressure
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.state.retention import Lease
+from spark_upsert.state.retention import Lease, PressureReport, report, withdraw
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
+
+_LOGGER = logging.getLogger(__name__)
 
 _STEP = HASH_END // SNAPSHOT_STEPS
 
@@ -66,6 +71,19 @@ def open_table(options: ReadOptions) -> Table:
 def table_identity(table: Table) -> str:
     """Return what is the same for a table under whatever path."""
     return f"table {table.log.head().place.table_id}"
+
+
+_COMMITS_MAX = 64
+"""Versions that are no epochs, as compactions, come in rows; beyond so many nobody looks."""
+
+
+def _first_committed_ms(table: Table, start: TablePosition, upper: int) -> int | None:
+    """Return when the first epoch ahead was committed (`Backlog.committed_ms`)."""
+    if start.is_in_snapshot:
+        return None
+    versions = range(start.upper, min(upper, start.upper + _COMMITS_MAX))
+    commits = (table.log.commit(version) for version in versions)
+    return next((commit.timestamp_ms for commit in commits if commit.is_epoch), None)
 
 
 class TableInput:
@@ -161,6 +179,7 @@ class TableInput:
             # Who is not polled renews its lease here.
             is_at_rest=start == end == known
             and (self._is_polled or self._options.consumer is None),
+            committed_ms=partial(_first_committed_ms, table, start, upper),
         )
 
     def priority(self) -> int | None:
@@ -233,6 +252,28 @@ class TableInput:
         """Move the lease (`Input.commit`); where a stream stands is in Spark's checkpoint."""
         if self._options.consumer is not None:
             self._renew(self._opened(), TablePosition.unpacked(position).version)
+
+    def press(self, pressure: Pressure | None) -> None:
+        """Tell the writers of the table, if it heeds its consumers (`Pressable.press`)."""
+        consumer, table = self._options.consumer, self._opened()
+        seen = table.log.seen
+        if consumer is None or seen is None or not heeds_pressure(seen.properties):
+            return
+        try:
+            if pressure is None:
+                withdraw(table.store, consumer)
+                return
+            said = PressureReport(
+                consumer=consumer,
+                rung=pressure.rung,
+                pressure=pressure.ratio,
+                reported_ms=pressure.said_ms,
+                ttl_ms=pressure.lasts_ms,
+                retry_after_ms=pressure.retry_after_ms,
+            )
+            report(table.store, said)
+        except OSError as error:  # A hint that is lost costs nothing that was promised.
+            _LOGGER.warning("pressure is not told: %s", masked(str(error)))
 
     def _opened(self) -> Table:
         if self._table is None:

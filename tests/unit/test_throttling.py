@@ -13,7 +13,9 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.errors import OptionError, TableFullError, ThrottledError
+from spark_upsert.metadata import VIEWS
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.read import Metadata
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.retention import PressureReport, report, reports, withdraw
 from spark_upsert.state.retention.pressure import (
@@ -257,6 +259,32 @@ class TestTheSink:
         writer = self.writer(held, monkeypatch, disableBackpressure="true")
         assert writer._write._plan.refusal is None
         assert held.slept == []
+
+
+def test_what_there_is_to_be_read_about_pressure() -> None:
+    held = Held({"backpressure": "true", "maxBacklogEpochs": "9"})
+    held.table.hold("reader", 0)
+    held.table.hold("gone", 0, ttl_ms=1)
+    held.now_ms += 1
+    held.table.append(ROW)
+    held.table.hold("other", 1)
+    said = held.report()
+    [batch] = VIEWS[Metadata.PRESSURE].read(held.table)
+    other, reader = batch.to_pylist()
+    assert other["consumer"] == "other"
+    assert (other["backlog_epochs"], other["backlog_bytes"], other["rung"]) == (0, 0, None)
+    assert reader["consumer"] == "reader"
+    assert (reader["backlog_epochs"], reader["epochs_max"], reader["bytes_max"]) == (1, 9, None)
+    assert reader["backlog_bytes"] > 0
+    assert (reader["rung"], reader["pressure"], reader["refuses"]) == (4, 1.0, True)
+    lasts = reader["expires"] - reader["reported"]
+    assert lasts.total_seconds() * 1000 == said.ttl_ms
+    held.now_ms += said.ttl_ms
+    assert [row["rung"] for row in table_rows(held)] == [None, None]
+
+
+def table_rows(held: Held) -> list[dict[str, object]]:
+    return [row for batch in VIEWS[Metadata.PRESSURE].read(held.table) for row in batch.to_pylist()]
 
 
 def test_a_report_comes_back_as_it_was_said(tmp_path: Path) -> None:
