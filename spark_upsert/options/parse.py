@@ -16,7 +16,13 @@ from typing import TypeVar
 from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import OptionError
 from spark_upsert.options.handed_down import missing_path, users_own
-from spark_upsert.options.reference import COLUMN, READ_OPTIONS, STORAGE_PREFIX, WRITE_OPTIONS
+from spark_upsert.options.reference import (
+    COLUMN,
+    INPUT_OPTIONS,
+    READ_OPTIONS,
+    STORAGE_PREFIX,
+    WRITE_OPTIONS,
+)
 
 
 def fold(name: str) -> str:
@@ -139,7 +145,10 @@ class Options:
 
 def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
     """Return the error of a name that is not ``known``; perhaps the other side knows it."""
-    for side, others in (("writes", WRITE_OPTIONS), ("reads", READ_OPTIONS)):
+    for side, others in (
+        ("writes", WRITE_OPTIONS),
+        ("reads", {**READ_OPTIONS, **INPUT_OPTIONS}),
+    ):
         own = next((other for other in others if fold(other) == fold(name)), None)
         if own is not None:
             return OptionError(

@@ -48,9 +48,10 @@ def test_what_spark_does_not_add_is_an_error(given: dict[str, str], message: str
         ReadOptions.parse({**PATH, **given})
 
 
-def test_an_option_of_reads_is_told_to_a_writer() -> None:
-    with pytest.raises(OptionError, match="option 'versionAsOf' belongs to reads only"):
-        WriteOptions.parse({**PATH, "version_as_of": "3"})
+@pytest.mark.parametrize("name", ["versionAsOf", "inputsPattern", "merge"])
+def test_an_option_of_reads_is_told_to_a_writer(name: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{name}' belongs to reads only"):
+        WriteOptions.parse({**PATH, name.lower(): "3"})
 
 
 def test_without_a_path_the_error_names_what_works_in_sql() -> None:
