@@ -21,16 +21,22 @@ from typing import Any
 from spark_upsert.errors import OptionError, about_input
 from spark_upsert.merge import Concat, Order, RoundRobin, Seeded, order_from_json, spend
 from spark_upsert.options.query import MERGE_SEQ, QueryOptions
+from spark_upsert.source.at_once import of_each
 from spark_upsert.source.input import Backlog, SteppedInput
 from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.passage import Passage, Share, splits_in_order, without_order
 from spark_upsert.source.position import Json, Position
 from spark_upsert.source.steps import StreamStep
-from spark_upsert.store.records import whole
+from spark_upsert.store.records import text, whole
 
 STATE = "order"
 """In the state of an offset: where an exact order stands."""
+
+_ROWS_MAX = 1 << 53
+"""No sequence is so long, and sums of such numbers stay within 64 bits."""
+
+_ALTERED = "the checkpoint was altered; give the query a new checkpointLocation."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +90,37 @@ class Standing:
         """Rebuild it; raises `OptionError`."""
         try:
             given = record["given"]
-            return cls(
+            found = cls(
                 ahead={name: Position.of(each) for name, each in record["ahead"].items()},
-                given=None if given is None else {n: whole(rows) for n, rows in given.items()},
-                mode=record["mode"],
-                names=tuple(record["names"]),
+                given=None if given is None else {n: _count(rows) for n, rows in given.items()},
+                mode=text(record["mode"]),
+                names=tuple(map(text, record["names"])),
                 order=order_from_json(record["order"]),
-                rows=None if record["rows"] is None else whole(record["rows"]),
-                skip={name: whole(rows) for name, rows in record["skip"].items()},
+                rows=None if record["rows"] is None else _count(record["rows"]),
+                skip={name: _count(rows, least=1) for name, rows in record["skip"].items()},
             )
+            found._require_whole()
+            return found
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OptionError(
                 f"the checkpoint holds {record!r:.500}, which is no state of an exact order.",
-                hint="it was altered; give the query a new checkpointLocation.",
+                hint=_ALTERED,
             ) from error
+
+    def _require_whole(self) -> None:
+        """Check that all of it is about the inputs that it names; raises `ValueError`."""
+        if not self.names or len(set(self.names)) < len(self.names):
+            raise ValueError("no input is named, or one twice")
+        if not {*self.ahead, *(self.given or ())} <= set(self.names):
+            raise ValueError("an input is meant that is not named")
+        if not self.skip.keys() <= self.ahead.keys():
+            raise ValueError("a step is begun, and where it ends is not said")
+        if self.rows is not None and sum((self.given or {}).values()) > self.rows:
+            raise ValueError("the batch has more rows than there were")
+
+
+def _count(rows: Any, *, least: int = 0) -> int:
+    return whole(rows, least=least, most=_ROWS_MAX)
 
 
 def mode_of(query: QueryOptions) -> str:
@@ -135,7 +158,8 @@ class ExactOrder:
         """
         names = tuple(heads)
         standing = self._standing(offset, names)
-        fronts = [self._front(name, offset, standing, head) for name, head in heads.items()]
+        named = {name: (name, offset, standing, head) for name, head in heads.items()}
+        fronts = list(of_each(named, lambda of: self._front(*of)).values())
         given: list[int] | None = None
         order = standing.order
         if limit is not None or self._counts_all:
@@ -163,28 +187,35 @@ class ExactOrder:
     def passages(self, first: Offset, last: Offset) -> list[Passage]:
         """Return the work between two offsets: one piece, or none if there are no rows."""
         after = Standing.from_json(last.state.get(STATE))
+        if not last.positions.keys() >= set(after.names):
+            raise OptionError(
+                f"the checkpoint has an exact order of {list(after.names)!r:.200}, and positions "
+                f"of {list(last.positions)!r:.200}.",
+                hint=_ALTERED,
+            )
         before = self._before(first, after.names)
-        shares: list[Share] = []
-        for index, name in enumerate(after.names):
+
+        def share(of: tuple[int, str]) -> Share:
+            index, name = of
             rows = after.taken(name)
             start = first.positions.get(name)
             end = after.begun(name) or last.positions[name]
             splits: tuple[Any, ...] = ()
             if rows != 0 and start != end:
-                with about_input(name):
-                    steps = _steps(self._stepped(name), start, end, before.begun(name))
-                    splits = splits_in_order(steps)
-            if splits or name in after.ahead:
-                shares.append(
-                    Share(
-                        index=index,
-                        name=name,
-                        splits=splits,
-                        skip=before.skip.get(name, 0),
-                        rows=rows,
-                        has_more=name in after.ahead,
-                    )
-                )
+                steps = _steps(self._stepped(name), start, end, before.begun(name))
+                splits = splits_in_order(steps)
+            return Share(
+                index=index,
+                name=name,
+                splits=splits,
+                skip=before.skip.get(name, 0),
+                rows=rows,
+                has_more=name in after.ahead,
+            )
+
+        named = {name: (index, name) for index, name in enumerate(after.names)}
+        found = of_each(named, share).values()
+        shares = [each for each in found if each.splits or each.has_more]
         if not any(share.splits for share in shares):
             return []
         return [
@@ -233,7 +264,7 @@ class ExactOrder:
         position, ahead = offset.positions.get(name), standing.begun(name)
         with about_input(name):
             # Before all else: what an input holds for a stream, it holds from where it is asked.
-            begun = [] if ahead is None else _finished(each, position, ahead)
+            begun = [] if ahead is None else [_finished(each, position, ahead)]
             backlog = each.backlog(ahead or position, head)
         start = backlog.start if ahead is None or position is None else position
         return _Front(name, start, begun, each, backlog, standing.skip.get(name, 0))
@@ -281,9 +312,15 @@ def _steps(
         yield from each.steps(start, end)
 
 
-def _finished(each: SteppedInput, start: Position | None, ahead: Position) -> list[StreamStep]:
+def _finished(each: SteppedInput, start: Position | None, ahead: Position) -> StreamStep:
     """Return the step that was begun; the position behind it is the one that was noted."""
-    return [replace(step, after=lambda: ahead) for step in each.steps(start, ahead)]
+    steps = list(each.steps(start, ahead))
+    if len(steps) != 1:
+        raise OptionError(
+            f"the checkpoint says that one step of the input is begun, and {len(steps)} lie there.",
+            hint=_ALTERED,
+        )
+    return replace(steps[0], after=lambda: ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +367,12 @@ class _Front:
                 if step is None:
                     break
                 rows = step.rows()
+                if not self._seen and rows < self._skip:
+                    raise OptionError(
+                        f"the checkpoint says that {self._skip} rows of a step are delivered, and "
+                        f"it has {rows}.",
+                        hint=_ALTERED,
+                    )
             self._seen.append(step)
             self._rows.append(rows)
             counted += rows
@@ -379,5 +422,7 @@ def _taken(fronts: list[_Front], order: Order, limit: int | None) -> tuple[list[
             rows = front.count(left)
             given.append(rows if left is None else min(rows, left))
         return given, order
-    counts, behind = spend(order, [front.count(limit) for front in fronts], limit)
+    by_name = {front.name: front for front in fronts}
+    had = of_each(by_name, lambda front: front.count(limit))
+    counts, behind = spend(order, list(had.values()), limit)
     return counts.tolist(), behind

@@ -12,9 +12,10 @@ from itertools import islice
 from textwrap import indent
 from typing import Any
 
-from spark_upsert.errors import OptionError, about_input
+from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
 from spark_upsert.options.read import Metadata
+from spark_upsert.source.at_once import of_each
 from spark_upsert.source.explain_merge import explain_merge
 from spark_upsert.source.explain_words import SHOWN, counted, more
 from spark_upsert.source.kinds import (
@@ -47,7 +48,7 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     _refuse_of_the_log(plan)
     plan = with_found_inputs(plan)
     inputs = batch_inputs(plan, plan_columns(plan, kinds), kinds)
-    splits = {name: _planned(name, each, plan) for name, each in inputs.items()}
+    splits = _planned(inputs, plan)
     if plan.is_unnamed:
         return inputs[UNNAMED].explain(splits[UNNAMED])
     lines = [explain_merge(plan), *_inputs(inputs, splits), *_tasks(inputs, splits, plan)]
@@ -66,10 +67,12 @@ def _refuse_of_the_log(plan: ReadPlan) -> None:
         )
 
 
-def _planned(name: str, read: Bounded, plan: ReadPlan) -> Sequence[Any]:
-    """Return the splits of an input; those of an exact order without a count of their rows."""
-    with about_input(name):
-        return read.splits() if plan.query.order is None else splits_in_order(steps_of(name, read))
+def _planned(inputs: Mapping[str, Bounded], plan: ReadPlan) -> _Splits:
+    """Return the splits of inputs; those of an exact order without a count of their rows."""
+    if plan.query.order is None:
+        return of_each(inputs, lambda read: read.splits())
+    named = {name: (name, read) for name, read in inputs.items()}
+    return of_each(named, lambda of: splits_in_order(steps_of(*of)))
 
 
 def _inputs(inputs: Mapping[str, Bounded], splits: _Splits) -> Iterator[str]:

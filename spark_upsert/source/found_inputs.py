@@ -10,7 +10,7 @@ a root that is not mounted has no tables either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -28,6 +28,7 @@ from spark_upsert.errors import (
 from spark_upsert.log_fields import Fields
 from spark_upsert.options.inputs import UNNAMED, listed_twice
 from spark_upsert.parallel import in_order
+from spark_upsert.source.at_once import of_each
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.source.input import Backlog, Input, Pollable, Polled, SteppedInput
 from spark_upsert.source.inputs import OF_ONE_TABLE, Found, Heads
@@ -125,8 +126,7 @@ class FoundInputs:
         """Look for tables, and forget those that are not found any more (`PolledInputs.find`)."""
         folders = self._discovery.folders()
         asked = [each for each in folders if each not in self._inputs]
-        for name in self._discovery.tables(asked):
-            self._add(name)
+        self._add_all(self._discovery.tables(asked))
         for name in self._inputs.keys() - set(folders):
             self._forget(name)
         names = [each for each in folders if each in self._inputs]
@@ -164,16 +164,20 @@ class FoundInputs:
         """
         if standing.keys() == heads.keys():
             return  # At once, for there may be very many.
-        for name in heads.keys() - standing.keys() if standing else ():
-            if name not in self._joined:
-                self._joined.add(name)
-                self._add(name)
+        if standing:
+            fresh = heads.keys() - standing.keys() - self._joined
+            self._joined |= fresh
+            self._add_all(fresh)
         gone = sorted(standing.keys() - heads.keys())
         if gone and not (self._is_lenient and heads):
             raise self._gone(gone)
         for name in gone:
             self._joined.discard(name)
             _LOGGER.warning("an input is gone, and read no more: %s", Fields(input=name))
+
+    def _add_all(self, names: Iterable[str]) -> None:
+        # To make one may read its columns.
+        of_each({name: name for name in names}, self._add)
 
     def _add(self, name: str) -> Input:
         made = self._make(name, joins=name in self._joined)

@@ -6,7 +6,7 @@ registered, so that a process knows the formats that its code names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -17,8 +17,8 @@ from spark_upsert.errors import OptionError, about_input
 from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import TABLE, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
-from spark_upsert.parallel import in_order
 from spark_upsert.source.agreement import Described, agreed, merged, require_apart
+from spark_upsert.source.at_once import ASKED_AT_ONCE, of_each
 from spark_upsert.source.bases import FOLDER, Bases
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
@@ -39,9 +39,6 @@ from spark_upsert.source.packs import Reader
 from spark_upsert.source.polls import Bounds
 from spark_upsert.source.table_input import TableInput, open_table, table_identity
 from spark_upsert.store import is_remote, open_store
-
-_LOOKS = 16
-"""So many inputs are looked at at once."""
 
 
 class Bounded(Reader, Protocol):
@@ -135,13 +132,8 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
     """
     plan = with_found_inputs(plan)
 
-    def describe(options: InputOptions) -> Described:
-        with about_input(options.name):
-            return _described(kind_of(options, kinds), options, plan)
-
-    threads = min(_LOOKS, len(plan.inputs))
-    described = dict(
-        zip(_names(plan.inputs), in_order(describe, plan.inputs, threads), strict=True)
+    described = of_each(
+        _by_name(plan), lambda options: _described(kind_of(options, kinds), options, plan)
     )
     if plan.is_unnamed:
         [only] = described.values()
@@ -165,13 +157,9 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
         below = plan.below
         make = partial(_make, plan, own, kinds)
         lenient = not below.fail_on_data_loss
-        return FoundInputs(_discovery(below), make, is_lenient=lenient, threads=_LOOKS)
-    found: dict[str, Input] = {}
-    for each in plan.inputs:
-        with about_input(each.name):
-            kind = kind_of(each, kinds)
-            found[each.name] = kind.stream(each, _had_by(kind, each, own, plan))
-    return NamedInputs(found, threads=_LOOKS, may_lack=plan.query.allow_input_removal)
+        return FoundInputs(_discovery(below), make, is_lenient=lenient, threads=ASKED_AT_ONCE)
+    found = of_each(_by_name(plan), partial(_stream, plan, own, kinds))
+    return NamedInputs(found, threads=ASKED_AT_ONCE, may_lack=plan.query.allow_input_removal)
 
 
 def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> dict[str, Bounded]:
@@ -184,21 +172,15 @@ def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> di
     """
     plan = with_found_inputs(plan)
     own = without_merge_columns(columns, plan.query.merge_columns)
-    found: dict[str, Bounded] = {}
-    for each in plan.inputs:
-        with about_input(each.name):
-            kind = kind_of(each, kinds)
-            found[each.name] = kind.batch(each, _had_by(kind, each, own, plan))
+
+    def batch(options: InputOptions) -> Bounded:
+        kind = kind_of(options, kinds)
+        return kind.batch(options, _had_by(kind, options, own, plan))
+
+    found = of_each(_by_name(plan), batch)
     if len(found) > 1:
-        identities = in_order(_identity, found.items(), min(_LOOKS, len(found)))
-        require_apart(dict(zip(found, identities, strict=True)))
+        require_apart(of_each(found, lambda read: read.identity()))
     return found
-
-
-def _identity(of: tuple[str, Bounded]) -> str:
-    name, read = of
-    with about_input(name):
-        return read.identity()
 
 
 def with_found_inputs(plan: ReadPlan) -> ReadPlan:
@@ -246,14 +228,17 @@ def stream_lookout(plan: ReadPlan, inputs: Inputs) -> Lookout:
 
 
 def _discovery(below: Below) -> Discovery:
-    return Discovery(open_store(below.root, below.storage), below.pattern, threads=_LOOKS)
+    return Discovery(open_store(below.root, below.storage), below.pattern, threads=ASKED_AT_ONCE)
 
 
 def _make(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, name: str, *, joins: bool) -> Input:
-    options = plan.input_below(name, joins=joins)
     with about_input(name):
-        kind = kind_of(options, kinds)
-        return kind.stream(options, _had_by(kind, options, columns, plan))
+        return _stream(plan, columns, kinds, plan.input_below(name, joins=joins))
+
+
+def _stream(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, options: InputOptions) -> Input:
+    kind = kind_of(options, kinds)
+    return kind.stream(options, _had_by(kind, options, columns, plan))
 
 
 def shared_columns(plan: ReadPlan, columns: pa.Schema) -> pa.Schema | None:
@@ -275,5 +260,5 @@ def _described(kind: Kind, options: InputOptions, plan: ReadPlan) -> Described:
     return kind.describe(options.with_all_columns() if plan.query.merge_schema else options)
 
 
-def _names(inputs: Iterable[InputOptions]) -> list[str]:
-    return [each.name for each in inputs]
+def _by_name(plan: ReadPlan) -> dict[str, InputOptions]:
+    return {each.name: each for each in plan.inputs}

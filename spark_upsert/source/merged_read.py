@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from spark_upsert.errors import about_input
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
+from spark_upsert.source.at_once import of_each
 from spark_upsert.source.kinds import Bounded
 from spark_upsert.source.packs import InputSplit, packed
 from spark_upsert.source.passage import whole_passage
@@ -44,11 +44,11 @@ class MergedRead:
         """Return the work: what each task reads."""
         if self._query.order is not None:
             return [whole_passage(self._inputs, self._query.order)]
-        found: list[tuple[InputSplit, int]] = []
-        for name, each in self._inputs.items():
-            with about_input(name):
-                splits = each.splits()
-                found += [(InputSplit(name, split), each.split_bytes(split)) for split in splits]
+        found = [
+            (InputSplit(name, split), self._inputs[name].split_bytes(split))
+            for name, splits in of_each(self._inputs, lambda each: each.splits()).items()
+            for split in splits
+        ]
         return [*packed(found, len(found) if UNNAMED in self._inputs else self._query.slots)]
 
     def read(self, work: Work) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataLossError, OptionError, about_input
 from spark_upsert.merge import Concat, Order, arrange, iter_picks
+from spark_upsert.source.at_once import of_each
 from spark_upsert.source.conform import conformed
 from spark_upsert.source.merge_columns import with_input, with_numbers
 from spark_upsert.source.packs import Reader, Readers
@@ -58,7 +59,7 @@ class SteppedRead(Protocol):
 
 
 def steps_of(name: str, read: Any) -> Sequence[Step]:
-    """Return the steps of what a batch reads of an input.
+    """Return the steps of what a batch reads of an input; what else it raises names none.
 
     Raises
     ------
@@ -67,8 +68,7 @@ def steps_of(name: str, read: Any) -> Sequence[Step]:
     """
     if not isinstance(read, SteppedRead):
         raise without_order(name)
-    with about_input(name):
-        return read.steps()
+    return read.steps()
 
 
 def splits_in_order(steps: Iterable[Step]) -> tuple[Any, ...]:
@@ -78,21 +78,22 @@ def splits_in_order(steps: Iterable[Step]) -> tuple[Any, ...]:
 
 def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
     """Return a batch read of some inputs in an exact order; raises as `steps_of` does."""
-    shares: list[Share] = []
-    for index, (name, each) in enumerate(inputs.items()):
-        steps = steps_of(name, each)
-        with about_input(name):
-            is_counted = not isinstance(order, Concat)
-            shares.append(
-                Share(
-                    index=index,
-                    name=name,
-                    splits=splits_in_order(steps),
-                    skip=0,
-                    rows=sum(step.rows() for step in steps) if is_counted else None,
-                    has_more=False,
-                )
-            )
+    is_counted = not isinstance(order, Concat)
+
+    def share(of: tuple[int, str, Any]) -> Share:
+        index, name, read = of
+        steps = steps_of(name, read)
+        return Share(
+            index=index,
+            name=name,
+            splits=splits_in_order(steps),
+            skip=0,
+            rows=sum(step.rows() for step in steps) if is_counted else None,
+            has_more=False,
+        )
+
+    numbered = {name: (index, name, each) for index, (name, each) in enumerate(inputs.items())}
+    shares = of_each(numbered, share).values()
     return Passage(shares=tuple(shares), order=order, inputs=len(inputs), first=0)
 
 
@@ -116,14 +117,16 @@ def read_passage(
     columns: pa.Schema | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece in their order."""
+    is_concat = isinstance(passage.order, Concat)
+    read = _rows if is_concat else _rows_and_no_more
     rows = {
         share.index: with_input(
-            conformed(_rows(readers[share.name], share), columns), share.name, merge_columns
+            conformed(read(readers[share.name], share), columns), share.name, merge_columns
         )
         for share in passage.shares
     }
     batches: Iterable[pa.RecordBatch]
-    if isinstance(passage.order, Concat):
+    if is_concat:
         batches = chain.from_iterable(rows.values())
     else:
         batches = arrange(
@@ -162,3 +165,14 @@ def _rows(reader: Reader, share: Share) -> Iterator[pa.RecordBatch]:
                 hint="something has changed what lay there; restore it, or give the query a new "
                 "checkpointLocation.",
             )
+
+
+def _rows_and_no_more(reader: Reader, share: Share) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that an input gives; whoever asks for another one has another order."""
+    yield from _rows(reader, share)
+    raise OptionError(
+        f"the checkpoint says that the input '{share.name}' gives {share.rows} rows, and that an "
+        "order is taken which has more of it.",
+        hint="the checkpoint was altered; give the query a new checkpointLocation.",
+        input=share.name,
+    )

@@ -17,9 +17,10 @@ from spark_upsert.errors import about_input
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.ahead import Ahead
+from spark_upsert.source.at_once import of_each
 from spark_upsert.source.compact_offsets import INPUTS_MAX
 from spark_upsert.source.exact import ExactOrder, refuse_exact
-from spark_upsert.source.input import Backlog, Freezable
+from spark_upsert.source.input import Backlog, Freezable, Input
 from spark_upsert.source.inputs import Heads, Inputs, Seen
 from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
@@ -201,15 +202,16 @@ class Stream:
         first, last = self._offsets.read(start), self._offsets.read(end)
         if self._exact is not None:
             return [*self._exact.passages(first, last)]
-        found: list[tuple[InputSplit, int]] = []
-        for name, position in last.positions.items():
-            before = first.positions.get(name)
-            if position == before:
-                continue
-            each = self._inputs[name]
-            with about_input(name):
-                splits = each.splits(before, position)
-                found += [(InputSplit(name, split), each.split_bytes(split)) for split in splits]
+        moved = {
+            name: (self._inputs[name], before, position)
+            for name, position in last.positions.items()
+            if position != (before := first.positions.get(name))
+        }
+        found = [
+            (InputSplit(name, split), moved[name][0].split_bytes(split))
+            for name, splits in of_each(moved, _splits).items()
+            for split in splits
+        ]
         slots = len(found) if UNNAMED in last.positions else self._query.slots
         return [*packed(found, slots)]
 
@@ -238,3 +240,8 @@ class Stream:
 
 def _moves_nobody(before: Offset, reached: Offset) -> bool:
     return all(before.positions.get(name) == each for name, each in reached.positions.items())
+
+
+def _splits(of: tuple[Input, Position | None, Position]) -> list[Any]:
+    each, before, position = of
+    return each.splits(before, position)
