@@ -42,6 +42,7 @@ import numpy as np
 from spark_upsert.errors import DataLossError, OptionError, setting
 from spark_upsert.source.position import Position
 from spark_upsert.store.folder import FileStatus
+from spark_upsert.store.records import counted, text, whole
 
 WINDOW = 256
 """Files that are told apart over a restart, however late others came: 8 kB of a position."""
@@ -104,38 +105,58 @@ class FilePosition:
             It is that of another kind of input.
         """
         record = position.record
-        if record.keys() != _KEYS:
+        try:
+            if record.keys() != _KEYS:
+                raise ValueError("its fields are others")
+            upto = record["upto"]
+            return cls(
+                batch=tuple(_file(*each) for each in record["batch"]),
+                count=whole(record["count"]),
+                days=tuple(
+                    Day(counted(day), whole(count), int(digest, 16))
+                    for day, count, digest in record["days"]
+                ),
+                recent=_entries(record["recent"]),
+                upto=None if upto is None else _mark(*upto),
+            )
+        except (TypeError, ValueError) as error:
             raise OptionError(
                 f"the checkpoint of this query stands at {position.text:.200}, which is no "
                 "position in a set of files.",
                 hint="the input was of another format when the checkpoint was made: give it a new "
                 "name, or give the query a new checkpointLocation.",
-            )
-        entries = np.frombuffer(base64.b64decode(record["recent"]), dtype=_ENTRY)
-        upto = record["upto"]
-        return cls(
-            batch=tuple(FileStatus(*each) for each in record["batch"]),
-            count=record["count"],
-            days=tuple(Day(day, count, int(text, 16)) for day, count, text in record["days"]),
-            recent=tuple(entries.tolist()),
-            upto=None if upto is None else (upto[0], int(upto[1], 16)),
-        )
+            ) from error
 
     def delivered_since(self, start: FilePosition) -> tuple[FileStatus, ...]:
         """Return the files of the batch from a position to this one, in order.
 
         Raises
         ------
-        ValueError
+        OptionError
             The positions are not of one batch; Spark asks for no other.
         """
         fresh = self.count - start.count
         if not 0 <= fresh <= len(self.batch):
-            raise ValueError(
-                f"from {start.count} to {self.count} delivered files is no batch of "
-                f"{len(self.batch)} files"
+            raise OptionError(
+                f"the checkpoint has a batch from {start.count} to {self.count} delivered files, "
+                f"and names {len(self.batch)} files of it.",
+                hint="it was altered; give the query a new checkpointLocation.",
             )
         return self.batch[len(self.batch) - fresh :]
+
+
+def _file(name: Any, size: Any, modified_us: Any) -> FileStatus:
+    return FileStatus(text(name), whole(size), counted(modified_us))
+
+
+def _mark(modified_us: Any, digest: Any) -> Mark:
+    return counted(modified_us), int(digest, 16)
+
+
+def _entries(packed: Any) -> tuple[tuple[int, int, int], ...]:
+    data = base64.b64decode(packed, validate=True)
+    entries: list[tuple[int, int, int]] = np.frombuffer(data, dtype=_ENTRY).tolist()
+    return tuple(entries)
 
 
 @dataclass(frozen=True)

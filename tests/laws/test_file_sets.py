@@ -28,7 +28,7 @@ POSITIONS = st.builds(
     FilePosition,
     batch=st.lists(STATES, max_size=3).map(tuple),
     count=st.integers(0, 2**50),
-    days=st.lists(st.builds(Day, INTEGERS, INTEGERS, HASHES), max_size=3).map(tuple),
+    days=st.lists(st.builds(Day, INTEGERS, st.integers(0, 2**50), HASHES), max_size=3).map(tuple),
     recent=st.lists(st.tuples(INTEGERS, HASHES, INTEGERS), max_size=3).map(tuple),
     upto=st.none() | st.tuples(INTEGERS, HASHES),
 )

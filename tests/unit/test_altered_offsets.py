@@ -1,0 +1,269 @@
+"""Offsets that somebody has altered: whatever stands in a field, what is raised says what to do."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import OptionError, UpsertFlowError
+from spark_upsert.model.schema import Scope
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.columns import read_columns
+from spark_upsert.source.exact import STATE, Standing
+from spark_upsert.source.file_position import FilePosition
+from spark_upsert.source.input import Input
+from spark_upsert.source.inputs import NamedInputs
+from spark_upsert.source.position import Position
+from spark_upsert.source.stream import Stream
+from spark_upsert.source.table_input import TableInput
+from spark_upsert.table import Table
+from tests.support.clocked import Now
+from tests.support.folders import DAY_US, MemoryFolder, file_input
+from tests.support.model import Command
+from tests.support.notebooks import few_are_many, offsets_over
+from tests.support.stores import MemoryStore
+from tests.support.streams import Query, options_of, read
+from tests.support.tables import append, make_table, schema_of
+
+Record = dict[str, Any]
+Path = tuple[str | int, ...]
+
+COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
+
+ORDERS = {
+    "ready first": {},
+    "round robin": {"merge": "roundrobin"},
+    "seeded": {"interleaveSeed": "7"},
+    "concat": {"merge": "concat"},
+}
+
+
+@dataclass
+class World:
+    """A table whose epochs have three rows, and a folder whose files have three rows."""
+
+    order: str
+    is_compact: bool = False
+    store: MemoryStore = field(default_factory=MemoryStore)
+    folder: MemoryFolder = field(default_factory=MemoryFolder)
+    bases: MemoryStore = field(default_factory=MemoryStore)
+
+    def __post_init__(self) -> None:
+        make_table(self.store, schema_of(Scope.ARRIVAL))
+        for first in range(0, 12, 3):
+            append(Table(self.store), [Command(first + each, 1) for each in range(3)])
+            lines = "".join(f'{{"k": {first + each}, "v": 2}}\n' for each in range(3))
+            self.folder.put(f"{first:02}.json", lines.encode(), (first + 1) * DAY_US)
+
+    def start(self) -> Stream:
+        """Return the stream as a process finds it that has seen nothing."""
+        given = {"inputs": "t,f", "maxRowsPerTrigger": "2", **ORDERS[self.order]}
+        options = options_of(startingVersion="earliest", readChangeFeed="false")
+        table = Table(self.store)
+        inputs: dict[str, Input] = {
+            "t": TableInput(options, read_columns(table, options), table=table),
+            "f": file_input(self.folder, "json", schema="k BIGINT, v BIGINT", maxRowsPerTrigger=2),
+        }
+        return Stream(
+            NamedInputs(inputs),
+            ReadPlan.parse(given).query,
+            columns=COLUMNS,
+            offsets=offsets_over(self.bases) if self.is_compact else None,
+            clock=Now(),
+        )
+
+
+@cache
+def noted(order: str, *, is_compact: bool = False) -> tuple[World, list[Record]]:
+    """Return a world, and the offsets of a query that has read it to the end."""
+    world = World(order, is_compact)
+    query = Query(world.start)
+    query.drain()
+    assert sum(map(len, query.batches)) == 24
+    return world, [json.loads(text) for text in query.noted]
+
+
+ODD: list[Any] = [None, True, -1, 1, 2**63 - 1, 2**63, 0.5, "", "z", "²", [], [None], {}, {"x": 1}]
+"""What a field may be instead."""
+
+
+def sites(record: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the way to each value in a record."""
+    names: Any = ()
+    if isinstance(record, dict | list):
+        names = record if isinstance(record, dict) else range(len(record))
+    for name in names:
+        yield (*path, name)
+        yield from sites(record[name], (*path, name))
+
+
+def altered(record: Record, path: Path, change: Callable[[Any, Any], None]) -> Record:
+    """Return a record with a change where a way ends: of what holds the value, by its name."""
+    found = copy.deepcopy(record)
+    holder: Any = found
+    for name in path[:-1]:
+        holder = holder[name]
+    change(holder, path[-1])
+    return found
+
+
+def put(value: Any) -> Callable[[Any, Any], None]:
+    def change(holder: Any, name: Any) -> None:
+        holder[name] = value
+
+    return change
+
+
+def drop(holder: Any, name: Any) -> None:
+    del holder[name]
+
+
+def alterations(record: Record) -> Iterator[tuple[str, Record]]:
+    """Yield what becomes of a record by one change anywhere."""
+    for path in sites(record):
+        where = "/".join(map(str, path))
+        value: Any = record
+        for name in path:
+            value = value[name]
+        yield f"{where} is gone", altered(record, path, drop)
+        near: list[int] = [value - 1, value + 1, value + 9] if type(value) is int else []
+        for odd in [*ODD, *near]:
+            yield f"{where} is {odd!r}", altered(record, path, put(odd))
+        if isinstance(value, dict):
+            for name in value:
+                for other in value.keys() - {name}:
+                    changed = {**value, name: value[other]}
+                    yield f"{where}: {name} is {other}", altered(record, path, put(changed))
+
+
+def failures(world: World, start: Record, end: Record, altered_ones: Any) -> list[str]:
+    """Return what is raised that is not ours, or does not say what to do."""
+    found = []
+    for what, record in altered_ones:
+        for who, act in (
+            ("planning from there", lambda s, r=record: s.latest(r)),
+            ("a batch up to there", lambda s, r=record: read(s, start, r)),
+            ("a batch from there", lambda s, r=record: read(s, r, end)),
+            ("a commit", lambda s, r=record: s.commit(r)),
+        ):
+            try:
+                act(world.start())
+            except UpsertFlowError as error:
+                if not error.hint:
+                    found.append(f"{who}, {what}: no hint in {error}")
+            except Exception as error:  # noqa: BLE001
+                found.append(f"{who}, {what}: {error!r}")
+    return found
+
+
+CASES = [
+    *(pytest.param(order, False, id=order) for order in ORDERS),
+    *(pytest.param(order, True, id=f"{order}, compact") for order in ("ready first", "seeded")),
+]
+
+AT_RANDOM = 40
+"""Of some thousand alterations: each of them is a few looks at a table."""
+
+
+@pytest.mark.parametrize(("order", "is_compact"), CASES)
+def test_an_altered_offset_is_another_one_or_an_error_with_a_hint(
+    order: str, is_compact: bool
+) -> None:
+    with few_are_many(inputs=1):
+        world, offsets = noted(order, is_compact=is_compact)
+        before, altered_one, behind = offsets[2:5]
+        some = random.Random(order).sample(list(alterations(altered_one)), AT_RANDOM)
+        assert failures(world, before, behind, some) == []
+
+
+def built_or_refused(build: Callable[[], Any]) -> Any:
+    """Return what is built; None if it is refused, with a hint that names the checkpoint."""
+    try:
+        return build()
+    except OptionError as error:
+        hint = error.hint
+    assert "checkpoint" in hint
+    return None
+
+
+@pytest.mark.parametrize("order", ["round robin", "seeded", "concat"])
+def test_whatever_stands_in_the_state_of_an_order_is_a_state_or_refused(order: str) -> None:
+    _, offsets = noted(order)
+    for _, record in alterations(offsets[3]["state"][STATE]):
+        found = built_or_refused(partial(Standing.from_json, record))
+        if found is not None:
+            assert Standing.from_json(found.to_json()) == found
+            assert all(found.begun(name) for name in found.skip)
+
+
+def test_whatever_stands_in_a_position_of_files_is_one_or_refused() -> None:
+    _, offsets = noted("round robin")
+    for _, record in alterations(offsets[3]["positions"]["f"]):
+        with suppress(ValueError):  # A fraction is in no position.
+            position = Position.of(record)
+            found = built_or_refused(partial(FilePosition.unpacked, position))
+            if found is not None:
+                assert FilePosition.unpacked(found.packed()) == found
+
+
+def cut_in_a_file() -> tuple[World, Record, Record]:
+    """Return a world, and the offsets of a batch that ends within a file."""
+    world, offsets = noted("round robin")
+    cut = next(n for n, each in enumerate(offsets) if n and "f" in each["state"][STATE]["skip"])
+    return world, offsets[cut - 1], offsets[cut]
+
+
+def changed(offset: Record, **state: Any) -> Record:
+    """Return an offset with another state of its order."""
+    return {**offset, "state": {STATE: {**offset["state"][STATE], **state}}}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        pytest.param({"skip": {"f": 9}}, "input 'f': .* 9 rows of a step are delivered", id="skip"),
+        pytest.param({"ahead": {}}, "no state of an exact order", id="no ahead"),
+        pytest.param({"names": ["t", "t"]}, "no state of an exact order", id="a name twice"),
+        pytest.param({"names": []}, "no state of an exact order", id="no names"),
+        pytest.param({"rows": 0}, "no state of an exact order", id="fewer rows than given"),
+        pytest.param({"given": {"t": 2**63 - 1}}, "no state of an exact order", id="too many"),
+    ],
+)
+def test_a_wrong_state_says_what_is_wrong_with_it(state: dict[str, Any], message: str) -> None:
+    world, _, offset = cut_in_a_file()
+    with pytest.raises(OptionError, match=message) as caught:
+        world.start().latest(changed(offset, **state))
+    assert "new checkpointLocation" in caught.value.hint
+
+
+def test_a_step_that_is_begun_ends_at_the_next_bound_of_steps() -> None:
+    world, _, offset = cut_in_a_file()
+    ahead = offset["state"][STATE]["ahead"]
+    last = noted("round robin")[1][-1]["positions"]["t"]
+    record = changed(offset, ahead={**ahead, "t": last}, skip={"t": 1})
+    with pytest.raises(OptionError, match=r"input 't': .* one step of the input is begun, and"):
+        world.start().latest(record)
+
+
+def test_an_order_of_more_inputs_than_have_positions_is_refused() -> None:
+    world, before, offset = cut_in_a_file()
+    with pytest.raises(OptionError, match="exact order of \\['t', 'f', 'x'\\], and positions of"):
+        read(world.start(), before, changed(offset, names=["t", "f", "x"]))
+
+
+def test_a_batch_that_gives_other_rows_than_its_order_names_the_input() -> None:
+    world, offsets = noted("round robin")
+    # Whose turn it is was t's, and by what each gave, f had two rows in a row.
+    record = changed(offsets[1], given={"f": 2})
+    with pytest.raises(OptionError, match="input 't' gives 0 rows") as caught:
+        read(world.start(), offsets[0], record)
+    assert "new checkpointLocation" in caught.value.hint
