@@ -1,4 +1,4 @@
-"""Asking inputs, several at once: of a thousand on an object store, one after the other is a minute.
+"""Asking inputs, several at once: a thousand on an object store, one by one, are a minute.
 
 Each answer is one or a few requests that are waited for, and threads cost little while they wait.
 """
