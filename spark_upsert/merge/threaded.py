@@ -69,7 +69,13 @@ def live(
         The one by which an input failed; its text or its note names the input. The others are
         released at once.
     """
-    bounds = Bounds(width=width, capacity=capacity, batch_rows=batch_rows, batch_bytes=batch_bytes)
+    bounds = Bounds(
+        width=width,
+        capacity=capacity,
+        batch_rows=batch_rows,
+        batch_bytes=batch_bytes,
+        memory_bytes=memory_bytes,
+    )
     with Readers(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
         documents: Documents[Handed] = Documents()
         while (taken := readers.take_ready()) is not None:
@@ -94,7 +100,13 @@ def concat(
     While one is handed over, the next ``width - 1`` are read ahead, each up to its capacity. A slow
     input delays all behind it. Arguments, threads and errors are those of `live`.
     """
-    bounds = Bounds(width=width, capacity=capacity, batch_rows=batch_rows, batch_bytes=batch_bytes)
+    bounds = Bounds(
+        width=width,
+        capacity=capacity,
+        batch_rows=batch_rows,
+        batch_bytes=batch_bytes,
+        memory_bytes=memory_bytes,
+    )
     with Readers(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
         documents: Documents[Handed] = Documents()
         for name in inputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -128,6 +128,20 @@ def test_all_inputs_together_pause_above_their_memory_and_go_on_as_it_is_taken()
         while merge.take_ready() is not None:
             taken += 1
         assert taken == 80
+
+
+@pytest.mark.parametrize("merge", [live, concat], ids=["live", "concat"])
+def test_a_merge_whose_taker_stops_holds_no_more_than_its_memory(
+    merge: Callable[..., Generator[Handed, None, None]],
+) -> None:
+    counters = Counters()
+    inputs = {name: partial(iter, [BATCH] * 20) for name in "abcd"}
+    merged = merge(inputs, batch_rows=100, memory_bytes=8_000, counters=counters)
+    with watched() as waits, closing(merged):
+        next(merged)
+        waits.until(4)
+        queued = sum(found.queued_bytes for found in counters.snapshot().values())
+        assert queued <= 9 * 800  # By rows alone it would be 40 batches.
 
 
 @pytest.mark.parametrize("merge", [live, concat], ids=["live", "concat"])
