@@ -22,6 +22,10 @@ MERGE_COLUMNS = (INPUT, MERGE_SEQ)
 """What can be asked for about a merge, in the order in which it stands."""
 
 
+DELAY_MS = 15 * 60_000
+"""As Spark's source of Kafka has it."""
+
+
 class Merge(Enum):
     """How the rows of several inputs become one sequence."""
 
@@ -43,6 +47,10 @@ class QueryOptions:
     epochs_max: int | None = None
     latency_target_ms: int = LATENCY_TARGET_MS
     """The time from a commit to its batch that counts as full pressure."""
+    rows_min: int | None = None
+    """Of one micro-batch, unless its oldest row has waited for long."""
+    delay_ms: int = DELAY_MS
+    """How long that is."""
     parallelism: int | None = None
     merge: Merge = Merge.INTERLEAVE
     seed: int | None = None
@@ -72,6 +80,8 @@ class QueryOptions:
             bytes_max=options.number("maxBytesPerTrigger", least=1),
             epochs_max=options.number("maxEpochsPerTrigger", least=1),
             latency_target_ms=options.duration_ms("latencyTarget") or LATENCY_TARGET_MS,
+            rows_min=options.number("minRowsPerTrigger", least=1),
+            delay_ms=_delay_ms(options),
             parallelism=options.number("parallelism", least=1),
             merge=choice(options, "merge", Merge) or Merge.INTERLEAVE,
             seed=_seed(options),
@@ -89,6 +99,13 @@ class QueryOptions:
         return found
 
     def _require_consistent(self) -> None:
+        if (self.rows_min or 0) > (self.rows_max or self.rows_min or 0):
+            raise OptionError.conflict(
+                "minRowsPerTrigger",
+                "maxRowsPerTrigger",
+                why=f"no batch of {self.rows_max} rows at most has {self.rows_min}",
+                hint=f"give minRowsPerTrigger={self.rows_max} or less.",
+            )
         if self.merge is not Merge.INTERLEAVE and self.seed is not None:
             raise OptionError.conflict(
                 "interleaveSeed",
@@ -109,6 +126,7 @@ class QueryOptions:
         for name, bound in (
             ("maxBytesPerTrigger", self.bytes_max),
             ("maxEpochsPerTrigger", self.epochs_max),
+            ("minRowsPerTrigger", self.rows_min),
         ):
             if bound is not None:
                 raise OptionError(
@@ -150,6 +168,7 @@ class QueryOptions:
             ("maxBytesPerTrigger", self.bytes_max),
             ("maxEpochsPerTrigger", self.epochs_max),
             ("latencyTarget", None if self.latency_target_ms == LATENCY_TARGET_MS else True),
+            ("minRowsPerTrigger", self.rows_min),
             ("offsetsPath", self.offsets_path),
             ("discoveryInterval", self.discovery_ms),
             ("discoveryRequests", self.discovery_requests),
@@ -177,6 +196,15 @@ def _seed(options: Options) -> int | None:
             "interleaveSeed", text, f"a whole number from 0 up to {SEED_END - 1}"
         )
     return int(text)
+
+
+def _delay_ms(options: Options) -> int:
+    delay_ms = options.duration_ms("maxTriggerDelay")
+    if delay_ms is not None and options.text("minRowsPerTrigger") is None:
+        raise OptionError.missing(
+            "minRowsPerTrigger", "'maxTriggerDelay' says how long a batch waits for so many rows"
+        )
+    return delay_ms or DELAY_MS
 
 
 def _offsets_path(options: Options) -> str | None:

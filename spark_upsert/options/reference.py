@@ -129,6 +129,11 @@ READ_OPTIONS: Mapping[str, str] = {
     "cut.",
     "maxBytesPerTrigger": "Stream: soft bound of bytes read per micro-batch.",
     "maxEpochsPerTrigger": "Stream: bound of epochs per micro-batch.",
+    "minRowsPerTrigger": "Stream: no batch is made before so many change rows wait, as the log "
+    "counts them, or the oldest has waited for `maxTriggerDelay`. The first batch does not wait, "
+    "nor does one that an input joins. Without effect on `availableNow`. Default: none.",
+    "maxTriggerDelay": "Stream: how long a change waits at most for `minRowsPerTrigger`. Default "
+    "`15 minutes`.",
     "latencyTarget": "Stream: the time from a commit until its micro-batch is planned that counts "
     "as full pressure; longer than the trigger's interval. Default `1 minute`.",
     "splits": "Number of read tasks. Default: by the amount of data, at most the parallelism.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import inf
 
 from spark_upsert.source.inputs import Heads, Inputs, Seen
 from spark_upsert.source.poller import THREADS, THREADS_REMOTE, Crew, Poller, Threads
@@ -93,16 +94,23 @@ class Lookout:
         """Return the time of a question (`wait_for_news`)."""
         return self._clock()
 
-    def wait_for_news(self, asked_s: float) -> bool:
+    def wait_for_news(self, asked_s: float, until_s: float = inf) -> bool:
         """Return whether something came that whoever asked should be told of.
 
         What was there before the question should be in the answer (``processAllAvailable`` counts
         on that); nobody waits for longer than `PAUSE_MAX_S`. Where the next look at all inputs is
         the caller's own there is nothing to wait for.
+
+        Parameters
+        ----------
+        asked_s : float
+            When it was asked (`now_s`).
+        until_s : float, optional
+            When the answer changes, whatever comes.
         """
         if self._poller is None:
             return False
-        return self._poller.wait_for_news(asked_s, PAUSE_MAX_S)
+        return self._poller.wait_for_news(asked_s, min(PAUSE_MAX_S, until_s - asked_s))
 
     def stop(self) -> None:
         """Look no more beside planning. Twice is harmless."""

@@ -240,6 +240,8 @@ class Poller:
         seconds : float
             The longest time to wait.
         """
+        if self._clock() >= asked_s + seconds:
+            return False  # Whatever came: it may come for ever.
         with self._lock:
             if self._has_news:
                 return True

@@ -54,7 +54,9 @@ class Pressed:
 
     def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
         self._inputs = inputs
-        self._target_ms = query.latency_target_ms
+        # What waits because its user wants it to is not late.
+        wanted_ms = 0 if query.rows_min is None else query.delay_ms
+        self._target_ms = query.latency_target_ms + wanted_ms
         self._slots = query.slots
         self._told: dict[str, int] = {}
         """When each input was told last."""

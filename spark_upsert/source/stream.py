@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.packs import InputSplit, packed
+from spark_upsert.source.patience import Patience
 from spark_upsert.source.position import Position
 from spark_upsert.source.pressed import Pressed
 from spark_upsert.source.standings import Standings
@@ -74,7 +76,10 @@ class Stream:
         self._pressed = Pressed(inputs, query)
         self._wall = wall
         self._frozen: Heads | None = None
+        self._clock = clock
+        self._patience = Patience(query.rows_min, query.delay_ms, clock=clock, wall=wall)
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
+        self._idle_until_s = inf
         self._committed: Mapping[str, Position] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -112,15 +117,16 @@ class Stream:
         asked_s = self._lookout.now_s()
         while True:
             end = self._planned(start, self._lookout.seen(), everything)
-            if end is not start or not self._lookout.wait_for_news(asked_s):
+            if end is not start or not self._lookout.wait_for_news(asked_s, self._idle_until_s):
                 return end
 
     def _planned(self, start: Mapping[str, Any], seen: Seen, everything: bool) -> Mapping[str, Any]:
         heads = seen.heads
-        if self._idle is not None and self._idle[1] is heads and self._idle[0] == start:
+        if self._is_idle(start, heads, everything):
             return start  # Memory alone: an idle query is asked many times a second.
         offset = self._offsets.read(start)
         standing = offset.positions
+        self._idle_until_s = inf
         if not (self._ahead.continues(standing, seen) and seen.has_same_names):
             self._inputs.settle(standing, heads)
         if self._exact is not None:
@@ -141,6 +147,12 @@ class Stream:
         self._lookout.rest()
         return start
 
+    def _is_idle(self, start: Mapping[str, Any], heads: Heads, everything: bool) -> bool:
+        """Return whether it is known that no batch begins at an offset yet."""
+        if self._idle is None or self._idle[1] is not heads or self._idle[0] != start:
+            return False
+        return self._idle_until_s == inf or (not everything and self._clock() < self._idle_until_s)
+
     def _paced(
         self, offset: Offset, seen: Seen, limits: Limits | None
     ) -> tuple[Offset, frozenset[str]]:
@@ -148,6 +160,14 @@ class Stream:
         standing = offset.positions
         is_known = self._ahead.continues(standing, seen) and seen.has_same_names
         backlogs = self._ahead.backlogs(standing, seen)
+        # Where an input begins is noted at once: the newest version is another one later.
+        gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
+        is_same = not gone and backlogs.keys() <= standing.keys()
+        if limits is not None and self._frozen is None and is_same:
+            held = self._patience.hold(backlogs)
+            if held is not None:
+                self._idle_until_s = held.until_s
+                return offset, frozenset()
         now_ms = max(0, int(self._wall() * 1000))
         # Who ends at what there is now leaves nothing, and nobody waits for an empty batch.
         defers = self._pressed.defers_lowest and self._frozen is None
@@ -158,7 +178,6 @@ class Stream:
         if limits is not None:
             self._pressed.planned(backlogs, reached, now_ms)
         positions = {**standing, **reached.positions}
-        gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
         for name in gone:
             del positions[name]
         self._ahead.planned(positions)

@@ -387,7 +387,9 @@ class Follower(Actor):
         return "follower"
 
     def _begin(self) -> None:
-        self._query = Query(lambda: stream_of(self.world.open(), **self._options))
+        self._query = Query(
+            lambda: stream_of(self.world.open(), clock=None, wall=None, **self._options)
+        )
         self._rows: Rows = {}
 
     def live(self) -> Iterator[None]:

@@ -44,14 +44,17 @@ def options_of(**given: Any) -> ReadOptions:
     return options
 
 
-def stream_of(table: Table, **given: Any) -> Stream:
-    """Return the stream that options mean, over a table that is open."""
+def stream_of(
+    table: Table, *, clock: Now | None = None, wall: Now | None = None, **given: Any
+) -> Stream:
+    """Return the stream that options mean, over a table that is open; by default time stands."""
     options = options_of(**given)
     columns = read_columns(table, options)
     return Stream(
         NamedInputs({UNNAMED: TableInput(options, columns, table=table)}),
         options.query,
-        clock=Now(),
+        clock=clock or Now(),
+        wall=wall or Now(),
     )
 
 
@@ -201,7 +204,7 @@ class Lived:
 
     def query(self, **given: Any) -> Query:
         """Return a query each of whose processes opens the table anew."""
-        return Query(lambda: stream_of(self.open(), **given))
+        return Query(lambda: stream_of(self.open(), wall=self.now, **given))
 
     def expire(self) -> int:
         """Expire and remove all that no lease holds; returns the oldest version left."""
