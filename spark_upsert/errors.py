@@ -328,7 +328,12 @@ class DataLossError(UpsertFlowError):
         )
 
     @classmethod
-    def changes_expired(cls, asked: str, *, since: int, newest: int) -> Self:
+    def changes_expired(cls, asked: str, *, lower: int, since: int, newest: int) -> Self:
+        """Return the error of changes that are gone.
+
+        Its fields tell what: the versions from ``gap_from`` to ``gap_to``, both inclusive, and the
+        ``reason``.
+        """
         return cls(
             f"{asked} was asked for, but changes can be read from version {since + 1} to "
             f"{newest} only: they need the state before them, and what was before version "
@@ -339,6 +344,9 @@ class DataLossError(UpsertFlowError):
             f"{setting('startingVersion', 'earliest')}, if sums that miss changes are of use to "
             "you; (3) keep more from now on, by a longer --retain of 'upsertflow expire', or by "
             "the option 'consumerId' of the stream.",
+            gap_from=lower,
+            gap_to=since,
+            reason="expired",
             since=since,
             newest=newest,
         )

@@ -325,6 +325,7 @@ class Watcher:
         if self._fail_on_data_loss:
             raise DataLossError.changes_expired(
                 f"what a watcher sees from version {lower} on",
+                lower=lower,
                 since=head.since,
                 newest=head.version,
             )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from spark_upsert.errors import DataLossError, masked
+from spark_upsert.errors import DataLossError
+from spark_upsert.log_fields import Fields
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Manifest
 
@@ -114,10 +115,13 @@ def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss:
     if fail_on_data_loss or lower >= newest.first_changes:
         return lower
     _LOGGER.warning(
-        "changes are expired and left out: path=%s lower=%d upper=%d hint=%s",
-        masked(path),
-        lower,
-        newest.first_changes,
-        "what is folded from this read is not the table; read it anew",
+        "changes are expired and left out: %s",
+        Fields(
+            path=path,
+            gap_from=lower,
+            gap_to=newest.first_changes - 1,
+            reason="expired",
+            hint="what is folded from this read is not the table; read it anew",
+        ),
     )
     return newest.first_changes

@@ -119,5 +119,17 @@ def test_what_is_expired_is_left_out_with_a_warning_or_left_to_the_plan(
         )
     [record] = warnings(caplog)
     assert "changes are expired and left out" in record.getMessage()
-    assert "lower=1 upper=3" in record.getMessage()
+    assert "gap_from=1 gap_to=2 reason=expired" in record.getMessage()
     assert "secret" not in record.getMessage()
+
+
+def test_the_error_of_a_gap_says_from_where_to_where_and_why(table: Table) -> None:
+    table.expire(retain_versions=1, safety_ms=0)
+    with pytest.raises(DataLossError) as refused:
+        table.log.require_changes(1)
+    gap = {name: refused.value.fields[name] for name in ("gap_from", "gap_to", "reason")}
+    assert gap == {"gap_from": 1, "gap_to": 2, "reason": "expired"}
+    table.log.require_changes(3)
+    with pytest.raises(DataLossError) as refused:
+        table.hold("reader", 0)
+    assert (refused.value.fields["gap_from"], refused.value.fields["gap_to"]) == (1, 2)

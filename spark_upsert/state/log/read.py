@@ -336,7 +336,10 @@ class LogReader:
         head = self.head()
         if lower < head.first_changes:
             raise DataLossError.changes_expired(
-                f"the change feed from version {lower} on", since=head.since, newest=head.version
+                f"the change feed from version {lower} on",
+                lower=lower,
+                since=head.since,
+                newest=head.version,
             )
 
     def at_timestamp(self, timestamp_ms: int) -> Manifest:

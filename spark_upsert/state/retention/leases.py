@@ -109,6 +109,7 @@ def _require_readable(log: Log, lease: Lease) -> None:
     if lease.version < head.since:
         raise DataLossError.changes_expired(
             f"what follows version {lease.version}, for the consumer '{lease.consumer}',",
+            lower=lease.version + 1,
             since=head.since,
             newest=head.version,
         )
