@@ -38,6 +38,7 @@ from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import CHANGE_DIFF, DIFF
 from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Turn, priority, scheduler
 from spark_upsert.schedule.bands import LOWEST
+from spark_upsert.schedule.governor import Governor
 from spark_upsert.source import exact, file_input, pace, table_input
 from spark_upsert.source.file_position import Delivered
 from spark_upsert.source.inputs import NamedInputs, Removed
@@ -46,6 +47,7 @@ from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
 from spark_upsert.source.table_position import TablePosition
 from spark_upsert.state import history, lookup, mechanism, resolve
+from spark_upsert.state.caps import Caps
 from spark_upsert.state.compaction import worker
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log import checkpoints, fold, read
@@ -55,14 +57,16 @@ from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Slice
 from spark_upsert.state.log.read import LogReader
+from spark_upsert.state.retention import PressureReport
 from spark_upsert.state.retention import worker as retention
 from spark_upsert.state.retention.policy import Unnamed
 from spark_upsert.state.run import file as run
 from spark_upsert.store import local
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
-from spark_upsert.upsert import commands, outcomes, stage, stash, write_set
+from spark_upsert.upsert import admission, commands, outcomes, stage, stash, write_set
 from spark_upsert.upsert import together as group
+from spark_upsert.upsert.admission import Admission
 from spark_upsert.upsert.envelopes import changelog
 from spark_upsert.upsert.envelopes.changelog import ChangelogForm
 from spark_upsert.watchers import Watcher, Watchers
@@ -71,6 +75,7 @@ from tests.promises import test_file_promises as file_promises
 from tests.promises import test_group_promises as group_promises
 from tests.promises import test_merge_promises as merges
 from tests.promises import test_order_promises as order_promises
+from tests.promises import test_pressure_promises as pressure_promises
 from tests.promises import test_promises as promises
 from tests.promises import test_python_promises as python_promises
 from tests.promises import test_schedule_promises as schedules
@@ -1641,6 +1646,85 @@ def _() -> Patch:
         self.changes = lambda lower, upper: changes(lower - 1, upper - 1)
 
     return wrapped(Watchers, "__init__", earlier)
+
+
+# -- back-pressure --------------------------------------------------------------------------
+
+
+@bug(
+    "a cap lets one more in",
+    pressure_promises.test_p1_caps_are_never_exceeded_and_nothing_is_lost,
+)
+def _() -> Patch:
+    def count_less(original: Any, self: Caps, *, epochs: int, bytes: int) -> bool:
+        admits: bool = original(self, epochs=epochs - 1, bytes=bytes)
+        return admits
+
+    return wrapped(Caps, "admits", count_less)
+
+
+@bug(
+    "caps are judged before a write is staged, and not at its commit",
+    pressure_promises.test_p1_caps_are_never_exceeded_and_nothing_is_lost,
+)
+def _() -> Patch:
+    def judge_once(original: Any, self: Any, head: Any, draft: Any = None) -> Any:
+        return None if draft is not None else original(self, head)
+
+    return wrapped(Admission, "refusal", judge_once)
+
+
+@bug(
+    "the consumer that is ahead counts",
+    pressure_promises.test_p1_caps_are_never_exceeded_and_nothing_is_lost,
+)
+def _() -> Patch:
+    def first(leases: Any, now_ms: int) -> Any:
+        return max(leases, key=lambda lease: lease.version, default=None)
+
+    return patch.object(admission, "slowest", first)
+
+
+@bug(
+    "what a refused write has staged stays",
+    pressure_promises.test_p1_caps_are_never_exceeded_and_nothing_is_lost,
+)
+def _() -> Patch:
+    return together(
+        patch.object(table.Table, "discard", lambda *_: None),
+        patch.object(group, "remove_runs", lambda *_: None),
+    )
+
+
+@bug(
+    "room is asked for before the transaction is",
+    pressure_promises.test_p1_what_was_committed_is_done_although_there_is_no_room,
+)
+def _() -> Patch:
+    def judge_first(original: Any, self: Any, *args: Any, **how: Any) -> Any:
+        self.admission(0).require(self.log.head())
+        return original(self, *args, **how)
+
+    return wrapped(table.Table, "append", judge_first)
+
+
+@bug(
+    "pressure that has expired is obeyed",
+    pressure_promises.test_p1_a_consumer_that_died_holds_up_nobody_for_long,
+)
+def _() -> Patch:
+    return patch.object(PressureReport, "is_live", lambda self, now_ms: True)
+
+
+@bug(
+    "a deferral is never released", pressure_promises.test_p7_a_deferral_ends_when_the_pressure_does
+)
+def _() -> Patch:
+    def hold(original: Any, self: Governor, *args: Any) -> Governor:
+        found: Governor = original(self, *args)
+        return replace(found, is_deferring=self.is_deferring or found.is_deferring)
+
+    return wrapped(Governor, "after", hold)
 
 
 def runs_of(test: Callable[..., None]) -> Iterator[Callable[[], None]]:

@@ -6,86 +6,10 @@ meanwhile, and come and go.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.errors import BatchTooLargeError, TableFullError
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.caps import Caps
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.retention import slowest
-from spark_upsert.table import Table
-from tests.support.stores import FaultyStore, MemoryStore, Steps
-
-COLUMNS = pa.schema({"id": pa.int64(), "writer": pa.int64()})
-CONSUMERS = ("slow", "fast")
-
-
-class Play:
-    """A table with caps, two writers and two consumers."""
-
-    def __init__(self, properties: dict[str, str]) -> None:
-        self.store = MemoryStore()
-        self.caps = Caps.of(properties)
-        self.at_step: Callable[[], None] = lambda: None
-        self.writers = [
-            Table(FaultyStore(self.store, Steps(watch=lambda: self.at_step()))),
-            Table(self.store),
-        ]
-        self.reader = Table(self.store)
-        self.reader.ensure(TableSchema.of(COLUMNS, keys=["id"]), {"onFull": "reject", **properties})
-        self.read = {name: self.reader.hold(name, 0).version for name in CONSUMERS}
-        self.written: dict[int, int] = {}
-        """The writer of each row that is in."""
-        self.count = 0
-
-    def append(self, writer: int, rows: int) -> None:
-        """Write rows that nobody wrote; they come in whole, or leave nothing."""
-        self.count += 1
-        ids = range(1000 * self.count, 1000 * self.count + rows)
-        table, number = self.writers[writer], self.count
-        transaction = Transaction(writer=f"w{writer}", number=number)
-        try:
-            table.append(
-                pa.table({"id": list(ids), "writer": [writer] * rows}), transaction=transaction
-            )
-        except (TableFullError, BatchTooLargeError):
-            return
-        self.written.update(dict.fromkeys(ids, writer))
-
-    def advance(self, consumer: str, versions: int) -> None:
-        """Let a consumer read on."""
-        newest = self.reader.log.head().version
-        if consumer not in self.read:
-            self.read[consumer] = newest  # It begins with the whole table.
-        self.read[consumer] = min(newest, self.read[consumer] + versions)
-        self.reader.hold(consumer, self.read[consumer])
-
-    def release(self, consumer: str) -> None:
-        """Let a consumer go."""
-        self.reader.release(consumer)
-        self.read.pop(consumer, None)
-
-    def require(self) -> None:
-        """Hold the laws against the log, read anew."""
-        table = Table(self.store)
-        head = table.log.head()
-        lease = slowest(table.consumers(), table.log.now_ms())
-        if lease is not None:
-            behind = [
-                sum(file.bytes for file in commit.added)
-                for commit in table.log.commits(lease.version + 1, head.upper)
-                if commit.is_epoch
-            ]
-            assert self.caps.admits(epochs=len(behind), bytes=sum(behind)), "a cap is exceeded"
-        found = {row["id"]: row["writer"] for row in table.snapshot().to_pylist()}
-        assert found == self.written, "something is lost, or came in although it was refused"
-        files = {path for path in self.store.objects if path.startswith("data/")}
-        assert files == {slice_.file.path for slice_ in head.slices}, "a file is left behind"
-
+from tests.support.caps import CONSUMERS, Action, Play, act
 
 CAPS = st.fixed_dictionaries(
     {},
@@ -104,33 +28,8 @@ ACTIONS = st.one_of(
 )
 
 
-def act(play: Play, action: tuple[str, int | str, int]) -> None:
-    """Do one action."""
-    match action:
-        case "append", int(writer), rows:
-            play.append(writer, rows)
-        case "advance", str(consumer), versions:
-            play.advance(consumer, versions)
-        case "release", str(consumer), _:
-            play.release(consumer)
-        case _, int(step), rows:
-            left = [step, rows]
-
-            def other_appends() -> None:
-                left[0] -= 1
-                if left[0] <= 0 and left[1] > 0:
-                    left[1] -= 1
-                    play.append(1, 1)
-
-            play.at_step = other_appends
-            play.append(0, 1)
-            play.at_step = lambda: None
-
-
 @given(CAPS, st.lists(ACTIONS, max_size=14))
-def test_caps_hold_and_nothing_is_lost(
-    properties: dict[str, str], actions: list[tuple[str, int | str, int]]
-) -> None:
+def test_caps_hold_and_nothing_is_lost(properties: dict[str, str], actions: list[Action]) -> None:
     play = Play(properties)
     for action in actions:
         act(play, action)
