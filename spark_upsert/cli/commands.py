@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -15,7 +18,8 @@ import pyarrow as pa
 from spark_upsert._version import __version__
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
-from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows
+from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows, screen
+from spark_upsert.cli.top import Top
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.errors import OptionError, UpsertFlowError, about_input, masked
 from spark_upsert.metadata import VIEWS, summary
@@ -388,6 +392,59 @@ def doctor(ctx: click.Context, path: str | None, storage: Mapping[str, str], as_
         click.echo(escaped_lines("\n".join(rendered(checks))))
     if any(check.problem for check in checks):
         ctx.exit(1)
+
+
+@upsertflow.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@_storage_options
+@click.option(
+    "--pattern",
+    default="*",
+    show_default=True,
+    help="Which folders below a PATH that is no table itself may be tables, such as 'eu/*'.",
+)
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Tables.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--once", is_flag=True, help="Look once.")
+@_as_json
+@click.pass_context
+def top(
+    ctx: click.Context,
+    paths: Sequence[str],
+    storage: Mapping[str, str],
+    pattern: str,
+    limit: int,
+    interval: float,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show many tables, again and again: size, age, who is behind, priority, pressure.
+
+    Each PATH is a table, or a folder of tables. A table that cannot be read is shown with what is
+    wrong. In a pipe the lines of each look follow those of the look before.
+    """
+    view = Top(paths, pattern=pattern, limit=limit, storage=storage)
+    with suppress(KeyboardInterrupt), screen() as show:
+        while True:
+            lines = view.look()
+            if not lines:
+                click.echo(f"There is no table at or below {', '.join(paths)}.", err=True)
+                ctx.exit(1)
+            more = f"and {view.left_out:,} more tables (--limit)" if view.left_out else ""
+            if as_json:
+                print_rows([line.to_json() for line in lines], (), as_json=True)
+            else:
+                show([line.for_people() for line in lines], more)
+            if once:
+                return
+            sys.stdout.flush()
+            time.sleep(interval)
 
 
 # -- keeping in order ----------------------------------------------------------------

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -74,9 +76,13 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 def print_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
     """Print rows about a table. For people without columns that are empty or zero everywhere."""
+    _print_grid(rows, _filled(rows, names), _pretty, as_json=as_json)
+
+
+def _filled(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
     names = list(names)
     filled = [name for name in names if any(row[name] not in (None, 0, {}) for row in rows)]
-    _print_grid(rows, filled or names, _pretty, as_json=as_json)
+    return filled or names
 
 
 def print_data(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
@@ -95,6 +101,12 @@ def _print_grid(
         for row in rows:
             _print_json(row)
         return
+    _console().print(_grid(rows, names, render))
+
+
+def _grid(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], render: Callable[[str, Any], str]
+) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:
         is_number = any(isinstance(row[name], int | float | Decimal) for row in rows)
@@ -103,7 +115,35 @@ def _print_grid(
     for row in rows:
         # Text, because data may look like rich's markup.
         grid.add_row(*(Text(render(name, row[name])) for name in names))
-    _console().print(grid)
+    return grid
+
+
+@contextmanager
+def screen() -> Iterator[Callable[[Sequence[Mapping[str, Any]], str], None]]:
+    """Yield a function that shows rows, with a line below them, in place of those before.
+
+    Where nobody looks, in a pipe, they come one after the other.
+    """
+    console = _console()
+    if not console.is_terminal:
+
+        def printed(rows: Sequence[Mapping[str, Any]], below: str) -> None:
+            print_rows(rows, rows[0], as_json=False)
+            if below:
+                console.print(Text(below))
+
+        yield printed
+        return
+    with ExitStack() as stack:
+        live: list[Live] = []
+
+        def shown(rows: Sequence[Mapping[str, Any]], below: str) -> None:
+            if not live:  # Not before there is something to show.
+                live.append(stack.enter_context(Live(console=console, auto_refresh=False)))
+            grid = _grid(rows, _filled(rows, rows[0]), _pretty)
+            live[0].update(Group(grid, Text(below)), refresh=True)
+
+        yield shown
 
 
 def _console() -> Console:
@@ -147,7 +187,7 @@ def _pretty(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name == "bytes" or name.endswith("_bytes") or name.startswith("bytes_"):
-        return _bytes(value)
+        return bytes_text(value)
     if name.endswith("_ms"):
         return f"{datetime.fromtimestamp(value / 1000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
     if isinstance(value, datetime):
@@ -163,7 +203,8 @@ def _pretty(name: str, value: Any) -> str:
     return escaped(str(_plain(value)))
 
 
-def _bytes(count: int) -> str:
+def bytes_text(count: int) -> str:
+    """Return a number of bytes with a unit."""
     size = float(count)
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:

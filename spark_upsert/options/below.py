@@ -45,6 +45,13 @@ class Pattern:
         return "/".join(self.parts)
 
 
+def path_below(root: str, folder: str) -> str:
+    """Return the path of a folder below a root, which is a path or a URL."""
+    # A URL holds no bare '%', '#' or '?'.
+    below = quote(folder, safe="/!$&'()*+,:;=@~") if ":/" in root else folder
+    return f"{root.rstrip('/')}/{below}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Below:
     """That the inputs of a read are the tables below a root that a pattern matches."""
@@ -92,10 +99,7 @@ class Below:
         joins : bool
             Whether it came when the stream had begun: what is in it then is new, too.
         """
-        # A URL holds no bare '%', '#' or '?'.
-        is_url = ":/" in self.root
-        below = quote(name, safe="/!$&'()*+,:;=@~") if is_url else name
-        told = {"path": f"{self.root.rstrip('/')}/{below}"}
+        told = {"path": path_below(self.root, name)}
         if joins and self.begins_at_latest:
             told["startingVersion"] = "earliest"
         return told

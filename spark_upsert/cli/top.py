@@ -1,0 +1,250 @@
+"""`upsertflow top`: many tables at a glance, again and again.
+
+A look costs each table a bounded number of requests: two for the end of its log, a listing of its
+leases and one for each of them, and once for each version that consumers have not read, up to
+`VERSIONS_MAX`. A table that cannot be read is shown with what is wrong, and does not stop the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from spark_upsert.cli.render import bytes_text
+from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.options.below import Pattern, path_below
+from spark_upsert.parallel import in_order
+from spark_upsert.schedule.bands import bands_of
+from spark_upsert.schedule.priority import PROPERTY, parse_priority
+from spark_upsert.source.discovery import Discovery
+from spark_upsert.state.caps import heeds_pressure
+from spark_upsert.state.log.entries import commit_path
+from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.retention import Lease, readable_leases, reports
+from spark_upsert.store import Store, open_store
+from spark_upsert.table import Table
+
+VERSIONS_MAX = 256
+"""Of those that a consumer has not read, so many are added up; of more it tells the number."""
+
+LAGS_SHOWN = 5
+"""Consumers of a table on a screen; programs get all."""
+
+_THREADS = 16
+
+_DISCOVERS_EVERY = 10
+"""Looks between two searches for tables that came or went."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a consumer with a live lease is behind."""
+
+    consumer: str
+    versions: int
+    epochs: int | None
+    """None: there are more versions than are looked at."""
+    bytes: int | None
+    """Of the files that these epochs added."""
+
+    def for_people(self) -> str:
+        """Return what stands on a screen: ``etl 3 (1.2 MiB)``."""
+        if self.epochs is None or self.bytes is None:
+            return f"{self.consumer} {self.versions:,} versions"
+        return f"{self.consumer} {self.epochs} ({bytes_text(self.bytes)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLine:
+    """A table at one time; what is not known is None."""
+
+    table: str
+    version: int | None = None
+    fresh: int | None = None
+    """Versions since the look before."""
+    rows: int | None = None
+    bytes: int | None = None
+    runs: int | None = None
+    age_ms: int | None = None
+    """Since the last commit, by this machine's clock."""
+    lags: tuple[Lag, ...] = ()
+    """Of consumers, the slowest first."""
+    priority: int | None = None
+    band: int | None = None
+    pressure: float | None = None
+    """The greatest that its consumers report, where the table heeds it."""
+    problem: str | None = None
+    """Why it could not be read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for programs."""
+        return asdict(self)
+
+    def for_people(self) -> dict[str, Any]:
+        """Return the columns of a line on a screen."""
+        band = None if self.band is None else f"{self.priority} (B{self.band})"
+        lags = [lag.for_people() for lag in self.lags[:LAGS_SHOWN]]
+        if len(self.lags) > LAGS_SHOWN:
+            lags.append(f"and {len(self.lags) - LAGS_SHOWN} more")
+        return {
+            "table": self.table,
+            "version": self.version,
+            "new": self.fresh,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "runs": self.runs,
+            "age": None if self.age_ms is None else _age(self.age_ms),
+            "behind": lags or None,
+            "priority": band,
+            "pressure": self.pressure,
+            "problem": self.problem,
+        }
+
+
+def _age(age_ms: int) -> str:
+    """Return how long ago something was, in the largest unit of which it has one.
+
+    >>> _age(900), _age(61_000), _age(7_300_000), _age(200_000_000)
+    ('0s', '1m', '2h', '2d')
+    """
+    for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000)):
+        if age_ms >= length_ms:
+            return f"{age_ms // length_ms}{unit}"
+    return f"{age_ms // 1000}s"
+
+
+class Top:
+    """Looks at tables again and again.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Of tables, or of folders with tables below them.
+    pattern : str
+        Which folders below a folder may be tables (`Pattern`).
+    limit : int
+        The tables that are looked at; of others only their number is told.
+    storage : mapping
+        Options of the object store.
+    clock : callable, optional
+        Returns seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        pattern: str = "*",
+        limit: int = 100,
+        storage: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._paths = paths
+        self._pattern = Pattern.parse(pattern)
+        self._limit = limit
+        self._storage = storage
+        self._clock = clock
+        self._tables: dict[str, Table] = {}
+        self._versions: dict[str, int] = {}
+        self._looks = 0
+        self.left_out = 0
+        """Tables that are not looked at."""
+
+    def look(self) -> list[TableLine]:
+        """Return a line for each table, in the order of their names."""
+        if self._looks % _DISCOVERS_EVERY == 0:
+            # Once it is known what to look at, a search that fails may be made up for later.
+            with suppress(*((UpsertFlowError, OSError) if self._tables else ())):
+                self._discover()
+        self._looks += 1
+        names = list(self._tables)
+        return list(in_order(self._line, names, min(_THREADS, len(names))))
+
+    def _discover(self) -> None:
+        found = {url: store for path in self._paths for url, store in self._below(path)}
+        self.left_out = max(0, len(found) - self._limit)
+        known = self._tables
+        names = sorted(found)[: self._limit]
+        self._tables = {name: known.get(name) or Table(found[name]) for name in names}
+
+    def _below(self, path: str) -> Iterator[tuple[str, Store]]:
+        """Yield the table at a path, or those below it."""
+        root = open_store(path, self._storage)
+        if _is_table(root):
+            yield root.url, root
+            return
+        discovery = Discovery(root, self._pattern, threads=_THREADS)
+        for folder in discovery.tables(discovery.folders()):
+            store = open_store(path_below(path, folder), self._storage)
+            yield store.url, store
+
+    def _line(self, name: str) -> TableLine:
+        try:
+            return self._seen(name, self._tables[name])
+        except (UpsertFlowError, OSError) as error:
+            first, *_ = masked(str(error)).splitlines() or [type(error).__name__]
+            return TableLine(table=name, problem=first)
+
+    def _seen(self, name: str, table: Table) -> TableLine:
+        head, now_ms = table.log.head(), int(self._clock() * 1000)
+        before = self._versions.get(name, head.version)
+        self._versions[name] = head.version
+        given = head.properties.get(PROPERTY)
+        priority = None if given is None else parse_priority(given)
+        return TableLine(
+            table=name,
+            version=head.version,
+            fresh=head.version - before,
+            rows=head.live_rows,
+            bytes=head.bytes,
+            runs=head.run_count,
+            age_ms=max(0, now_ms - head.time_ms(head.version, head.timestamp_ms)),
+            lags=tuple(_lags(table, head, now_ms)),
+            priority=priority,
+            band=None if priority is None else int(bands_of(np.array([priority]))[0]),
+            pressure=_pressure(table.store, head, now_ms),
+        )
+
+
+def _is_table(store: Store) -> bool:
+    try:
+        store.read(commit_path(0))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
+    """Yield how far the consumers of a table are behind, the slowest first."""
+    live = [lease for lease in readable_leases(table.store) if lease.is_live(now_ms)]
+    if not live:
+        return
+    slowest = min(lease.version for lease in live)
+    lower = max(slowest + 1, head.since, head.upper - VERSIONS_MAX)
+    newest_first = list(table.log.commits(lower, head.upper))[::-1]
+    epochs = [0, *accumulate(int(commit.is_epoch) for commit in newest_first)]
+    sizes = [0, *accumulate(sum(f.bytes for f in commit.added) for commit in newest_first)]
+
+    def lag_of(lease: Lease) -> Lag:
+        versions = max(0, head.version - lease.version)
+        is_counted = versions < len(epochs)
+        return Lag(
+            consumer=lease.consumer,
+            versions=versions,
+            epochs=epochs[versions] if is_counted else None,
+            bytes=sizes[versions] if is_counted else None,
+        )
+
+    yield from (lag_of(lease) for lease in sorted(live, key=lambda each: each.version))
+
+
+def _pressure(store: Store, head: Manifest, now_ms: int) -> float | None:
+    if not heeds_pressure(head.properties):
+        return None
+    return max((said.pressure for said in reports(store, now_ms)), default=0.0)
