@@ -8,6 +8,7 @@ one. Everything is parsed at once, on the driver, before anything is written.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
@@ -24,10 +25,24 @@ from spark_upsert.options.reference import (
     WRITE_OPTIONS,
 )
 
+_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+
 
 def fold(name: str) -> str:
     """Return the form in which option names are compared."""
     return name.lower().replace("-", "").replace("_", "")
+
+
+def whole_number(text: str, *, bits: int = 63) -> int | None:
+    """Return the whole number that a text is; None if it is none, or needs more bits than those.
+
+    >>> whole_number("-7"), whole_number("9" * 5000), whole_number("²"), whole_number("1_0")
+    (-7, None, None, None)
+    """
+    if _WHOLE.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if number.bit_length() <= bits else None
 
 
 class Options:
@@ -84,11 +99,8 @@ class Options:
         value = self.text(name)
         if value is None:
             return None
-        try:
-            number = int(value)
-        except ValueError:
-            number = least - 1
-        if number < least:
+        number = whole_number(value)
+        if number is None or number < least:
             raise OptionError.invalid(name, value, f"a whole number of at least {least}")
         return number
 
@@ -112,8 +124,8 @@ class Options:
         value = self.text(name)
         if value is None:
             return None
-        if value.lstrip("-").isdigit():
-            return int(value)
+        if (number := whole_number(value)) is not None:
+            return number
         try:
             time = datetime.fromisoformat(value)
         except ValueError:

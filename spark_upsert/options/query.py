@@ -10,7 +10,7 @@ from enum import Enum
 from spark_upsert.errors import OptionError
 from spark_upsert.merge import Concat, Order, RoundRobin, Seeded
 from spark_upsert.merge.wyrand import SEED_END
-from spark_upsert.options.parse import Options, choice, one_of
+from spark_upsert.options.parse import Options, choice, one_of, whole_number
 
 LATENCY_TARGET_MS = 60_000
 """Longer than most triggers wait, shorter than most people do."""
@@ -85,7 +85,7 @@ class QueryOptions:
             parallelism=options.number("parallelism", least=1),
             merge=choice(options, "merge", Merge) or Merge.INTERLEAVE,
             seed=_seed(options),
-            columns=options.names("columns"),
+            columns=_columns(options),
             merge_schema=options.flag("mergeSchema"),
             allow_input_removal=options.flag("allowInputRemoval"),
             merge_columns=_merge_columns(options),
@@ -191,11 +191,27 @@ def _seed(options: Options) -> int | None:
     text = options.text("interleaveSeed")
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) < SEED_END):
+    seed = whole_number(text, bits=64)
+    if seed is None or seed < 0:
         raise OptionError.invalid(
             "interleaveSeed", text, f"a whole number from 0 up to {SEED_END - 1}"
         )
-    return int(text)
+    return seed
+
+
+def _columns(options: Options) -> tuple[str, ...]:
+    names = options.names("columns")
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.get(name.lower())) is not None:
+            raise OptionError(
+                f"option 'columns' names '{name}' twice"
+                f"{'' if other == name else f', as {other!r}, too'}.",
+                hint="name each column once.",
+                option="columns",
+            )
+        seen[name.lower()] = name
+    return names
 
 
 def _delay_ms(options: Options) -> int:

@@ -8,7 +8,7 @@ from enum import Enum
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError
-from spark_upsert.options.parse import Options, choice
+from spark_upsert.options.parse import Options, choice, whole_number
 from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.reference import READ_OPTIONS
 from spark_upsert.state.retention.leases import require_name
@@ -175,6 +175,9 @@ def _consumer(options: Options) -> str | None:
 
 def _version(options: Options, name: str, expected: str) -> int | None:
     value = options.text(name)
-    if value is not None and not value.isdigit():
+    if value is None:
+        return None
+    version = whole_number(value)
+    if version is None or version < 0:
         raise OptionError.invalid(name, value, expected)
-    return None if value is None else int(value)
+    return version

@@ -262,6 +262,41 @@ def test_what_is_wrong_with_one_input_names_it(
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+NO_NUMBERS = ["²", "9" * 30, "9" * 5000, "1_0", "--5", "0x1", "1.0"]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS, ids=lambda text: text[:31])
+@pytest.mark.parametrize(
+    "option",
+    ["versionAsOf", "endingVersion", "timestampAsOf", "startingTimestamp", "splits"],
+)
+def test_what_is_no_number_of_64_bits_is_refused_by_name(option: str, text: str) -> None:
+    plan = ReadPlan.parse({**TWO, f"input.east.{option}": text})
+    with pytest.raises(OptionError, match=f"input 'east': option '{option}' expects"):
+        plan.inputs[0].of_table()
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS, ids=lambda text: text[:31])
+@pytest.mark.parametrize("option", ["interleaveSeed", "maxRowsPerTrigger", "parallelism"])
+def test_what_is_no_number_is_refused_of_the_query_too(option: str, text: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{option}' expects"):
+        ReadPlan.parse({**TWO, option: text})
+
+
+def test_the_largest_numbers_are_numbers() -> None:
+    told = {"maxRowsPerTrigger": str(2**63 - 1), "interleaveSeed": str(2**64 - 1)}
+    query = ReadPlan.parse({**TWO, **told}).query
+    assert (query.rows_max, query.seed) == (2**63 - 1, 2**64 - 1)
+
+
+@pytest.mark.parametrize(("columns", "said"), [("k,v,k", "'k' twice."), ("k,K", "twice, as 'k'")])
+@pytest.mark.parametrize("given", [TWO, {"path": "/t"}], ids=["of inputs", "of one table"])
+def test_a_column_is_named_once(given: dict[str, str], columns: str, said: str) -> None:
+    with pytest.raises(OptionError, match="option 'columns' names") as caught:
+        ReadPlan.parse({**given, "columns": columns})
+    assert said in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("told", "message", "hint"),
     [
