@@ -1361,6 +1361,18 @@ def _() -> Patch:
 
 
 @bug(
+    "a source is told that a batch is done before its answer is read",
+    python_promises.test_p1_a_source_that_forgets_what_it_holds_is_told_in_time,
+)
+def _() -> Patch:
+    def at_once(original: Any, self: PythonInput, position: Any) -> None:
+        original(self, position)
+        self._tell_done()
+
+    return wrapped(PythonInput, "commit", at_once)
+
+
+@bug(
     "what a source answers once is all it has",
     python_promises.test_p4_concat_takes_all_of_a_source_before_the_next_one,
 )

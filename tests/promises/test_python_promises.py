@@ -61,6 +61,15 @@ def test_p1_a_batch_that_is_repeated_has_the_rows_of_its_time() -> None:
         assert sorted(texts_of(query)) == sorted("aAbBcC")
 
 
+def test_p1_a_source_that_forgets_what_it_holds_is_told_in_time() -> None:
+    with sources("HeldLines") as (query, [path]):
+        for text in "abc":
+            write(path, text)
+            query.plan()
+            query.deliver()
+        assert texts_of(query) == [*"abc"]
+
+
 def test_p4_concat_takes_all_of_a_source_before_the_next_one() -> None:
     with sources("BoundedLines", "Lines", merge="concat") as (query, [first, second]):
         write(first, "a", "b", "c")

@@ -111,18 +111,22 @@ class Query:
         self._stream = None
 
     def plan(self, *, everything: bool = False) -> bool:
-        """Note the next batch; returns whether there is one."""
+        """Note the next batch; returns whether there is one.
+
+        As Spark does: it says that the batch before is done between the question for the end of
+        this one and the planning of it.
+        """
         assert not self.is_pending
         stream = self.stream
         if not self.noted:
             self.noted.append(json.dumps(stream.initial()))
-        if self.batches:
-            stream.commit(json.loads(self.noted[-1]))
         end = stream.latest(json.loads(self.noted[-1]), everything=everything)
         text = json.dumps(end)
         if text == self.noted[-1]:
             return False
         self.noted.append(text)
+        if self.batches:
+            stream.commit(json.loads(self.noted[-2]))
         return True
 
     def deliver(self) -> list[Row]:
