@@ -6,7 +6,8 @@ tasks as run at once; a large input comes cut into splits already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_upsert.errors import about_input
+from spark_upsert.log_fields import Fields
 from spark_upsert.merge import live
+from spark_upsert.merge.counters import Counters, InputCounters
 from spark_upsert.source.conform import conformed
 from spark_upsert.source.merge_columns import with_input
 
@@ -26,6 +29,11 @@ OPENING_BYTES = 1 << 16
 
 QUEUED_BYTES_MAX = 64 << 20
 """What the inputs of a task may have ready together: rows of any size are no more than this."""
+
+BLOCKED_TOLD_SECONDS = 10.0
+"""A reader that has waited for so long was slowed by who takes its rows; that is worth a line."""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Readers(Protocol):
@@ -124,6 +132,31 @@ def read_pack(
             yield from rows(name)
         return
     inputs = {name: partial(rows, name) for name in splits}
-    with closing(live(inputs, memory_bytes=QUEUED_BYTES_MAX)) as merged:
-        for handed in merged:
-            yield handed.item
+    counters = Counters()
+    try:
+        with closing(live(inputs, memory_bytes=QUEUED_BYTES_MAX, counters=counters)) as merged:
+            for handed in merged:
+                yield handed.item
+    finally:
+        tell_read(counters.snapshot())
+
+
+def tell_read(counters: Mapping[str, InputCounters]) -> None:
+    """Tell the program's log how a task has read its inputs: one line, however many they are."""
+    slowest = max(counters, key=lambda name: counters[name].blocked_seconds, default=None)
+    if slowest is None:
+        return
+    blocked_s = counters[slowest].blocked_seconds
+    level = logging.INFO if blocked_s >= BLOCKED_TOLD_SECONDS else logging.DEBUG
+    if not _LOGGER.isEnabledFor(level):
+        return
+    each = counters.values()
+    fields = Fields(
+        inputs=len(counters),
+        finished=sum(one.is_finished for one in each),
+        rows=sum(one.handed for one in each),
+        queued_peak=max(one.queued_peak for one in each),
+        blocked_s=round(blocked_s, 1),
+        most_blocked=slowest,
+    )
+    _LOGGER.log(level, "merge read: %s", fields)
