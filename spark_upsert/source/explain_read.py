@@ -12,10 +12,13 @@ from itertools import islice
 from textwrap import indent
 from typing import Any
 
+import pyarrow as pa
+
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
 from spark_upsert.options.read import Metadata
 from spark_upsert.source.at_once import of_each
+from spark_upsert.source.elsewhere import with_elsewhere, without_elsewhere
 from spark_upsert.source.explain_merge import explain_merge
 from spark_upsert.source.explain_words import SHOWN, counted, more
 from spark_upsert.source.kinds import (
@@ -47,7 +50,9 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     plan.query.require_batch()
     _refuse_of_the_log(plan)
     plan = with_found_inputs(plan)
-    inputs = batch_inputs(plan, plan_columns(plan, kinds), kinds)
+    known = without_elsewhere(plan, kinds)
+    columns = plan_columns(known, kinds) if known.inputs else pa.schema([])
+    inputs = batch_inputs(plan, columns, with_elsewhere(kinds))
     splits = _planned(inputs, plan)
     if plan.is_unnamed:
         return inputs[UNNAMED].explain(splits[UNNAMED])

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.explain_read import explain_read
 from spark_upsert.source.kinds import batch_inputs, plan_columns
@@ -233,3 +234,36 @@ def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = explain_read(ReadPlan.parse(given(tmp_path)))
     page = (ROOT / "docs" / "many-tables.md").read_text()
     assert f"```text\n{SIZES.sub('? bytes', text)}\n```" in SIZES.sub("? bytes", page)
+
+
+# -- inputs that only a process with Spark knows ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"merge": "concat"}, {"mergeSchema": "true"}], ids=["live", "concat", "merged"]
+)
+def test_of_a_python_source_it_says_that_nothing_is_planned(
+    lake: Path, more: dict[str, str]
+) -> None:
+    people = {"inputs": "east,people", "input.people.format": "python:fakes:People"}
+    text = explained({**given(lake, "east"), **people, **more})
+    assert "\n  inputs    2\n" in text
+    assert "\ninput 'east'\n  rows of version 2\n    columns   id, v\n" in text
+    assert (
+        "\ninput 'people'\n"
+        "  the Python source 'fakes:People'\n"
+        "    planned   nothing: it is known where Spark runs, and its tasks come on top\n"
+        "1 task, "
+    ) in text
+
+
+def test_of_python_sources_alone_it_says_so_too() -> None:
+    set_ = ["--set", "inputs=a,b", "--set", "input.a.format=python:x", "--set"]
+    text = command(*set_, "input.b.format=Python:y")
+    assert "the Python source 'x'\n    planned   nothing" in text
+    assert "the Python source 'y'\n    planned   nothing" in text
+
+
+def test_a_format_that_nobody_knows_is_still_refused(lake: Path) -> None:
+    with pytest.raises(OptionError, match="input 'east': option 'format' expects one of"):
+        explained(given(lake, **{"input.east.format": "pythn:x"}))
