@@ -304,12 +304,16 @@ def test_progress_says_how_far_the_table_is(
     make_table(path, *EPOCHS)
     stream = changes(spark, path, startingVersion=1, maxEpochsPerTrigger=1)
     query = drain(batches.collect(stream, checkpoint))
-    uppers = []
+    uppers, left = [], []
     for progress in query.recentProgress:
         source = json.loads(progress.json)["sources"][0]
         offsets = (source["endOffset"], source["latestOffset"])
         uppers.append(tuple(offset["positions"][""]["upper"] for offset in offsets))
+        latest = source["latestOffset"]
+        left.append((latest["inputs"], latest["dirty"], latest["lag"]["versions"]))
+        assert latest["pressure"].keys() == {"latency_ms", "ratio", "rung"}
     assert uppers[:3] == [(2, 4), (3, 4), (4, 4)]
+    assert left[:3] == [(1, 1, 2), (1, 1, 1), (1, 0, 0)]
 
 
 def test_a_query_keeps_to_its_columns_when_the_table_gains_some(

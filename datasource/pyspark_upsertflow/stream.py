@@ -91,7 +91,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(self._stream.latest(start, everything=everything))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return self._stream.head()
+        return self._stream.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [InputPartition(work) for work in self._stream.splits(start, end)]

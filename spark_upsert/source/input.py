@@ -50,8 +50,16 @@ class Backlog:
     is_at_rest: bool = False
     """Whether nothing lies ahead and nothing is to be done, so that who stands at the same position
     need not ask again before the head moves."""
+    versions_behind: Callable[[Position], int] | None = None
+    """How many versions lie behind a position that a batch reaches; None: nobody knows."""
     committed_ms: Callable[[], int | None] | None = None
     """When the first of the changes ahead was committed, in ms since 1970; None: nobody knows."""
+
+    def behind(self, position: Position) -> int:
+        """Return how many versions lie behind a position, 1 for any number that nobody knows."""
+        if self.versions_behind is not None:
+            return self.versions_behind(position)
+        return int(position != self.end())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

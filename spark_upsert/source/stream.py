@@ -19,7 +19,6 @@ from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.ahead import Ahead
 from spark_upsert.source.at_once import of_each
-from spark_upsert.source.compact_offsets import INPUTS_MAX
 from spark_upsert.source.exact import ExactOrder, refuse_exact
 from spark_upsert.source.input import Backlog, Freezable, Input
 from spark_upsert.source.inputs import Heads, Inputs, Seen
@@ -30,6 +29,7 @@ from spark_upsert.source.packs import InputSplit, packed
 from spark_upsert.source.patience import Patience
 from spark_upsert.source.position import Position
 from spark_upsert.source.pressed import Pressed
+from spark_upsert.source.progress import Progress
 from spark_upsert.source.standings import Standings
 from spark_upsert.source.work import Work, read_work
 
@@ -80,6 +80,7 @@ class Stream:
         self._patience = Patience(query.rows_min, query.delay_ms, clock=clock, wall=wall)
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
         self._idle_until_s = inf
+        self._progress = Progress()
         self._committed: Mapping[str, Position] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -167,6 +168,7 @@ class Stream:
             held = self._patience.hold(backlogs)
             if held is not None:
                 self._idle_until_s = held.until_s
+                self._progress.planned(backlogs, standing)
                 return offset, frozenset()
         now_ms = max(0, int(self._wall() * 1000))
         # Who ends at what there is now leaves nothing, and nobody waits for an empty batch.
@@ -181,6 +183,7 @@ class Stream:
         for name in gone:
             del positions[name]
         self._ahead.planned(positions)
+        self._progress.planned(backlogs, positions)
         moved = frozenset(
             name for name, position in reached.positions.items() if standing.get(name) != position
         )
@@ -205,12 +208,11 @@ class Stream:
             defers_lowest=defers_lowest,
         )
 
-    def head(self) -> dict[str, Any]:
-        """Return the offset behind all that was seen, for a report; of many inputs their count."""
-        heads = self._lookout.last()
-        if len(heads) > INPUTS_MAX:
-            return {"inputs": len(heads)}
-        return Offset(positions=heads).to_json()
+    def report(self) -> dict[str, Any]:
+        """Return what the stream tells of itself (`Progress`)."""
+        poller = self._lookout.poller
+        polls = None if poller is None else poller.polls
+        return self._progress.report(self._lookout.last(), polls, self._pressed.governor)
 
     def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Work]:
         """Return the work of the batch between two offsets: what each task reads.

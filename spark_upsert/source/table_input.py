@@ -77,6 +77,12 @@ _COMMITS_MAX = 64
 """Versions that are no epochs, as compactions, come in rows; beyond so many nobody looks."""
 
 
+def _versions_behind(upper: int, position: Position) -> int:
+    """Return how many versions lie behind a position (`Backlog.behind`)."""
+    reached = TablePosition.unpacked(position)
+    return max(0, upper - reached.upper) + int(reached.is_in_snapshot)
+
+
 def _first_committed_ms(table: Table, start: TablePosition, upper: int) -> int | None:
     """Return when the first epoch ahead was committed (`Backlog.committed_ms`)."""
     if start.is_in_snapshot:
@@ -179,6 +185,7 @@ class TableInput:
             # Who is not polled renews its lease here.
             is_at_rest=start == end == known
             and (self._is_polled or self._options.consumer is None),
+            versions_behind=partial(_versions_behind, upper),
             committed_ms=partial(_first_committed_ms, table, start, upper),
         )
 

@@ -1,0 +1,94 @@
+"""What a stream tells of itself: how far it is behind the inputs, small whatever they are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.schedule.governor import Governor
+from spark_upsert.source.inputs import NamedInputs
+from spark_upsert.source.lookout import Lookout
+from spark_upsert.source.polls import Bounds, Polls
+from spark_upsert.source.progress import NAMED_MAX, POSITIONS_MAX, Progress
+from spark_upsert.source.stream import Stream
+from tests.support.clocked import Now
+from tests.support.inputs import Told, at
+from tests.support.streams import Lived
+
+
+def test_a_report_tells_what_a_batch_leaves_behind() -> None:
+    lived = Lived()
+    lived.write({1: 1}, {1: 2}, {1: 3}, {1: 4})
+    query = lived.query(startingVersion="earliest", maxEpochsPerTrigger=1)
+    told = []
+    for _ in range(4):
+        query.plan()
+        report = query.stream.report()
+        told.append((report["inputs"], report["dirty"], report["lag"]))
+        query.deliver()
+    assert not query.plan()
+    assert query.stream.report()["dirty"] == 0
+    assert told == [
+        (1, 1, {"most": {"": 3}, "versions": 3}),
+        (1, 1, {"most": {"": 2}, "versions": 2}),
+        (1, 1, {"most": {"": 1}, "versions": 1}),
+        (1, 0, {"most": {}, "versions": 0}),
+    ]
+
+
+def test_what_waits_for_more_is_told() -> None:
+    lived = Lived()
+    lived.write({1: 1})
+    query = lived.query(startingVersion="earliest", minRowsPerTrigger=100)
+    query.plan()
+    query.deliver()
+    lived.write({1: 2}, {1: 3})
+    assert not query.plan()
+    assert query.stream.report()["lag"]["versions"] == 2
+
+
+def test_a_snapshot_that_is_not_delivered_is_behind() -> None:
+    lived = Lived()
+    lived.write(dict.fromkeys(range(50), 0))
+    query = lived.query(maxRowsPerTrigger=10)
+    query.plan()
+    assert query.stream.report()["lag"]["versions"] == 1
+
+
+def test_of_many_inputs_few_are_named() -> None:
+    count = 4_000
+    inputs = {f"{number:05}" * 60: Told(str(number), [1] * (number % 7)) for number in range(count)}
+    stream = Stream(
+        NamedInputs(inputs),
+        QueryOptions(epochs_max=1, parallelism=1),
+        lookout=Lookout(NamedInputs(inputs), clock=Now(0.0)),
+        clock=Now(0.0),
+        wall=Now(),
+    )
+    stream.latest(stream.initial())
+    report = stream.report()
+    assert report["inputs"] == count
+    assert report["dirty"] > count // 2
+    assert len(report["lag"]["most"]) == NAMED_MAX
+    assert "positions" not in report
+    assert len(json.dumps(report)) < 2_000
+
+
+@pytest.mark.parametrize("count", [POSITIONS_MAX, POSITIONS_MAX + 1])
+def test_the_ends_of_few_inputs_are_told(count: int) -> None:
+    heads = {f"t{number}": at(number) for number in range(count)}
+    report = Progress().report(heads, None, Governor(target_ms=1000))
+    assert ("positions" in report) == (count <= POSITIONS_MAX)
+    assert report["inputs"] == count
+
+
+def test_discovery_tells_what_it_asked() -> None:
+    polls = Polls(Bounds(most_s=30.0))
+    polls.add_all(["a"], 0.0)
+    polls.take(40.0, 1)
+    polls.looked("a", 40.0, has_moved=False, requests=2)
+    report = Progress().report({}, polls, Governor(target_ms=1000))
+    assert report["discovery"] == {"looks": 1, "requests": 2, "rest_ms": 30_000}
+    assert json.loads(json.dumps(report)) == report
