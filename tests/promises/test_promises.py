@@ -81,7 +81,14 @@ from tests.support.workload import ABSENT, OPERATIONS, observe
 from tests.unit.test_identity import HOW_MANY, Unsteady, made
 
 T = TypeVar("T")
-SEEDS = pytest.mark.parametrize("seed", range(8), ids=lambda seed: f"seed {seed}")
+QUICK_SEEDS = 3
+SEEDS = pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, id=f"seed {seed}", marks=pytest.mark.slow if seed >= QUICK_SEEDS else ())
+        for seed in range(8)
+    ],
+)
 SCOPES = (Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL)
 
 

@@ -116,7 +116,8 @@ def test_what_once_slipped_through_is_caught(name: str) -> None:
     """Bugs that the worlds of one scope and the default retention did not see."""
     [planted] = [each for each in BUGS if each.name == name]
     with planted.plant(), pytest.raises(AssertionError, match=r"P\d"):
-        simulate_all(range(700))
+        # In the first 40 worlds some of them do not happen, and living those takes long.
+        simulate_all(range(40, 700))
 
 
 @pytest.mark.parametrize(

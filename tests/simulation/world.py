@@ -145,7 +145,9 @@ class World:
         spread = self.random.choice([6, 30] if self.is_forgetful else [0, 6, 30, 10_000])
         self.has_ties = self.schema.scope is not Scope.ARRIVAL and self.random.random() < 0.25
         """Whether commands of a key may have equal order keys; then never in two tasks."""
-        late = sorted(range(10_000), key=lambda order: order + self.random.random() * spread)
+        draw = self.random.random
+        places = [order + draw() * spread for order in range(10_000)]
+        late = sorted(range(10_000), key=places.__getitem__)
         self._orders = iter([order // 3 if self.has_ties else order for order in late])
         self._delete_rate = 0.6 if self.is_forgetful else self.random.choice([0.2, 0.4])
         self.observer = Observer(self)

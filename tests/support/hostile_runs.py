@@ -39,7 +39,7 @@ from spark_upsert.table import Table
 from tests.support.stores import forget_runs_and_logs
 
 ROWS = 400
-SECONDS_MAX = 20
+SECONDS_MAX = 120
 MEMORY_BYTES_MAX = 4 << 30
 
 COLUMNS = pa.schema(
