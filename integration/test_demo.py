@@ -58,15 +58,13 @@ def test_an_odd_history_of_hundreds_of_commits_is_proven(
 ) -> None:
     repository = long_history(285).write(tmp_path / "repository")
     table = tmp_path / "table"
-    done = run_demo(spark_environ, repository, "--table", str(table), "--commits-per-epoch", "20")
+    done = run_demo(spark_environ, repository, "--table", str(table), "--commits-per-epoch", "40")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "300 commits" in done.stdout
     assert re.search(
-        r"^  written +[\d,]+ rows +15 epochs +[\d.]+ s +[\d,]+ rows/s ", done.stdout, re.M
+        r"^  written +[\d,]+ rows +8 epochs +[\d.]+ s +[\d,]+ rows/s ", done.stdout, re.M
     )
-    assert re.search(
-        r"^  read +[\d,]+ rows +15 epochs +[\d.]+ s +[\d,]+ rows/s ", done.stdout, re.M
-    )
+    assert re.search(r"^  read +[\d,]+ rows +8 epochs +[\d.]+ s +[\d,]+ rows/s ", done.stdout, re.M)
     checks = re.findall(r"^  (ok|FAILED) +(.*?):", done.stdout, re.M)
     assert {verdict for verdict, _ in checks} == {"ok"}
     assert sum(" is the tree of commit " in claim for _, claim in checks) == 4
