@@ -46,7 +46,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.source import batch, file_input, file_kind, kinds, table_input
+from spark_upsert.source import at_once, batch, file_input, file_kind, kinds, table_input
 from spark_upsert.source.bases import FOLDER, Bases
 from spark_upsert.source.compact_offsets import CompactOffsets
 from spark_upsert.source.file_position import FilePosition
@@ -75,7 +75,7 @@ from tests.simulation.lake_inputs import (
     TableModel,
     TableTape,
 )
-from tests.simulation.lake_options import CHANGE_COLUMNS, ROOT, Drawn
+from tests.simulation.lake_options import CHANGE_COLUMNS, PRIORITIES, ROOT, Drawn
 from tests.support.clocked import ClockedStore, Now
 from tests.support.folders import MemoryFolder
 from tests.support.merging import picks_of
@@ -180,6 +180,8 @@ class Lake:
     def __post_init__(self) -> None:
         draw = self.random = random.Random(self.seed)
         self.now = Now(1_000_000_000.0)
+        self.wall = Now(1_000_000_000.0)
+        """By which is told since when an input waits: it stands still, or it jumps as well."""
         self.objects = ClockedStore(self.now)
         self.options = Drawn(draw)
         self.models: dict[str, TableModel | FilesModel] = {}
@@ -243,7 +245,7 @@ class Lake:
             offsets=stream_offsets(plan),
             columns=shared_columns(plan, columns),
             clock=self.now,
-            wall=Now(),  # Nobody grows older, so that all take turns.
+            wall=self.wall,
         )
 
     def _reread(self) -> None:
@@ -338,9 +340,33 @@ class Lake:
             return
         assert not reasons, f"it goes on, but {reasons}"
         self.trace.append(f"batch {len(self.query.noted) - 2} is noted")
+        is_first = not self.tapes
         self._note(tapes)
+        if is_first and not self.is_amid:
+            self._check_priorities()
         self.ahead = {name for name, rows in waiting.items() if rows}
         self.expected = self._sequence(waiting) if self.options.is_exact else None
+
+    def _check_priorities(self) -> None:
+        """Check that of inputs none of which has waited yet one of the most urgent comes first."""
+        if self.options.is_exact or not any(self.options.limits.values()):
+            return
+        bands: dict[str, int] = {}
+        served: set[str] = set()
+        for name, position in self.standing().items():
+            tape = self.tapes[name]
+            if isinstance(tape, FilesTape) or tape.has_snapshot or tape.is_lenient:
+                return
+            amounts = tape.model.amounts
+            if any(map(any, amounts[tape.origin :])):
+                priority = self.options.priority_of(name, tape.model.priority)
+                bands[name] = max(-1, min(3, priority // 250))
+            if any(map(any, amounts[tape.origin : TablePosition.unpacked(position).upper])):
+                served.add(name)
+        if bands:
+            urgent = {name for name in bands if bands[name] == max(bands.values())}
+            self.trace.append(f"of {bands} {sorted(served)} are served first")
+            assert urgent & served, f"of {bands} {served} are served first"
 
     def _waiting(self, name: str, tape: TableTape | FilesTape) -> int:
         """Return how many rows, or steps, a batch may take of an input."""
@@ -357,6 +383,7 @@ class Lake:
     def _note(self, tapes: Mapping[str, TableTape | FilesTape]) -> None:
         """Take in which inputs the offset has, and where new ones begin."""
         positions = self.standing()
+        assert positions.keys() == tapes.keys(), f"{[*positions]} are noted, not {[*tapes]}"
         for name in self.tapes.keys() - positions.keys():
             del self.tapes[name]
             self.is_whole = False
@@ -402,6 +429,8 @@ class Lake:
         lowest = {name: self._first_changes(name) for name in self.present()}
         rows = self.query.deliver()
         self.trace.append(f"batch {number} has {len(rows)} rows")
+        for row in rows[:1]:
+            assert [*row] == self.columns.names, f"{row} has not {self.columns.names}"
         before, after = map(self._positions, self.query.noted[-2:])
         if self.options.is_exact:
             self._check_order(rows)
@@ -501,8 +530,8 @@ class Lake:
         return model.amounts[max(start_at.upper, lowest) : end.upper]
 
     def _check_turns(self, before: Mapping[str, Position], after: Mapping[str, Position]) -> None:
-        if self.options.is_exact:
-            return
+        if self.options.is_exact or self.options.has_priorities:
+            return  # Nobody starves with priorities either, but in more batches than there are.
         served = {name for name in after if after[name] != before.get(name)}
         for name in self.ahead & after.keys():
             self.waits[name] = 0 if name in served else self.waits[name] + 1
@@ -562,8 +591,11 @@ class Lake:
 
     def _make(self, name: str, columns: Mapping[str, pa.DataType]) -> None:
         table = self.table(name)
-        table.ensure(TableSchema.of(pa.schema(columns), keys=["k"]))
         model = self.models[name] = TableModel(columns)
+        if self.options.has_priorities and self.random.random() < 0.5:
+            model.priority = self.random.choice(PRIORITIES)
+        said = {} if model.priority is None else {"priority": str(model.priority)}
+        table.ensure(TableSchema.of(pa.schema(columns), keys=["k"]), said)
         model.note(table.log.commit(0), None)
 
     def write(self, name: str | None = None) -> None:
@@ -777,6 +809,8 @@ class Lake:
         """Do one thing; a fault ends the process of the query."""
         draw = self.random
         self.now.advance(draw.choice([0.0, 0.0, 0.5]))
+        if self.options.has_priorities:
+            self.wall.advance(draw.choice([0.0, 0.0, 0.2, 3.0, 20.0, 86_400.0, -0.3, -3600.0]))
         if draw.random() < 0.45:
             acts = [self.write] * 6 + [self.stage, self.stage, self.compact, self.compact]
             acts += [self.expire, self.alter, self.bring_back, self.bring_back, self.name_again]
@@ -946,7 +980,8 @@ class Lake:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
-            enter(patch.object(kinds, "_LOOKS", 1))
+            for module in (kinds, at_once):
+                enter(patch.object(module, "ASKED_AT_ONCE", 1))
             for module in (kinds, table_input, batch):
                 enter(patch.object(module, "open_store", self.open_store))
             for module in (kinds, table_input, batch):

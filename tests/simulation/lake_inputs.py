@@ -91,6 +91,7 @@ class TableModel:
         self.amounts: list[tuple[int, int, int]] = []
         """Rows, bytes and epochs of each version, as limits count them."""
         self.times_ms: list[int] = []
+        self.priority: int | None = None
 
     @property
     def upper(self) -> int:

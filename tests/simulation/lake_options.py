@@ -11,6 +11,9 @@ from spark_upsert.options.query import Merge
 
 ROOT = "/lake"
 
+PRIORITIES = (-1000, -500, 0, 250, 500, 1000)
+"""One of each band, and of the lowest two."""
+
 SCHEMA_OF_FILES = "k BIGINT, v INT, w BIGINT"
 
 STARTS: tuple[dict[str, str], ...] = (
@@ -68,6 +71,7 @@ class Drawn:
         self.has_lease = draw.random() < 0.7
         self.is_lenient = not self.is_exact and draw.random() < 0.3
         self.start = dict(draw.choice(STARTS if self.pattern is None else STARTS[:3]))
+        self.has_priorities = not self.is_exact and draw.random() < 0.4
         self.parallelism = draw.randint(1, 3)
         self.splits = draw.choice([None, None, 1, 3])
         self.has_offsets_path = draw.random() < 0.7
@@ -93,6 +97,8 @@ class Drawn:
                 told["schema"] = SCHEMA_OF_FILES
         elif self.dice.random() < 0.5:
             told |= self.dice.choice(STARTS)
+        if self.has_priorities and self.dice.random() < 0.5:
+            told["priority"] = str(self.dice.choice(PRIORITIES))
         self.starts[name] = told
 
     def start_of(self, name: str) -> dict[str, str]:
@@ -104,6 +110,11 @@ class Drawn:
         elif "startingBoundInclusive" in self.start:
             chosen = {"startingBoundInclusive": "false", **chosen}
         return chosen
+
+    def priority_of(self, name: str, of_table: int | None) -> int:
+        """Return how urgent an input is."""
+        own = self.starts.get(name, {}).get("priority")
+        return int(own) if own is not None else of_table or 0
 
     def start_where_it_is_left(self) -> None:
         """Begin with the oldest changes that can be read instead of those of a number or a time."""

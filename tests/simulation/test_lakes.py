@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
+from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import UpsertFlowError
+from spark_upsert.options.below import Below
+from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.query import Merge
-from spark_upsert.source import compact_offsets, exact, pace, stream
+from spark_upsert.source import (
+    compact_offsets,
+    conform,
+    exact,
+    file_position,
+    pace,
+    stream,
+    table_input,
+    table_steps,
+)
 from spark_upsert.source.bases import Bases
 from spark_upsert.source.compact_offsets import CompactOffsets, difference
+from spark_upsert.source.discovery import Discovery
+from spark_upsert.source.file_position import Delivered
 from spark_upsert.source.found_inputs import FoundInputs
 from spark_upsert.source.position import Position
+from spark_upsert.source.standings import Standings
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.manifest import Kind
+from spark_upsert.state.log.read import LogReader
 from tests.simulation.lake import Lake, live
+from tests.simulation.lake_options import Drawn
+from tests.test_tests_can_fail import BUGS
 
 LAKES = int(os.environ.get("SIMULATION_LAKES", "72"))
 """The long form lives more of them."""
@@ -175,31 +196,223 @@ def bases_removed_early() -> AbstractContextManager[Any]:
     return wrapped(CompactOffsets, "commit", commit)
 
 
-def is_fair(lake: Lake) -> bool:
+def limit_forgotten(name: str) -> Callable[[], AbstractContextManager[Any]]:
+    def plant() -> AbstractContextManager[Any]:
+        def forget(original: Any, options: Any) -> Any:
+            return replace(original(options), **{name: None})
+
+        return wrapped(pace.Limits, "of", forget)
+
+    return plant
+
+
+def start_of_all() -> AbstractContextManager[Any]:
+    def same(original: Any, self: InputOptions) -> Any:
+        said = {name: t for name, t in self.shared.items() if name.startswith("starting")}
+        own = {name: t for name, t in original(self).items() if not name.startswith("starting")}
+        return {**own, **said}
+
+    return wrapped(InputOptions, "_merged", same)
+
+
+def bound_taken_along() -> AbstractContextManager[Any]:
+    def along(original: Any, log: Any, *, is_inclusive: bool = True, **how: Any) -> Any:
+        return original(log, is_inclusive=True, **how)
+
+    return wrapped(table_input, "first_wanted", along)
+
+
+def time_begins_late() -> AbstractContextManager[Any]:
+    return wrapped(LogReader, "version_at", lambda original, *args: original(*args) + 1)
+
+
+def joins_at_latest() -> AbstractContextManager[Any]:
+    def told(original: Any, self: Below, name: str, *, joins: bool = False) -> Any:
+        return original(self, name)
+
+    return wrapped(Below, "told", told)
+
+
+def turn_by_number() -> AbstractContextManager[Any]:
+    return patch.object(exact, "_moved", lambda order, before, after: order)
+
+
+def gone_input_in_base() -> AbstractContextManager[Any]:
+    def keep(base: Mapping[str, Position], positions: Mapping[str, Position]) -> Any:
+        return {n: each for n, each in difference(base, positions).items() if each is not None}
+
+    return patch.object(compact_offsets, "difference", keep)
+
+
+def more_is_lost() -> AbstractContextManager[Any]:
+    def skip(original: Any, newest: Any, lower: int, **how: Any) -> int:
+        first: int = original(newest, lower, **how)
+        return first if first == lower else min(first + 1, newest.upper)
+
+    return wrapped(table_input, "readable_from", skip)
+
+
+def narrow_is_null() -> AbstractContextManager[Any]:
+    def column(original: Any, batch: pa.RecordBatch, field: pa.Field) -> Any:
+        is_same = field.name in batch.schema.names and batch[field.name].type == field.type
+        return batch[field.name] if is_same else pa.nulls(len(batch), field.type)
+
+    return wrapped(conform, "_column", column)
+
+
+def shared_columns_left_behind() -> AbstractContextManager[Any]:
+    def travel(original: Any, self: stream.Stream) -> Any:
+        return {**original(self), "_columns": None}
+
+    return wrapped(stream.Stream, "__getstate__", travel)
+
+
+def counters_believed() -> AbstractContextManager[Any]:
+    def known(commit: Any, options: Any) -> int:
+        return Counters.from_json(commit.counters).output_count if commit.is_epoch else 0
+
+    return patch.object(table_steps, "_known_rows", known)
+
+
+def one_folder_of_a_level() -> AbstractContextManager[Any]:
+    def first(original: Any, self: Discovery, folders: Any, part: str) -> Any:
+        return original(self, folders[:1], part)
+
+    return wrapped(Discovery, "_next", first)
+
+
+def priorities_ignored() -> AbstractContextManager[Any]:
+    return patch.object(Standings, "of", lambda self, names: {})
+
+
+def file_again() -> AbstractContextManager[Any]:
+    def all_files(original: Any, self: Delivered, listed: Any) -> Any:
+        return sorted(listed.values(), key=file_position.in_time), []
+
+    return wrapped(Delivered, "pending", all_files)
+
+
+def compaction_shown() -> AbstractContextManager[Any]:
+    def latest_rows(original: Any, log: Any, options: Any, lower: int, upper: int) -> Any:
+        found = original(log, options, lower, upper)
+        kinds = {log.commit(version).kind for version in range(lower, upper)}
+        return [] if Kind.COMPACT in kinds else found
+
+    return wrapped(table_input, "changes_splits", latest_rows)
+
+
+def old_bug(name: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Return a bug that breaks a promise, too."""
+    [planted] = [each for each in BUGS if each.name == name]
+    return planted.plant
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug, and the lakes that can meet it."""
+
+    name: str
+    plant: Callable[[], AbstractContextManager[Any]]
+    where: Callable[[Drawn], bool]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def with_priorities(how: Drawn) -> bool:
+    return how.has_priorities and how.start != {} and how.rows_max is not None
+
+
+def is_fair(how: Drawn) -> bool:
     """Return whether inputs have to be served in turn, one at a time."""
-    how = lake.options
-    return not how.is_exact and how.rows_max == 1 and bool(how.start)
+    return not how.is_exact and how.rows_max == 1 and bool(how.start) and not how.has_priorities
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        pytest.param(base_behind_the_offset, id="a base is not durable before its offset is known"),
-        pytest.param(delta_without_an_input, id="a delta omits an input"),
-        pytest.param(cursor_in_memory, id="the cursor of an order is not in the offset"),
-        pytest.param(turn_forgotten, id="whose turn it is is forgotten"),
-        pytest.param(found_input_left_out, id="a table that is found is left out in silence"),
-        pytest.param(bases_removed_early, id="a base is removed before its batches are done"),
-    ],
-)
-def test_a_bug_of_streams_over_many_tables_is_caught(plant: Any) -> None:
-    seeds: Sequence[int] = range(60)
-    if plant is turn_forgotten:
-        seeds = [seed for seed in range(400) if is_fair(Lake(seed))]
+def anywhere(how: Drawn) -> bool:
+    return True
 
+
+def in_turns(how: Drawn) -> bool:
+    return how.merge is Merge.ROUND_ROBIN
+
+
+def live_with(**limits: Any) -> Callable[[Drawn], bool]:
+    """Return what finds lakes in which rows come as they are ready."""
+    names = [f"max{name}PerTrigger" for name in limits]
+    return lambda how: not how.is_exact and all(how.limits[name] for name in names)
+
+
+def in_levels(how: Drawn) -> bool:
+    return how.pattern == "*/t?"
+
+
+def that_may_lose(how: Drawn) -> bool:
+    return how.is_lenient and not how.has_lease
+
+
+def with_files(how: Drawn) -> bool:
+    return how.has_files
+
+
+def with_net_changes(how: Drawn) -> bool:
+    return how.mode is Deduplication.NET_CHANGES
+
+
+def that_may_be_unnamed(how: Drawn) -> bool:
+    return how.pattern is None and how.has_offsets_path
+
+
+def exact_and_named(how: Drawn) -> bool:
+    return how.is_exact and how.pattern is None
+
+
+PLANTED = [
+    Planted("a base is not durable before its offset is known", base_behind_the_offset, anywhere),
+    Planted("a delta omits an input", delta_without_an_input, anywhere),
+    Planted("the cursor of an order is not in the offset", cursor_in_memory, anywhere),
+    Planted("whose turn it is is forgotten", turn_forgotten, is_fair),
+    Planted("a table that is found is left out in silence", found_input_left_out, anywhere),
+    Planted("a base is removed before its batches are done", bases_removed_early, anywhere),
+    Planted("an input that is gone stays in the base", gone_input_in_base, that_may_be_unnamed),
+    Planted("bytes are not limited", limit_forgotten("bytes"), live_with(Bytes=True)),
+    Planted("epochs are not limited", limit_forgotten("epochs"), live_with(Epochs=True)),
+    Planted("all inputs begin where the first is told to", start_of_all, anywhere),
+    Planted("a bound that is left out is taken along", bound_taken_along, anywhere),
+    Planted("a time means the version behind it", time_begins_late, anywhere),
+    Planted("a table that joins begins with what comes", joins_at_latest, anywhere),
+    Planted("a turn goes by number whoever is gone", turn_by_number, in_turns),
+    Planted("a version too many is given up", more_is_lost, that_may_lose),
+    Planted("a narrower column is null", narrow_is_null, anywhere),
+    Planted("tasks do not know the shared columns", shared_columns_left_behind, anywhere),
+    Planted("counters of restores and overwrites are believed", counters_believed, exact_and_named),
+    Planted("one folder of a level is looked into", one_folder_of_a_level, in_levels),
+    Planted("priorities are ignored", priorities_ignored, with_priorities),
+    Planted("a file that is delivered comes again", file_again, with_files),
+    Planted("a batch with a compaction in it is empty", compaction_shown, anywhere),
+    *(
+        Planted(name, old_bug(name), where)
+        for name, where in (
+            ("a delete in a change feed is passed over", lambda how: how.is_feed),
+            ("a replay looks at the head", anywhere),
+            ("an input is removed in silence", anywhere),
+            ("an unchanged value is shown as an update", anywhere),
+            ("changes that are expired are passed over", lambda how: not how.has_lease),
+            ("a stream does not ask whose table it is", anywhere),
+            ("net changes retract the row before the last one", with_net_changes),
+            ("rows of an epoch that are delivered come again", anywhere),
+            ("the lease is taken behind the offset", anywhere),
+            ("the lease moves to where a batch ends while it is read", anywhere),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_a_bug_of_streams_over_many_inputs_is_caught(planted: Planted) -> None:
     def look() -> None:
-        for seed in seeds:
-            live(seed)
+        for seed in range(600):
+            if planted.where(Lake(seed).options):
+                live(seed)
 
-    with plant(), pytest.raises((AssertionError, UpsertFlowError)):
+    with planted.plant(), pytest.raises((AssertionError, UpsertFlowError)):
         look()
