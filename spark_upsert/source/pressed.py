@@ -58,7 +58,7 @@ class Pressed:
         wanted_ms = 0 if query.rows_min is None else query.delay_ms
         self._target_ms = query.latency_target_ms + wanted_ms
         self._slots = query.slots
-        self._told: dict[str, int] = {}
+        self._told: dict[str, tuple[int, Pressable]] = {}
         """When each input was told last."""
         self._begin_anew()
         self._has_kept_up = False
@@ -84,9 +84,7 @@ class Pressed:
         if self._governor.rung:
             self._tell_log(Governor(target_ms=self._target_ms), waiting=0)
         self._begin_anew()
-        for name in list(self._told):
-            self._tell(name, None)
-        self._told.clear()
+        self._take_back()
 
     def planned(self, backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> None:
         """Take note of a batch.
@@ -124,9 +122,7 @@ class Pressed:
 
     def _tell_all(self, backlogs: Mapping[str, Backlog], now_ms: int, *, lasts_ms: int) -> None:
         if not self._governor.rung:
-            for name in list(self._told):
-                self._tell(name, None)
-            self._told.clear()
+            self._take_back()
             return
         said = Pressure(
             rung=self._governor.rung,
@@ -135,19 +131,27 @@ class Pressed:
             lasts_ms=min(LASTS_MS_MAX, max(LASTS_MS_MIN, lasts_ms)),
             retry_after_ms=RETRY_AFTER_MS,
         )
-        due = [
-            name for name in backlogs if not 0 <= now_ms - self._told.get(name, -TELL_MS) < TELL_MS
-        ]
+        due = [name for name in backlogs if self._is_due(name, now_ms)]
         for name in due[:TOLD_MAX]:
-            self._told[name] = now_ms
-            self._tell(name, said)
+            each = self._inputs[name]
+            if isinstance(each, Pressable):
+                self._told.pop(name, None)  # Those that were told last stand last.
+                self._told[name] = now_ms, each
+                each.press(said)
         for name in list(self._told)[:-TOLD_MAX]:
             del self._told[name]  # It expires by itself.
 
-    def _tell(self, name: str, said: Pressure | None) -> None:
-        each = self._inputs[name]
-        if isinstance(each, Pressable):
-            each.press(said)
+    def _is_due(self, name: str, now_ms: int) -> bool:
+        if name not in self._told:
+            return True
+        told_ms, _ = self._told[name]
+        return not 0 <= now_ms - told_ms < TELL_MS
+
+    def _take_back(self) -> None:
+        """Tell all who were told; an input that is gone since is not made anew for that."""
+        for _, each in self._told.values():
+            each.press(None)
+        self._told.clear()
 
     def _tell_log(self, governor: Governor, *, waiting: int) -> None:
         latency_ms = governor.latency_ms

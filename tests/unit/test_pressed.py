@@ -108,6 +108,17 @@ def test_the_rungs_come_one_after_the_other_and_stand_in_the_log(
     assert "waiting=1" in told[0]
 
 
+def test_an_input_that_is_gone_is_not_made_anew_to_be_told(
+    flooded: Flood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(30):
+        flooded.batch()
+    assert flooded.table.pressure()
+    monkeypatch.setattr(flooded.stream._pressed, "_inputs", {})
+    flooded.stream._pressed.rest()
+    assert flooded.table.pressure() == []
+
+
 def test_who_begins_with_the_history_of_a_table_presses_nobody() -> None:
     flood = Flood(history=60)
     for _ in range(50):
