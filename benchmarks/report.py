@@ -43,6 +43,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_snapshot(sections),
         *_epochs(sections),
         *_consumers(sections),
+        *_threads(sections),
         *_merge(sections),
         *_inputs(sections),
         *_queries(sections),
@@ -290,6 +291,35 @@ def _consumers(sections: Sections) -> Iterator[str]:
     yield from ("", "| streams | until all are done |", "|---|---|")
     for streams in sorted(counts, key=int):
         yield _row([streams, f"{section[streams]:.1f} s"])
+    yield ""
+
+
+def _threads(sections: Sections) -> Iterator[str]:
+    section = sections.get("threads", {})
+    counts = sorted((key for key in section if key.isdigit()), key=int)
+    if not counts:
+        return
+    yield from ("## Many threads on one table, without Spark", "")
+    yield (
+        f"{count(section['appends'])} appends of {section['rows']} rows each, of all threads together, on a "
+        "local disk. Apart, each thread has a table object of its own, and of those that race one wins; "
+        "shared, all have the same object, and appends that meet share a version."
+    )
+    yield ""
+    yield "| threads | objects | appends per second | median | slowest of a hundred | versions |"
+    yield "|---|---|---|---|---|---|"
+    for threads in counts:
+        for way, found in section[threads].items():
+            per_s, versions = (f"{found[name]['median']:.0f}" for name in ("per_s", "versions"))
+            spreads = (times(found[name]) for name in ("median_s", "p99_s"))
+            yield _row([threads, way, per_s, *spreads, versions])
+    yield ""
+    yield "From the put of a version to a watcher in the same process:"
+    yield from ("", "| watchers | median | slowest of a hundred |", "|---|---|---|")
+    for name, found in section["watchers"].items():
+        median = {key: f"{1_000 * found['median_s'][key]:.1f}" for key in ("median", "min", "max")}
+        shown = f"{median['median']} ms ({median['min']} to {median['max']})"
+        yield _row([name, shown, times(found["p99_s"])])
     yield ""
 
 

@@ -53,6 +53,8 @@ class Size:
     """Tables of one query, ascending."""
     queries: tuple[int, int]
     """Queries of one table each that run at once."""
+    appends: int
+    """Of all threads together."""
     slow_s: float
     """How long a query is watched whose consumer is slow, or that has nothing to do: a fifth."""
 
@@ -69,6 +71,7 @@ QUICK = Size(
     merged=4 * M,
     inputs=(1, 10, 100),
     queries=(4, 16),
+    appends=320,
     slow_s=15,
 )
 FULL = Size(
@@ -83,6 +86,7 @@ FULL = Size(
     merged=4 * M,
     inputs=(1, 10, 100, 1_000),
     queries=(16, 64),
+    appends=320,
     slow_s=30,
 )
 TINY = Size(
@@ -97,6 +101,7 @@ TINY = Size(
     merged=20 * K,
     inputs=(1, 4),
     queries=(1, 2),
+    appends=64,
     slow_s=2,
 )
 
@@ -330,6 +335,19 @@ def offsets(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def threads(place: Place, size: Size) -> dict[str, Any]:
+    """Measure appends of many threads on one table object and on one each, and watchers."""
+    from benchmarks.threads import measure
+
+    folder = place.work / "threads"
+    # Three rounds: what is measured waits for the disk, and takes a minute each.
+    commits = max(8, size.appends // 4)
+    try:
+        return measure(folder, appends=size.appends, commits=commits, rounds=min(3, size.rounds))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def merge(place: Place, size: Size) -> dict[str, Any]:
     """Measure the bare merge of batches in memory, in each order, against one copy of them."""
     from benchmarks.merging import measure
@@ -477,6 +495,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "profile": profile,
     "spark_scale": spark_scale,
     "floors": floors,
+    "threads": threads,
     "merge": merge,
     "union": union,
     "inputs": inputs,

@@ -137,7 +137,8 @@ class Table:
         Waits for some seconds, for room in a table that is full.
     pressure : callable, optional
         Returns from 0 to 1 how much there is to do; the more, the longer appends that wait for
-        each other wait for more of them (`commit_window_ms`).
+        each other wait for more of them (`commit_window_ms`). By default what consumers report,
+        if the table heeds it.
 
     Notes
     -----
@@ -152,7 +153,7 @@ class Table:
         clock: Clock = time.time,
         threads: int = 1,
         sleep: Sleep = time.sleep,
-        pressure: Callable[[], float] = lambda: 0.0,
+        pressure: Callable[[], float] | None = None,
     ) -> None:
         self.store = store
         self.threads = threads
@@ -161,11 +162,8 @@ class Table:
         self._backlog = BacklogCounter()
         self._gauge = PressureGauge()
         self._watchers = Watchers(self.log, self.changes)
-        self._appends = SharedCalls(
-            self._append_round,
-            joins=joins,
-            window_s=lambda: commit_window_ms(pressure()) / 1000,
-        )
+        self._pressure = pressure or (lambda: self._gauge.pressure(self.log.now_ms()))
+        self._appends = SharedCalls(self._append_round, joins=joins, window_s=self._commit_window_s)
 
     def __repr__(self) -> str:
         manifest = self.log.try_head()
@@ -178,7 +176,7 @@ class Table:
         *,
         storage: Mapping[str, str] | None = None,
         threads: int = 1,
-        pressure: Callable[[], float] = lambda: 0.0,
+        pressure: Callable[[], float] | None = None,
     ) -> Table:
         """Return the table at a path.
 
@@ -456,6 +454,10 @@ class Table:
             except UpsertFlowError:
                 return APART  # By the newest version they may be right; else that one says so.
             return APART if call is None else self._appends.call(call)
+
+    def _commit_window_s(self) -> float:
+        """Return how long appends that wait for each other wait for more."""
+        return commit_window_ms(self._pressure()) / 1000
 
     def _append_round(self, calls: Sequence[Append]) -> list[Told]:
         snapshot = Snapshot(self.store, self.log.head())

@@ -14,6 +14,7 @@ from spark_upsert.errors import DataError, OtherTableError, SchemaError, TableFu
 from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit, Transaction
+from spark_upsert.state.retention import PressureReport, report
 from spark_upsert.store import Store
 from spark_upsert.table import Table
 from spark_upsert.upsert import together
@@ -153,6 +154,29 @@ def test_empty_appends_are_epochs_of_their_transactions() -> None:
     assert [counters(each) for each in told] == [{}, {}]
     assert table.log.head().transactions == {"a": 0}
     assert table.log.commit(2).added == ()
+
+
+@pytest.mark.parametrize(
+    ("pressure", "window_ms"), [(0.0, 0.5), (0.4, 0.5), (0.7, 5.25), (1.0, 10.0)]
+)
+def test_the_window_follows_the_pressure(pressure: float, window_ms: float) -> None:
+    given = Table(MemoryStore(), pressure=lambda: pressure)
+    assert given._commit_window_s() == pytest.approx(window_ms / 1000)
+    table = new_table()
+    table.alter(table.schema, {"backpressure": "true"})
+    now_ms = table.log.now_ms()
+    said = PressureReport(
+        consumer="etl", rung=2, pressure=pressure, reported_ms=now_ms, ttl_ms=60_000
+    )
+    report(table.store, said)
+    table.append(rows((1, 1)))
+    assert table._commit_window_s() == pytest.approx(window_ms / 1000)
+
+
+def test_without_reports_the_window_is_the_least() -> None:
+    table = new_table()
+    table.append(rows((1, 1)))
+    assert table._commit_window_s() == 0.0005
 
 
 # -- transactions ------------------------------------------------------------------------

@@ -153,3 +153,8 @@ class PressureGauge:
                 self._looked_ms = now_ms
             live = (said for said in self._seen if said.is_live(now_ms) and said.refuses)
             return next(live, None)
+
+    def pressure(self, now_ms: int) -> float:
+        """Return the greatest pressure that was seen and still counts, without a look; else 0."""
+        with self._lock:
+            return max((said.pressure for said in self._seen if said.is_live(now_ms)), default=0.0)
