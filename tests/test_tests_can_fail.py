@@ -25,6 +25,7 @@ from pyspark_upsertflow.python_input import PythonInput
 from spark_upsert import feedback as operator
 from spark_upsert import table
 from spark_upsert.changelog import changes, render, stretches
+from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.merge import assembly, orders, wyrand
 from spark_upsert.merge.channel import Channel
@@ -1745,6 +1746,7 @@ def runs_of(test: Callable[..., None]) -> Iterator[Callable[[], None]]:
         "seed": range(8),
         "index": range(len(OPERATIONS)),
         "loss": list(Loss),
+        "mode": [mode.value for mode in Deduplication],
         "other": [False, True],
     }
     names = list(inspect.signature(test).parameters)

@@ -953,15 +953,16 @@ def test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped(seed: int)
         assert ordered(query.replayed(number)) == ordered(rows), f"batch {number} was another one"
 
 
+@pytest.mark.parametrize("mode", [mode.value for mode in Deduplication])
 @SEEDS
-def test_p2_a_table_that_takes_the_changes_of_another_is_that_table(seed: int) -> None:
+def test_p2_a_table_that_takes_the_changes_of_another_is_that_table(seed: int, mode: str) -> None:
     """Whatever a batch holds, however its rows come to tasks, and as often as it is repeated."""
     dice = random.Random(seed)
     lived, copy = Lived(), Chained(dice, has_diff=dice.random() < 0.5)
     lived.write(*(epoch_of(dice) for _ in range(dice.randrange(1, 6))))
     start = dice.choice([{}, {"startingVersion": "earliest"}])
     updates = str(dice.random() < 0.5).lower()
-    query = lived.query(**start, **limits_of(dice), computeUpdates=updates)
+    query = lived.query(**start, **limits_of(dice), computeUpdates=updates, deduplicationMode=mode)
 
     def deliver() -> None:
         number = len(query.batches)
