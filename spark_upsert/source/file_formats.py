@@ -9,7 +9,7 @@ checked before anybody computes with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -77,6 +77,13 @@ class Reader(Protocol):
         """Return how many rows a file has, None if only reading it would tell."""
         ...
 
+    def behind(self, open_: Open, part: Part, rows: int) -> tuple[Part, int]:
+        """Return a part that begins later, and how many of its first rows are among so many.
+
+        What can be passed by without reading it is.
+        """
+        ...
+
     def read(self, open_: Open, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part, in the columns that are wanted."""
         ...
@@ -101,6 +108,15 @@ class ParquetReader:
         with open_() as file:
             rows: int = pq.ParquetFile(file).metadata.num_rows
             return rows
+
+    def behind(self, open_: Open, part: Part, rows: int) -> tuple[Part, int]:
+        """Pass row groups by, of which the footer says how many rows they have."""
+        with open_() as file:
+            footer = pq.ParquetFile(file).metadata
+        first, end = part.first, footer.num_row_groups if part.end is None else part.end
+        while first < end and 0 <= (held := footer.row_group(first).num_rows) <= rows:
+            first, rows = first + 1, rows - held
+        return replace(part, first=first), rows
 
     def read(self, open_: Open, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         with open_() as file:
@@ -135,6 +151,10 @@ class ArrowReader:
 
     def count(self, open_: Open) -> int | None:
         return None
+
+    def behind(self, open_: Open, part: Part, rows: int) -> tuple[Part, int]:
+        """Return the part: only a record batch itself says how many rows it has."""
+        return part, rows
 
     def read(self, open_: Open, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         with open_() as file:

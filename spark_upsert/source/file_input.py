@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -317,6 +317,13 @@ class FileInput:
             yield from files.reader.read(files.opener(file), split.part, self._columns)
             # Whoever writes into a file while it is read shows up by its size or its time.
             files.require_same(file)
+
+    def behind(self, split: FileSplit, rows: int) -> tuple[FileSplit, int]:
+        """Pass rows of a split by (`Skipping.behind`)."""
+        file, files = split.file, self._files
+        with files.translated(file):
+            part, left = files.reader.behind(files.opener(file), split.part, rows)
+        return replace(split, part=part), left
 
 
 def _between(start: Position | None, end: Position) -> tuple[FileStatus, ...]:

@@ -86,6 +86,10 @@ class JsonReader:
     def count(self, open_: Open) -> int | None:
         return None
 
+    def behind(self, open_: Open, part: Part, rows: int) -> tuple[Part, int]:
+        """Return the part: where a row begins is known once all before it are read."""
+        return part, rows
+
     def read(self, open_: Open, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         decoder = JsonDecoder(columns.fields)
         line = 1
@@ -199,6 +203,10 @@ class CsvReader:
 
     def count(self, open_: Open) -> int | None:
         return None
+
+    def behind(self, open_: Open, part: Part, rows: int) -> tuple[Part, int]:
+        """Return the part: where a row begins is known once all before it are read."""
+        return part, rows
 
     def read(self, open_: Open, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         with open_() as file:

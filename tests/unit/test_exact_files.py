@@ -14,6 +14,7 @@ import pytest
 from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source import file_position
+from spark_upsert.source.file_formats import Columns, Open, ParquetReader, Part
 from spark_upsert.source.kinds import batch_inputs, plan_columns, shared_columns, stream_inputs
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.stream import Stream
@@ -165,6 +166,23 @@ def test_a_batch_read_has_the_same_order(
     assert " ".join(row["row"] for row in rows) == expected
     assert [row["_merge_seq"] for row in rows] == list(range(len(rows)))
     assert all(row["row"].startswith(row["_input"]) for row in rows)
+
+
+def test_row_groups_that_are_delivered_are_not_read_again(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, "a", "parquet")
+    folders.put("a", "1", *(f"a{number}" for number in range(6)))  # Groups of two rows.
+    begun: list[int] = []
+    read = ParquetReader.read
+
+    def told(self: ParquetReader, open_: Open, part: Part, columns: Columns) -> Any:
+        begun.append(part.first)
+        return read(self, open_, part, columns)
+
+    query = folders.query(**ROUND_ROBIN, maxRowsPerTrigger=1)
+    with patch.object(ParquetReader, "read", told):
+        drained_with_restarts(query)
+    assert rows_of(query) == "a0 a1 a2 a3 a4 a5"
+    assert begun == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("format_", FORMATS)
