@@ -47,6 +47,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_merge(sections),
         *_inputs(sections),
         *_queries(sections),
+        *_discovery(sections),
         *_slow(sections),
         *_set_ups(),
         *_missing(sections),
@@ -382,6 +383,31 @@ def _queries(sections: Sections) -> Iterator[str]:
         each = count(section["tables"]) if name == "one" else "1"
         memory = f"{found['memory']['rss'] / MIB:.0f} MiB"
         yield _row([str(queries), each, times(found["seconds"]), times(found["cpu_s"]), memory])
+    yield ""
+
+
+def _discovery(sections: Sections) -> Iterator[str]:
+    found = {key: each for key, each in sections.get("discovery", {}).items() if key.isdigit()}
+    if not found:
+        return
+    yield from ("## How soon a commit to one of very many tables is planned, without Spark", "")
+    yield (
+        "One table in a hundred changes. A batch over all that changed is planned from memory; a "
+        "commit to one of them is planned when a look has seen it, here the median and the greatest."
+    )
+    yield ""
+    yield "| tables | a batch is planned in | commit to planned | at worst | requests a look |"
+    yield "|---|---|---|---|---|"
+    for name, each in sorted(found.items(), key=_number):
+        yield _row(
+            [
+                count(int(name)),
+                times(each["latest_s"]),
+                f"{each['planned_s']['median'] * 1000:.0f} ms",
+                f"{each['planned_s']['max'] * 1000:.0f} ms",
+                f"{each['requests_per_look']:.2f}",
+            ]
+        )
     yield ""
 
 

@@ -51,6 +51,8 @@ class Size:
     """Rows that the bare merge hands on."""
     inputs: tuple[int, ...]
     """Tables of one query, ascending."""
+    watched: tuple[int, ...]
+    """Tables of one query that are looked at beside planning: more than 300."""
     queries: tuple[int, int]
     """Queries of one table each that run at once."""
     appends: int
@@ -70,6 +72,7 @@ QUICK = Size(
     behind=10 * K,
     merged=4 * M,
     inputs=(1, 10, 100),
+    watched=(1 * K,),
     queries=(4, 16),
     appends=320,
     slow_s=15,
@@ -85,6 +88,7 @@ FULL = Size(
     behind=10 * K,
     merged=4 * M,
     inputs=(1, 10, 100, 1_000),
+    watched=(1 * K, 10 * K),
     queries=(16, 64),
     appends=320,
     slow_s=30,
@@ -100,6 +104,7 @@ TINY = Size(
     behind=100,
     merged=20 * K,
     inputs=(1, 4),
+    watched=(310,),
     queries=(1, 2),
     appends=64,
     slow_s=2,
@@ -486,6 +491,20 @@ def imports(place: Place, size: Size) -> dict[str, Any]:
     return {"seconds": spread(took), "median_ms": statistics.median(took) * 1000}
 
 
+def discovery(place: Place, size: Size) -> dict[str, Any]:
+    """Measure how soon a commit to one of very many tables is planned, without Spark."""
+    from benchmarks.discovery import measure
+
+    found: dict[str, Any] = {}
+    for count in size.watched:
+        folder = place.work / f"discovery-{count}"
+        try:
+            found[str(count)] = measure(folder, count, rounds=3 * size.rounds)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
 SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "imports": imports,
     "offsets": offsets,
@@ -500,6 +519,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "union": union,
     "inputs": inputs,
     "queries": queries,
+    "discovery": discovery,
     "snapshot": snapshot,
     "epochs": epochs,
     "aged": aged,

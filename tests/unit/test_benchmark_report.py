@@ -11,7 +11,7 @@ import pytest
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
 from benchmarks.merging import measure
-from benchmarks.report import about_machines, write_report
+from benchmarks.report import _discovery, about_machines, write_report
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
 
@@ -112,3 +112,12 @@ def test_peers_ended_with_the_same_rows(measured: dict[str, Any]) -> None:
     for contest in contests:
         assert contest["same_table"] in (True, None)
         assert contest["same_changes"] in (True, None)
+
+
+def test_how_soon_a_commit_is_planned_is_told_by_the_number_of_tables() -> None:
+    spread = {"median": 0.0087, "min": 0.008, "max": 0.02, "mean": 0.009, "count": 3}
+    each = {"latest_s": spread, "planned_s": {**spread, "max": 1.5}, "requests_per_look": 1.125}
+    text = "\n".join(_discovery({"discovery": {"10000": each, "1000": each, "took_s": 3.0}}))
+    rows = [line for line in text.splitlines() if line.startswith("| 1")]
+    assert [row.split("|")[1].strip() for row in rows] == ["1,000", "10,000"]
+    assert rows[1].split("|")[3:6] == [" 9 ms ", " 1500 ms ", " 1.12 "]
