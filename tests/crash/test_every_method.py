@@ -34,6 +34,7 @@ from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.watchers import SealedEpoch
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import Script, World
 from tests.support.clocked import HOUR_S, ClockedStore, Now
@@ -268,7 +269,17 @@ class Life:
         self.see("quarantine", lambda: rows(self.table.quarantine()))
         self.see("changes", lambda: rows([self.table.changes(1)]))
         self.see("iter_changes", lambda: rows(self.table.iter_changes(1, head.upper, options)))
+        self.see("watch", self._watched)
         self.see("check", lambda: self.table.check().is_sound)
+
+    def _watched(self) -> list[int]:
+        """Return the rows behind each epoch, as a watcher sees them."""
+        found: list[int] = []
+        with self.table.watch(0) as watcher:
+            while (seen := watcher.take(0)) is not None:
+                assert isinstance(seen, SealedEpoch)
+                found.append(seen.live_rows)
+        return found
 
     def _clean(self) -> None:
         self.call("release", lambda: self.table.release("reader"))
