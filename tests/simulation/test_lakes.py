@@ -282,7 +282,7 @@ def one_folder_of_a_level() -> AbstractContextManager[Any]:
 
 
 def priorities_ignored() -> AbstractContextManager[Any]:
-    return patch.object(Standings, "of", lambda self, names: {})
+    return patch.object(Standings, "of", lambda self, *of: {})
 
 
 def file_again() -> AbstractContextManager[Any]:
