@@ -379,7 +379,7 @@ def _() -> Patch:
 
 @bug(
     "the files of a repeated batch are removed although in use",
-    promises.test_p1_reported_commands_are_there_exactly_once,
+    promises.test_p2_a_table_that_takes_the_changes_of_another_is_that_table,
 )
 def _() -> Patch:
     def discard(original: Any, self: Table, staged: Any, *rest: Any, **how: Any) -> None:
