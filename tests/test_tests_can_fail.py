@@ -836,7 +836,7 @@ def _() -> Patch:
 @bug("a key in two tasks is counted twice", promises.test_p5_every_row_is_counted_under_its_reason)
 def _() -> Patch:
     return patch.object(
-        write_set, "_shared", lambda own, others: np.zeros(len(own), dtype=np.bool_)
+        write_set, "shared_hashes", lambda own, others: np.zeros(len(own), dtype=np.bool_)
     )
 
 
