@@ -67,7 +67,7 @@ def read_record(
     path: str,
     build: Callable[[dict[str, Any]], T],
     *,
-    bytes_max: int = RECORD_BYTES_MAX,
+    bytes_max: int | None = None,
 ) -> T | None:
     """Return what ``build`` makes of a record, or None if there is no such object.
 
@@ -79,7 +79,7 @@ def read_record(
         It, or something in it, is of a format that this version does not read.
     """
     try:
-        data = store.read(path, bytes_max=bytes_max)
+        data = store.read(path, bytes_max=RECORD_BYTES_MAX if bytes_max is None else bytes_max)
     except FileNotFoundError:
         return None
     where = f"{store.url}/{path}"
