@@ -489,6 +489,7 @@ class Lake:
             elif name not in self.present():
                 assert not own, f"{name} is gone, and gives {own}"
                 self.is_whole = False
+                self.first_kept = len(self.query.batches)  # Named again, it would give its rows.
             elif isinstance(tape, FilesTape):
                 tape.check(own, before.get(name), position)
             else:
