@@ -33,6 +33,7 @@ from spark_upsert.source.compact_offsets import CompactOffsets, difference
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.source.file_position import Delivered
 from spark_upsert.source.found_inputs import FoundInputs
+from spark_upsert.source.poller import Poller
 from spark_upsert.source.position import Position
 from spark_upsert.source.standings import Standings
 from spark_upsert.state.counters import Counters
@@ -185,6 +186,18 @@ def found_input_left_out() -> AbstractContextManager[Any]:
         return {name: heads[name] for name in sorted(heads)[:2]}
 
     return wrapped(FoundInputs, "look", leave_out)
+
+
+def news_not_told() -> AbstractContextManager[Any]:
+    def forget(original: Any, self: Poller, name: str, polled: Any) -> None:
+        original(self, name, polled)
+        self._moved.pop(name, None)
+
+    return wrapped(Poller, "_looked", forget)
+
+
+def nobody_waits() -> AbstractContextManager[Any]:
+    return patch.object(Poller, "wait_for_news", lambda self, *_: bool(self._moved))
 
 
 def bases_removed_early() -> AbstractContextManager[Any]:
@@ -372,6 +385,8 @@ PLANTED = [
     Planted("the cursor of an order is not in the offset", cursor_in_memory, anywhere),
     Planted("whose turn it is is forgotten", turn_forgotten, is_fair),
     Planted("a table that is found is left out in silence", found_input_left_out, anywhere),
+    Planted("a head that was seen to move is not told", news_not_told, anywhere),
+    Planted("nobody waits for a look behind the question", nobody_waits, anywhere),
     Planted("a base is removed before its batches are done", bases_removed_early, anywhere),
     Planted("an input that is gone stays in the base", gone_input_in_base, that_may_be_unnamed),
     Planted("bytes are not limited", limit_forgotten("bytes"), live_with(Bytes=True)),
