@@ -482,7 +482,7 @@ def test_a_stream_that_may_lose_data_goes_on_behind_the_gap_and_says_so(
         query.drain()
     assert versions(query.batches)[1:] == [[7]]
     warning, *_ = [each for each in caplog.records if each.levelno >= logging.WARNING]
-    assert "lower=3 upper=6" in warning.getMessage()
+    assert "gap_from=3 gap_to=5" in warning.getMessage()
     assert "is not the table" in warning.getMessage()
 
 
