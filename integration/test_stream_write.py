@@ -472,13 +472,16 @@ def overtaken_in_batch(number: int) -> type[DefaultSource]:
 def test_two_queries_write_one_table_at_once(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
-    feeds = [Feed(tmp_path / name, COMMANDS) for name in ("east", "west")]
+    first, *feeds = [Feed(tmp_path / name, COMMANDS) for name in ("first", "east", "west")]
     orders = distinct_orders(3)
     commands: list[Command] = []
-    for seed, feed in enumerate(feeds):
-        for batch in random_commands(seed, batches=5, rows=30, orders=orders):
+    for seed, feed in enumerate([first, *feeds]):
+        batches = 1 if feed is first else 5
+        for batch in random_commands(seed, batches=batches, rows=30, orders=orders):
             feed.add([row(c.key, c.value, c.order) for c in batch])
             commands += batch
+    # Of two queries that make the table at once, one fails and has to be started again.
+    drain(upserts(first.stream(spark), path, tmp_path / "first.checkpoint", **KEYED))
     queries = [
         upserts(feed.stream(spark), path, feed.folder.with_suffix(".checkpoint"), **KEYED)
         .trigger(availableNow=True)
@@ -491,7 +494,7 @@ def test_two_queries_write_one_table_at_once(
     model = Model(Scope.TABLE)
     model.append(commands)
     assert rows_of(path) == {(k,): (v,) for k, v in model.rows().items()}
-    assert len(epochs_of(path)) == 10
+    assert len(epochs_of(path)) == 11
     assert counters_of(path).rows == len(commands)
     assert_sound(path)
 

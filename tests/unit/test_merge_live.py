@@ -173,7 +173,9 @@ def test_37_four_inputs_of_different_length_take_turns_and_all_arrive() -> None:
     with watched() as waits, closing(live(inputs, capacity=2, counters=counters)) as merge:
         for name, _ in merge:
             order.append(name)
-            waits.until(sum(not found.is_finished for found in counters.snapshot().values()))
+            # Who has not begun yet is about to, and is not listed.
+            finished = sum(found.is_finished for found in counters.snapshot().values())
+            waits.until(len(inputs) - finished)
     spans = [(order.index(name), len(order) - 1 - order[::-1].index(name)) for name in "abcd"]
     assert [order.count(name) for name in "abcd"] == [10, 20, 30, 40]
     assert all(begin < end for begin, _ in spans for _, end in spans)
