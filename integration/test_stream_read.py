@@ -312,6 +312,8 @@ def test_progress_says_how_far_the_table_is(
         latest = source["latestOffset"]
         left.append((latest["inputs"], latest["dirty"], latest["lag"]["versions"]))
         assert latest["pressure"].keys() == {"latency_ms", "ratio", "rung"}
+        assert latest["newest"][""]["version"] == 3
+        assert latest["newest"][""]["rows"] == len(EPOCHS[-1])
     assert uppers[:3] == [(2, 4), (3, 4), (4, 4)]
     assert left[:3] == [(1, 1, 2), (1, 1, 1), (1, 0, 0)]
 

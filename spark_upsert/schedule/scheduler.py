@@ -154,6 +154,11 @@ class Schedule:
             turn = replace(turn, credit=0)
         return Schedule(dirty=dirty, turn=turn)
 
+    def waiting(self, now_ms: int, standings: Mapping[str, Standing] | None = None) -> list[int]:
+        """Return how many wait in each band, the lowest first; as `service` takes its arguments."""
+        bands = self._bands(now_ms, standings or {})
+        return [int(count) for count in np.bincount(bands, minlength=len(WEIGHTS))]
+
     def _bands(self, now_ms: int, standings: Mapping[str, Standing]) -> Numbers:
         tick_ms = now_ms - now_ms % TICK_MS
         bases = np.zeros(len(self.dirty), np.int64)

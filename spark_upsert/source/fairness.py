@@ -22,7 +22,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from spark_upsert.schedule import DirtySet, Schedule, Turn
+from spark_upsert.schedule import DirtySet, Schedule, Standing, Turn
 from spark_upsert.source.offset import no_offset
 from spark_upsert.source.position import Json
 from spark_upsert.store.records import text, whole
@@ -59,6 +59,26 @@ def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) 
 def waiting_count(state: Mapping[str, Json]) -> int:
     """Return how many inputs wait behind a batch, by the state that it leaves."""
     return len(_read(state[SCHEDULE]).dirty) if SCHEDULE in state else 0
+
+
+def waiting_by_band(
+    state: Mapping[str, Json], now_ms: int, standings: Mapping[str, Standing] | None = None
+) -> dict[str, int]:
+    """Return how many inputs wait behind a batch, ``B4`` first; bands where nobody does are left out.
+
+    Parameters
+    ----------
+    state : mapping
+        What the batch leaves (`Offset.state`).
+    now_ms : int
+        In ms since 1970.
+    standings : mapping of str to Standing, optional
+        What is known of the importance of inputs.
+    """
+    if SCHEDULE not in state:
+        return {}
+    counts = _read(state[SCHEDULE]).waiting(now_ms, standings)
+    return {f"B{band}": count for band, count in reversed(list(enumerate(counts))) if count}
 
 
 def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:

@@ -7,7 +7,7 @@ anew where it is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -169,6 +169,18 @@ class Ranked(Protocol):
         """Return when others last read it, in ms since 1970; None: never, as far as is known.
 
         May be called in another thread, for several inputs at once, and read the storage.
+        """
+        ...
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """An input that can tell what the newest thing in it did."""
+
+    def newest(self) -> Mapping[str, int] | None:
+        """Return its ``version`` and counters, without zeros; None if it is not known.
+
+        Called behind `head`, again and again; next to free while nothing comes, and never fails.
         """
         ...
 

@@ -9,7 +9,11 @@ are of the time behind the batch that was planned last: what it does not hold.
 ``dirty``      how many hold something behind the batch; not in an exact order
 ``lag``        ``versions``: how many lie behind it in all tables; ``most``: the
                tables with the most, `NAMED_MAX` of them
+``waiting``    how many inputs the batch left over in each band, by its name (``B4`` is
+               served first); bands without any are left out; not in an exact order
 ``positions``  the ends of the inputs, if they are `POSITIONS_MAX` at most
+``newest``     of tables that are `POSITIONS_MAX` at most: the ``version`` of the newest epoch,
+               and what became of its rows (`Counters`, without zeros)
 ``discovery``  of more than 300 tables: ``looks`` and ``requests`` so far, and
                ``rest_ms``, how long a table at rest is left alone
 ``pressure``   of the governor: ``rung``, ``ratio`` (0 to 1), ``latency_ms``
@@ -18,13 +22,13 @@ are of the time behind the batch that was planned last: what it does not hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from heapq import nlargest
 from typing import Any
 
 from spark_upsert.schedule.governor import Governor
-from spark_upsert.source.input import Backlog
-from spark_upsert.source.inputs import Heads
+from spark_upsert.source.input import Backlog, Counted
+from spark_upsert.source.inputs import Heads, Inputs
 from spark_upsert.source.polls import Polls
 from spark_upsert.source.position import Position
 
@@ -40,9 +44,15 @@ class Progress:
     def __init__(self) -> None:
         self._backlogs: Mapping[str, Backlog] | None = None
         self._positions: Mapping[str, Position] = {}
+        self._waiting: Callable[[], Mapping[str, int]] = dict
         self._told: dict[str, Any] | None = None
 
-    def planned(self, backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> None:
+    def planned(
+        self,
+        backlogs: Mapping[str, Backlog],
+        positions: Mapping[str, Position],
+        waiting: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         """Take note of a batch, or of none.
 
         Parameters
@@ -51,17 +61,24 @@ class Progress:
             What lay before each input; who is not in it had nothing.
         positions : mapping of str to Position
             Where the stream stands then, or will stand.
+        waiting : callable, optional
+            Returns how many inputs wait behind the batch in each band.
         """
         self._backlogs, self._positions, self._told = backlogs, positions, None
+        self._waiting = waiting
 
-    def report(self, heads: Heads, polls: Polls | None, governor: Governor) -> dict[str, Any]:
+    def report(
+        self, inputs: Inputs, heads: Heads, polls: Polls | None, governor: Governor
+    ) -> dict[str, Any]:
         """Return what is told, the names of the table above."""
         found: dict[str, Any] = {"inputs": len(heads)}
         if len(heads) <= POSITIONS_MAX:
             found["positions"] = {name: each.record for name, each in sorted(heads.items())}
+            found["newest"] = _newest(inputs, heads)
         if self._backlogs is not None:
             if self._told is None:
-                self._told = _lag(self._backlogs, self._positions)
+                waiting = {"waiting": dict(self._waiting())}
+                self._told = _lag(self._backlogs, self._positions) | waiting
             found |= self._told
         if polls is not None:
             found["discovery"] = {
@@ -76,6 +93,12 @@ class Progress:
             "rung": governor.rung,
         }
         return found
+
+
+def _newest(inputs: Inputs, heads: Heads) -> dict[str, Mapping[str, int]]:
+    asked = ((name, inputs[name]) for name in sorted(heads))
+    told = ((name, each.newest()) for name, each in asked if isinstance(each, Counted))
+    return {name: newest for name, newest in told if newest is not None}
 
 
 def _lag(backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> dict[str, Any]:

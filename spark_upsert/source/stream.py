@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -20,7 +21,8 @@ from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.ahead import Ahead
 from spark_upsert.source.at_once import of_each
 from spark_upsert.source.exact import ExactOrder, refuse_exact
-from spark_upsert.source.input import Backlog, Freezable, Input
+from spark_upsert.source.fairness import waiting_by_band
+from spark_upsert.source.input import Freezable, Input
 from spark_upsert.source.inputs import Heads, Inputs, Seen
 from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
@@ -173,46 +175,32 @@ class Stream:
         now_ms = max(0, int(self._wall() * 1000))
         # Who ends at what there is now leaves nothing, and nobody waits for an empty batch.
         defers = self._pressed.defers_lowest and self._frozen is None
-        reached = self._served(backlogs, offset, limits, now_ms, defers_lowest=defers)
+        is_limited = not (limits is None or limits.is_none)
+        standings = self._standings.of(backlogs, now_ms) if is_limited else None
+        serve = partial(pace, limits=limits, state=offset.state, now_ms=now_ms, standings=standings)
+        reached = serve(backlogs, defers_lowest=defers)
         if defers and _moves_nobody(offset, reached):
             backlogs = self._ahead.backlogs(standing, seen)  # Their pieces can be had once.
-            reached = self._served(backlogs, offset, limits, now_ms)
+            reached = serve(backlogs)
         if limits is not None:
             self._pressed.planned(backlogs, reached, now_ms)
         positions = {**standing, **reached.positions}
         for name in gone:
             del positions[name]
         self._ahead.planned(positions)
-        self._progress.planned(backlogs, positions)
+        waiting = partial(waiting_by_band, reached.state, now_ms, standings)
+        self._progress.planned(backlogs, positions, waiting)
         moved = frozenset(
             name for name, position in reached.positions.items() if standing.get(name) != position
         )
         return Offset(positions=positions, state=reached.state), moved | gone
 
-    def _served(
-        self,
-        backlogs: Mapping[str, Backlog],
-        offset: Offset,
-        limits: Limits | None,
-        now_ms: int,
-        *,
-        defers_lowest: bool = False,
-    ) -> Offset:
-        is_limited = not (limits is None or limits.is_none)
-        return pace(
-            backlogs,
-            limits,
-            offset.state,
-            now_ms=now_ms,
-            standings=self._standings.of(backlogs, now_ms) if is_limited else None,
-            defers_lowest=defers_lowest,
-        )
-
     def report(self) -> dict[str, Any]:
         """Return what the stream tells of itself (`Progress`)."""
         poller = self._lookout.poller
         polls = None if poller is None else poller.polls
-        return self._progress.report(self._lookout.last(), polls, self._pressed.governor)
+        heads = self._lookout.last()
+        return self._progress.report(self._inputs, heads, polls, self._pressed.governor)
 
     def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Work]:
         """Return the work of the batch between two offsets: what each task reads.

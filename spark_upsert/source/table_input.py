@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import masked
+from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import ReadOptions
@@ -41,7 +41,7 @@ from spark_upsert.source.table_steps import TableSteps, snapshot_ranges
 from spark_upsert.source.versions import first_wanted, readable_from
 from spark_upsert.state.caps import heeds_pressure
 from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.log.manifest import Manifest, Place
 from spark_upsert.state.retention import Lease, PressureReport, report, withdraw
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
@@ -92,6 +92,22 @@ def _first_committed_ms(table: Table, start: TablePosition, upper: int) -> int |
     return next((commit.timestamp_ms for commit in commits if commit.is_epoch), None)
 
 
+_NEWEST_AMONG = 8
+"""Of so many versions one is an epoch, or nobody looks for it further."""
+
+
+def _newest_epoch(table: Table, head: Manifest) -> Mapping[str, int] | None:
+    """Return the newest epoch and its counters (`Counted.newest`)."""
+    versions = range(head.version, max(head.since - 1, head.version - _NEWEST_AMONG), -1)
+    commits = (table.log.commit(version) for version in versions)
+    with suppress(UpsertFlowError):  # What matters of it, who plans will meet, too.
+        for commit in commits:
+            if commit.is_epoch:
+                counted = Counters.from_json(commit.counters).to_json()
+                return {"version": commit.version, **{k: n for k, n in counted.items() if n}}
+    return None
+
+
 class TableInput:
     """The rows of one table and the changes behind them, whole or their new values.
 
@@ -118,6 +134,7 @@ class TableInput:
         self._lease: Lease | None = None
         self._leasing = threading.RLock()
         self._table_steps: TableSteps | None = None
+        self._counted: tuple[Place, Mapping[str, int] | None] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Tasks only read: the log and what it has cached stay where batches are planned.
@@ -204,6 +221,16 @@ class TableInput:
         own = self._options.consumer
         others = [each for each in self._opened().consumers() if each.consumer != own]
         return max((each.renewed_ms for each in others), default=None)
+
+    def newest(self) -> Mapping[str, int] | None:
+        """Return the newest epoch, and what became of its rows (`Counted.newest`)."""
+        table = self._opened()
+        head = table.log.seen
+        if head is None:
+            return None
+        if self._counted is None or self._counted[0] != head.place:
+            self._counted = head.place, _newest_epoch(table, head)
+        return self._counted[1]
 
     def splits(self, start: Position | None, end: Position) -> list[Split]:
         """Return the work of a batch (`Input.splits`)."""

@@ -14,7 +14,7 @@ from spark_upsert.source.polls import Bounds, Polls
 from spark_upsert.source.progress import NAMED_MAX, POSITIONS_MAX, Progress
 from spark_upsert.source.stream import Stream
 from tests.support.clocked import Now
-from tests.support.inputs import Told, at
+from tests.support.inputs import Told
 from tests.support.streams import Lived
 
 
@@ -36,6 +36,43 @@ def test_a_report_tells_what_a_batch_leaves_behind() -> None:
         (1, 1, {"most": {"": 1}, "versions": 1}),
         (1, 0, {"most": {}, "versions": 0}),
     ]
+
+
+def test_who_waits_is_counted_by_band() -> None:
+    inputs = {name: Told(name, [1] * 3) for name in ("high", "low", "none", "served")}
+    priorities = {"high": 800, "low": -1000, "served": 1000}
+    wall = Now()
+    stream = Stream(
+        NamedInputs(inputs),
+        QueryOptions(rows_max=1, parallelism=1, priorities=priorities),
+        clock=Now(0.0),
+        wall=wall,
+    )
+    start = stream.latest(stream.initial())  # Where each begins is noted.
+    assert stream.report()["waiting"] == {"B4": 2, "B1": 1, "B0": 1}
+    wall.advance(10.0)
+    stream.latest(start)  # The one without a priority is served, as it has waited longest.
+    assert stream.report()["waiting"] == {"B4": 2, "B1": 2}
+    everything = stream.latest(start, everything=True)
+    assert stream.report()["waiting"] == {}
+    assert stream.latest(everything) is everything
+
+
+def test_the_newest_epoch_is_told_with_what_became_of_its_rows() -> None:
+    lived = Lived()
+    lived.write({1: 1, 2: 1}, {1: None, 3: 1})
+    query = lived.query(startingVersion="earliest")
+    query.plan()
+    assert query.stream.report()["newest"] == {
+        "": {"deletes": 1, "inserts": 1, "rows": 2, "version": 2}
+    }
+    query.deliver()
+    lived.table.compact()
+    lived.write({1: 5})
+    query.plan()
+    told = query.stream.report()["newest"][""]
+    assert (told["rows"], told["inserts"]) == (1, 1)
+    assert told["version"] == lived.table.log.head().version
 
 
 def test_what_waits_for_more_is_told() -> None:
@@ -78,8 +115,9 @@ def test_of_many_inputs_few_are_named() -> None:
 
 @pytest.mark.parametrize("count", [POSITIONS_MAX, POSITIONS_MAX + 1])
 def test_the_ends_of_few_inputs_are_told(count: int) -> None:
-    heads = {f"t{number}": at(number) for number in range(count)}
-    report = Progress().report(heads, None, Governor(target_ms=1000))
+    inputs = {f"t{number}": Told(f"t{number}", [1] * number) for number in range(count)}
+    heads = {name: each.head() for name, each in inputs.items()}
+    report = Progress().report(NamedInputs(inputs), heads, None, Governor(target_ms=1000))
     assert ("positions" in report) == (count <= POSITIONS_MAX)
     assert report["inputs"] == count
 
@@ -89,6 +127,6 @@ def test_discovery_tells_what_it_asked() -> None:
     polls.add_all(["a"], 0.0)
     polls.take(40.0, 1)
     polls.looked("a", 40.0, has_moved=False, requests=2)
-    report = Progress().report({}, polls, Governor(target_ms=1000))
+    report = Progress().report(NamedInputs({}), {}, polls, Governor(target_ms=1000))
     assert report["discovery"] == {"looks": 1, "requests": 2, "rest_ms": 30_000}
     assert json.loads(json.dumps(report)) == report
