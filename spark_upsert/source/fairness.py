@@ -64,7 +64,7 @@ def waiting_count(state: Mapping[str, Json]) -> int:
 def waiting_by_band(
     state: Mapping[str, Json], now_ms: int, standings: Mapping[str, Standing] | None = None
 ) -> dict[str, int]:
-    """Return how many inputs wait behind a batch, ``B4`` first; bands where nobody does are left out.
+    """Return how many inputs wait behind a batch, ``B4`` first; a band without any is left out.
 
     Parameters
     ----------
