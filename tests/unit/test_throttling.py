@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from spark_upsert.state.retention.pressure import (
     TTL_MS_MAX,
     report_path,
 )
+from spark_upsert.store import open_store
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert_sink import UpsertStreamWriter
@@ -294,6 +296,17 @@ def test_a_report_comes_back_as_it_was_said(tmp_path: Path) -> None:
     assert reports(held.store, held.now_ms) == [said] == held.table.pressure()
     with pytest.raises(OptionError):
         replace(said, consumer="a/b")
+
+
+def test_those_who_died_do_not_hide_one_who_is_overloaded(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    said = replace(Held().report(), consumer="z")
+    for number in range(200):
+        died = replace(said, consumer=f"a{number}", reported_ms=NOW_MS - TTL_MS_MAX)
+        report(store, died)
+        os.utime(tmp_path / report_path(died.consumer), (number, number))
+    report(store, said)
+    assert reports(store, NOW_MS) == [said]
 
 
 @pytest.mark.parametrize("text", ["", "yes", "1"])

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from itertools import islice
+from heapq import nlargest
+from operator import attrgetter
 from typing import Any
 
 from spark_upsert.errors import CorruptionError
@@ -41,7 +42,7 @@ LOOK_MS = 1_000
 """What was seen counts for so long."""
 
 _REPORTS_MAX = 64
-"""More are not looked at: one that refuses is enough, and there are hardly ever several."""
+"""So many are looked at, those that were written last: who died leaves one that stays."""
 
 _BYTES_MAX = 4_096
 
@@ -108,7 +109,7 @@ def reports(store: Store, now_ms: int) -> list[PressureReport]:
     Of those that are damaged a warning is logged; who died leaves one that is out of date.
     """
     found: list[PressureReport] = []
-    for info in islice(store.list(FOLDER), _REPORTS_MAX):
+    for info in nlargest(_REPORTS_MAX, store.list(FOLDER), key=attrgetter("modified_s")):
         try:
             said = _read(store, info.path)
         except CorruptionError as error:
@@ -116,7 +117,7 @@ def reports(store: Store, now_ms: int) -> list[PressureReport]:
             continue
         if said is not None and said.is_live(now_ms):
             found.append(said)
-    return found
+    return sorted(found, key=attrgetter("consumer"))
 
 
 def _read(store: Store, path: str) -> PressureReport | None:
