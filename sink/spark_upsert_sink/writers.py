@@ -130,7 +130,8 @@ class _Write:
         if not (query_id and batch_id):
             return False
         head = self._plan.table().log.try_head()
-        transaction = Transaction(writer=f"query:{query_id}", number=int(batch_id))
+        writer = Transaction.writer_of_query(query_id)
+        transaction = Transaction(writer=writer, number=int(batch_id))
         return head is not None and not head.has(transaction)
 
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
@@ -258,8 +259,9 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
                 "checkpointLocation", "this session does not tell its tasks the query id"
             )
         # Spark numbers the batches of a query 0, 1, 2, ..., and writes each of them.
+        of_query = Transaction.writer_of_query(ids[0]) if ids else None
         return Transaction(
-            writer=f"query:{ids[0]}" if ids else f"checkpoint:{self._checkpoint}",
+            writer=of_query or f"checkpoint:{self._checkpoint}",
             number=batch_id,
             is_consecutive=not self._allow_missing,
         )

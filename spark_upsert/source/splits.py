@@ -16,10 +16,7 @@ from spark_upsert.changelog.stretches import Stretch, cut_into_stretches
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Manifest, Slice
-
-QUERY = "query:"
-"""What the name of a writer begins with that is a streaming query; its id follows."""
+from spark_upsert.state.log.manifest import QUERY, Manifest, Slice
 
 SPLIT_ROWS = 50_000
 """Fewer rows than this are not worth a task of their own."""

@@ -11,7 +11,8 @@ from spark_upsert.errors import OptionError
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.packs import Pack, Readers, read_pack
 from spark_upsert.source.passage import Passage, read_passage
-from spark_upsert.source.splits import QUERY, ChangesSplit, RowsSplit
+from spark_upsert.source.splits import ChangesSplit, RowsSplit
+from spark_upsert.state.log.manifest import Transaction
 
 Work = Pack | Passage
 """Splits of some inputs, or a piece of an exact order; pickled into the task."""
@@ -55,10 +56,10 @@ def refuse_own_epochs(work: Work, query_id: str | None) -> None:
     OptionError
         A table is its own sink: each batch would make the next one, for ever.
     """
-    own = f"{QUERY}{query_id}"
+    own = None if query_id is None else Transaction.writer_of_query(query_id)
     for split in splits_of(work):
         is_table = isinstance(split, RowsSplit | ChangesSplit)
-        if query_id is not None and is_table and own in split.queries:
+        if is_table and own in split.queries:
             raise OptionError(
                 "the query reads what it writes: a table that is among its inputs is its sink, "
                 f"too, and {_versions(split)} is its own. Each batch would make the next one.",

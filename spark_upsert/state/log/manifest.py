@@ -79,6 +79,10 @@ class Taken:
     hash_range: HashRange
 
 
+QUERY = "query:"
+"""What the name of a writer begins with that is a streaming query; its id follows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
     """A writer and its sequence number: the idempotence key of what it writes."""
@@ -92,6 +96,11 @@ class Transaction:
     def __post_init__(self) -> None:
         if self.number < 0:
             raise OptionError.invalid("number of a transaction", self.number, "0 or more")
+
+    @staticmethod
+    def writer_of_query(query_id: str) -> str:
+        """Return the name of a writer that is a streaming query."""
+        return f"{QUERY}{query_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
