@@ -206,6 +206,8 @@ def test_a_scale_that_is_not_said_is_an_error(broker: Broker, tmp_path: Path) ->
 
     try:
         wait_until(is_refused, "the first of them has come")
+        # Rows without such a number are sound, and can come first: the topic has three partitions.
+        written = rows_of(tmp_path / "table") if (tmp_path / "table").exists() else []
+        assert all(row["any_scale"] is None for row in written)
     finally:
         topic.close()
-    assert not (tmp_path / "table").exists()
