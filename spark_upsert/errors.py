@@ -4,6 +4,8 @@
     ├── OptionError          fix the options of the read or the write
     ├── SchemaError          fix the columns, or allow the table to evolve
     ├── DataError            fix the rows (null keys, ambiguous order, ...)
+    ├── PlanError            fix the plan, or an expression in it
+    ├── TaskError            call the task in its order, or make a new one
     ├── TableNotFoundError   fix the path, or write first
     ├── TableExistsError     open the table, or fix the path
     ├── CorruptionError      restore the file that is named
@@ -110,6 +112,13 @@ class UpsertFlowError(Exception):
             self.message = f"input '{name}': {self.message}"
             self.args = (self._text(),)
 
+    def name_node(self, name: str) -> None:
+        """Say which node of a plan it is about; what is said first stays."""
+        if "node" not in self.fields:
+            self.fields["node"] = name
+            self.message = f"node '{name}': {self.message}"
+            self.args = (self._text(),)
+
     def _text(self) -> str:
         text = f"[{self.code}] {self.message}"
         return f"{text}\n\nHint: {self.hint}" if self._marked_hint else text
@@ -138,6 +147,19 @@ def about_input(name: str) -> Iterator[None]:
     except Exception as error:
         if name:
             error.add_note(f"It is about the input '{name}'.")
+        raise
+
+
+@contextmanager
+def about_node(name: str) -> Iterator[None]:
+    """Let errors from within say which node of a plan they are about."""
+    try:
+        yield
+    except UpsertFlowError as error:
+        error.name_node(name)
+        raise
+    except Exception as error:
+        error.add_note(f"It is about the node '{name}' of the plan.")
         raise
 
 
@@ -231,6 +253,28 @@ class DataError(UpsertFlowError, ValueError):
     """A row cannot be a command: its key or order is null, or its order is ambiguous."""
 
     code = "DATA"
+
+
+class PlanError(UpsertFlowError, ValueError):
+    """A plan cannot be run as it is: a node, or an expression in it, is not what it may be."""
+
+    code = "PLAN"
+
+    @classmethod
+    def missing_column(cls, name: str, available: Iterable[str]) -> Self:
+        columns = list(available)
+        near = nearest(name, columns)
+        return cls(
+            f"there is no column '{name}' among {', '.join(columns) or 'none'}.",
+            hint=f"Did you mean '{near}'?" if near else "name one of them.",
+            column=name,
+        )
+
+
+class TaskError(UpsertFlowError, RuntimeError):
+    """A task was asked for what it cannot do where it stands."""
+
+    code = "TASK"
 
 
 class TableNotFoundError(UpsertFlowError, FileNotFoundError):

@@ -13,9 +13,11 @@ from spark_upsert.errors import (
     DataError,
     DataLossError,
     OptionError,
+    PlanError,
     SchemaError,
     TableNotFoundError,
     UpsertFlowError,
+    about_node,
     as_argument,
     as_option,
     did_you_mean,
@@ -39,6 +41,8 @@ BUILT = [
     OptionError.conflict("columnList", "exceptColumnList"),
     OptionError.fixed("sequenceBy", "n", None),
     SchemaError.missing_column("id", ["idd", "name"], role="key column"),
+    PlanError.missing_column("idd", ["id", "name"]),
+    PlanError.missing_column("zzz", []),
     TableNotFoundError.at("/lake/orders"),
     CorruptionError.in_file("data/1.arrow", "12 bytes", "7"),
 ]
@@ -200,3 +204,16 @@ def test_secrets_of_urls_are_masked(text: str, shown: str) -> None:
     error = UpsertFlowError(f"could not read {text}", hint=f"look at {text}")
     assert str(error) == f"[UPSERTFLOW] could not read {shown}\n\nHint: look at {shown}"
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_an_error_of_a_plan_names_the_innermost_node() -> None:
+    with pytest.raises(PlanError) as caught, about_node("outer"), about_node("inner"):
+        raise PlanError.missing_column("idd", ["id"])
+    assert caught.value.message == "node 'inner': there is no column 'idd' among id."
+    assert pickle.loads(pickle.dumps(caught.value)).fields["node"] == "inner"
+
+
+def test_an_error_of_others_gets_a_note_of_the_node() -> None:
+    with pytest.raises(ZeroDivisionError) as caught, about_node("sums"):
+        _ = 1 // 0
+    assert caught.value.__notes__ == ["It is about the node 'sums' of the plan."]

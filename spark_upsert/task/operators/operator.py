@@ -1,0 +1,173 @@
+"""What a driver and its operators ask of each other.
+
+A driver runs a chain: a `Source`, some `Operator`s, and where the rows go. Arrow record batches
+travel, never an empty one. One thread at a time is in a chain, so that no operator needs a lock.
+
+**A step.** From the end of the chain to its begin, the driver takes what an operator has
+(`Operator.output`) if the next one takes it (`Operator.needs_input`), and gives it on
+(`Operator.add_input`). It asks `output` of every operator in every step in which the next one
+takes input, whether it was fed or not.
+
+**A barrier.** When the source says `Signal.DRAINED`, the operators drain one after the other, the
+first one first: `start_drain` once; if it says True, `output` as always until `is_drained`. An
+operator that drains is given no more input. All operators before it have drained, those behind it
+have not begun. Behind the barrier no operator holds anything that came before it, but counters that
+its docstring names. The same operator then takes the rows behind the barrier.
+
+**The end.** When the source says `Signal.ENDED`, `no_more_input` comes once, to one operator after
+the other in the same way: the next one is told when the one before it `is_finished`. No drain comes
+behind it.
+
+**Two sides.** A join is in the chain of its left side. Its right side is a `Source` that it polls
+by itself, within `output` and `start_drain` only; it is behind a batch or the right side's own
+barrier whenever it likes. It has drained when both sides have and what follows from them is given.
+
+**Giving up early.** An operator that needs no more rows of a side until the barrier says so
+(`Context.drop_input`); what is under way may still come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from enum import Enum
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+class Signal(Enum):
+    """What a source says that has no batch."""
+
+    WAIT = "wait"
+    """Nothing at the moment."""
+
+    DRAINED = "drained"
+    """All before the barrier was given; said once, and nothing comes until the barrier is over."""
+
+    ENDED = "ended"
+    """All was given. Said whenever it is asked from here on."""
+
+
+class Source(Protocol):
+    """Where the batches of a chain come from, or those of the right side of a join."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of its batches."""
+        ...
+
+    def poll(self) -> pa.RecordBatch | Signal:
+        """Return the next batch, or why there is none; never blocks for another chain."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; also after an error, and twice."""
+        ...
+
+
+class Operator(Protocol):
+    """A stage of a chain. Its methods are called by one thread at a time."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the batches that it gives."""
+        ...
+
+    def needs_input(self) -> bool:
+        """Say whether it takes a batch: not while it has output to give, drains, or waits."""
+        ...
+
+    def add_input(self, batch: pa.RecordBatch) -> None:
+        """Take a batch, of at least one row; only after `needs_input` has said True."""
+        ...
+
+    def output(self) -> pa.RecordBatch | None:
+        """Return the next batch, None if there is none now; one of no rows is passed by."""
+        ...
+
+    def start_drain(self) -> bool:
+        """Begin to give all that is held back; False if that is nothing."""
+        ...
+
+    def is_drained(self) -> bool:
+        """Say whether all was given; asked only after `start_drain` has said True."""
+        ...
+
+    def no_more_input(self) -> None:
+        """Learn that nothing comes any more: the end of all input, behind the last barrier."""
+        ...
+
+    def is_finished(self) -> bool:
+        """Say whether it will never give anything again: the end has come, or it wants no more.
+
+        When the last operator of the whole plan has finished, the task has.
+        """
+        ...
+
+    def waiting_on(self) -> Future[Any] | None:
+        """Return what it waits for while it gives nothing: asked when a chain is stuck."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; also after an error, and twice. Nothing is called behind it."""
+        ...
+
+
+class Context(Protocol):
+    """What an operator may ask of those who run it."""
+
+    def drop_input(self, node: str) -> None:
+        """Throw away what the plan node ``node`` and all below it give until the barrier.
+
+        Scans stop reading; their splits count as finished. Behind the barrier, all is as before.
+        """
+        ...
+
+
+class Streaming:
+    """An operator that keeps nothing: of a batch it makes one, at once, or none.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of what it gives.
+    function : callable
+        Makes of a batch another one; one of no rows is passed by.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, function: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ) -> None:
+        self.schema = schema
+        self._function = function
+        self._made: pa.RecordBatch | None = None
+        self._is_ended = False
+
+    def needs_input(self) -> bool:
+        return self._made is None and not self._is_ended
+
+    def add_input(self, batch: pa.RecordBatch) -> None:
+        self._made = self._function(batch)
+
+    def output(self) -> pa.RecordBatch | None:
+        made, self._made = self._made, None
+        return made
+
+    def start_drain(self) -> bool:
+        return self._made is not None
+
+    def is_drained(self) -> bool:
+        return self._made is None
+
+    def no_more_input(self) -> None:
+        self._is_ended = True
+
+    def is_finished(self) -> bool:
+        return self._is_ended and self._made is None
+
+    def waiting_on(self) -> Future[Any] | None:
+        return None
+
+    def close(self) -> None:
+        self._made = None
