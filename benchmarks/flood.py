@@ -25,7 +25,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.measure import machine
 from spark_upsert.table import Table
 
 COLUMNS = pa.schema({"k": pa.int64(), "at": pa.float64()})
@@ -34,6 +33,9 @@ FLOOD_ROWS = 2_000
 """Of an epoch."""
 
 SMALL_EVERY_S = 0.05
+
+STRETCH_S = 5
+"""By so many seconds the course of the waits is told."""
 
 
 def _opened(folder: str, number: int) -> Table:
@@ -73,7 +75,8 @@ def measure(folder: str, *, tables: int, seconds: int, limit: int) -> dict[str, 
     -------
     dict
         In seconds: ``calm`` and ``flooded``, the waits of small tables by halves of the time;
-        ``flood``, those of the flooded ones; and how many batches there were.
+        ``flood``, those of the flooded ones; how many batches there were; and the ``course`` of the
+        waits over the time, which is 0 where the flood begins.
     """
     for number in range(tables):
         Table.create(str(Path(folder, f"t{number:05}")), COLUMNS, keys=["k"])
@@ -83,7 +86,9 @@ def measure(folder: str, *, tables: int, seconds: int, limit: int) -> dict[str, 
     def keep(batch: DataFrame, _: int) -> None:
         nonlocal batches
         batches += 1
-        found = batch.select("_input", "at").distinct().toArrow().to_pylist()
+        # The retraction of a row carries the time of an append long ago.
+        new = batch.where("_change_type != 'update_preimage'").select("_input", "at")
+        found = new.distinct().toArrow().to_pylist()
         now_s = time.time()
         waits.extend(
             (each["at"], int(each["_input"][1:]) < FLOODED, now_s - each["at"]) for each in found
@@ -116,15 +121,31 @@ def measure(folder: str, *, tables: int, seconds: int, limit: int) -> dict[str, 
             if process.pid is not None:
                 process.join()
         query.stop()
-    calm = [wait for at, is_flood, wait in waits if not is_flood and at < flooded_at_s]
-    flooded = [wait for at, is_flood, wait in waits if not is_flood and at >= flooded_at_s]
+    waits = [(at - flooded_at_s, is_flood, wait) for at, is_flood, wait in waits]
+    calm = [wait for at, is_flood, wait in waits if not is_flood and at < 0]
+    flooded = [wait for at, is_flood, wait in waits if not is_flood and at >= 0]
     return {
         "tables": tables,
+        "seconds": seconds,
+        "limit": limit,
+        "flood_rows": FLOOD_ROWS,
         "batches": batches,
         "calm": _told(calm),
         "flooded": _told(flooded),
         "flood": _told([wait for _, is_flood, wait in waits if is_flood]),
+        "course": [
+            {
+                "at": stretch * STRETCH_S,
+                "small": _told(_within(waits, stretch, is_flood=False)),
+                "flood": _told(_within(waits, stretch, is_flood=True)),
+            }
+            for stretch in sorted({int(at // STRETCH_S) for at, _, _ in waits})
+        ],
     }
+
+
+def _within(waits: list[tuple[float, bool, float]], stretch: int, *, is_flood: bool) -> list[float]:
+    return [wait for at, flood, wait in waits if flood is is_flood and at // STRETCH_S == stretch]
 
 
 def _told(waits: list[float]) -> dict[str, float]:
@@ -160,7 +181,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(folder, tables=options.tables, seconds=options.seconds, limit=options.limit)
-    sys.stdout.write(json.dumps({**found, "machine": machine()}, indent=2) + "\n")
+    sys.stdout.write(json.dumps(found, indent=2) + "\n")
     return 0
 
 

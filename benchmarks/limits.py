@@ -42,6 +42,8 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
     yield _union_row(sections.get("union", {}))
     yield _queries_row(sections.get("queries", {}))
     yield _slow_row(sections.get("union", {}))
+    yield _discovery_row(sections.get("discovery", {}))
+    yield _watchers_row(sections.get("threads", {}))
     imports = sections.get("imports", {})
     yield _judged(
         "`import pyspark_upsertflow` beyond pyspark",
@@ -192,6 +194,29 @@ def _offsets_row(sections: Sections) -> Row:
     )
     value = found["warm_s"]["median"] * 1000
     return _judged(what, "< 10 ms", value, lambda value: value < 10, "{:.2f} ms", told)
+
+
+def _discovery_row(counts: dict[str, Any]) -> Row:
+    what = "`latestOffset` over 10 000 tables of which one in a hundred has something"
+    found = counts.get("10000")
+    if found is None:
+        return what, "< 10 ms", "not measured", "–", ""
+    told = (
+        f"the first question, which looks at all of them: {ms(found['first_s'])}; from a commit to the "
+        f"batch that holds it: {times(found['planned_s'])}"
+    )
+    value = found["latest_s"]["median"] * 1000
+    return _judged(what, "< 10 ms", value, lambda value: value < 10, "{:.2f} ms", told)
+
+
+def _watchers_row(threads: dict[str, Any]) -> Row:
+    what = "from a durable commit to a watcher in the same process, local disk"
+    if "watchers" not in threads:
+        return what, "< 5 ms", "not measured", "–", ""
+    watchers = {name: found["median_s"]["median"] for name, found in threads["watchers"].items()}
+    told = "; ".join(f"{name}: {1000 * median:.1f} ms" for name, median in watchers.items())
+    value = max(watchers.values()) * 1000
+    return _judged(what, "< 5 ms", value, lambda value: value < 5, "{:.1f} ms", told)
 
 
 def _union_row(ways: dict[str, Any]) -> Row:

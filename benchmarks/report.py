@@ -48,6 +48,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_inputs(sections),
         *_queries(sections),
         *_discovery(sections),
+        *_flood(sections),
         *_slow(sections),
         *_set_ups(),
         *_missing(sections),
@@ -411,6 +412,30 @@ def _discovery(sections: Sections) -> Iterator[str]:
     yield ""
 
 
+def _flood(sections: Sections) -> Iterator[str]:
+    found = sections.get("flood")
+    if not found or "calm" not in found:
+        return
+    yield from ("## Small tables beside flooded ones, in one query over all, on Spark", "")
+    yield (
+        f"One query over {count(found['tables'])} tables, with `maxRowsPerTrigger` of "
+        f"{count(found['limit'])}. Twenty times a second some small table gets a row. In the second "
+        f"half of {found['seconds']} s three others get epochs of {count(found['flood_rows'])} rows as "
+        "fast as a process can append them, which is more than the limit lets through. Seconds from "
+        "an append to its rows in the sink:"
+    )
+    yield from ("", "| whose rows | appends | median | slowest of a hundred | slowest |")
+    yield "|---|---|---|---|---|"
+    for whose, name in (
+        ("small tables, before the flood", "calm"),
+        ("small tables, under it", "flooded"),
+        ("flooded tables", "flood"),
+    ):
+        waits = (f"{found[name][key]:.1f} s" for key in ("median", "p99", "max"))
+        yield _row([whose, count(found[name]["count"]), *waits])
+    yield ""
+
+
 def _slow(sections: Sections) -> Iterator[str]:
     slow = sections.get("union", {}).get("slow")
     if not slow:
@@ -501,4 +526,22 @@ def _plots(sections: Sections, folder: Path) -> list[tuple[str, str]]:
             pyplot.plot(ends, took, look, label=what)
         pyplot.legend()
         save("epochs.svg", "Cost per batch of 1 000 rows over the epochs", "epoch", "ms")
+    course = sections.get("flood", {}).get("course")
+    if course:
+        for whose, what, look in (
+            ("small", "max", "o:"),
+            ("small", "median", "o-"),
+            ("flood", "median", "s-"),
+        ):
+            told = [each for each in course if what in each[whose]]
+            at, waits = [each["at"] for each in told], [each[whose][what] for each in told]
+            pyplot.plot(at, waits, look, label=f"{whose}, {what}")
+        pyplot.axvline(0, color="gray", linewidth=1)
+        pyplot.legend()
+        save(
+            "flood.svg",
+            "Waits of small tables while three others are flooded",
+            "s from the beginning of the flood",
+            "s from append to sink",
+        )
     return drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import subprocess
@@ -57,6 +58,8 @@ class Size:
     """Queries of one table each that run at once."""
     appends: int
     """Of all threads together."""
+    flooded: tuple[int, int]
+    """Tables of one query of which three are flooded, and for how many seconds it is watched."""
     slow_s: float
     """How long a query is watched whose consumer is slow, or that has nothing to do: a fifth."""
 
@@ -75,6 +78,7 @@ QUICK = Size(
     watched=(1 * K,),
     queries=(4, 16),
     appends=320,
+    flooded=(300, 60),
     slow_s=15,
 )
 FULL = Size(
@@ -91,6 +95,7 @@ FULL = Size(
     watched=(1 * K, 10 * K),
     queries=(16, 64),
     appends=320,
+    flooded=(1 * K, 120),
     slow_s=30,
 )
 TINY = Size(
@@ -107,6 +112,7 @@ TINY = Size(
     watched=(310,),
     queries=(1, 2),
     appends=64,
+    flooded=(8, 4),
     slow_s=2,
 )
 
@@ -491,6 +497,22 @@ def imports(place: Place, size: Size) -> dict[str, Any]:
     return {"seconds": spread(took), "median_ms": statistics.median(took) * 1000}
 
 
+def flood(place: Place, size: Size) -> dict[str, Any]:
+    """Measure how long small tables wait while others are flooded, in one query over all."""
+    tables, seconds = size.flooded
+    asked = ["--tables", str(tables), "--seconds", str(seconds)]
+    # A process of its own: it starts a Spark, and processes beside it.
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.flood", *asked],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def discovery(place: Place, size: Size) -> dict[str, Any]:
     """Measure how soon a commit to one of very many tables is planned, without Spark."""
     from benchmarks.discovery import measure
@@ -520,6 +542,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "inputs": inputs,
     "queries": queries,
     "discovery": discovery,
+    "flood": flood,
     "snapshot": snapshot,
     "epochs": epochs,
     "aged": aged,
