@@ -44,6 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.upsert.envelopes",),
     ("spark_upsert.upsert.plan", "spark_upsert.watchers"),
     ("spark_upsert.table",),
+    ("spark_upsert.views",),
     ("spark_upsert.metadata", "spark_upsert.feedback", "spark_upsert.source"),
     ("spark_upsert",),
     ("spark_upsert.cli", "spark_upsert_sink"),

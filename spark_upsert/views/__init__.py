@@ -1,0 +1,1 @@
+"""Views: what a plan makes of tables, kept up to date by their changes alone."""

@@ -1,0 +1,108 @@
+"""Which rows of two sides have equal keys, by the equality of the engine.
+
+NULL equals NULL, NaN equals NaN, -0.0 equals 0.0: so keys identify rows. A *join* differs in one
+thing: NULL joins nothing, even as a part of a key (`joinable`). Rows are numbered by their values
+(`codes`), column by column and without a sort: two rows of any side have the same number exactly
+when they are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.words import fixed_words, is_text, validity
+
+NOWHERE = -1
+"""The place of a row that has no match."""
+
+Columns = Sequence[pa.Array]
+"""Columns of equal length."""
+
+
+def codes(*sides: Columns) -> list[Positions]:
+    """Number rows by their values.
+
+    Parameters
+    ----------
+    *sides : sequence of pyarrow.Array
+        The same columns in each, of types that can be keys.
+
+    Returns
+    -------
+    list of numpy.ndarray of int64
+        For each side a number for each of its rows, less than the number of all rows. Without
+        columns all rows are equal.
+    """
+    lengths = [len(side[0]) if side else 0 for side in sides]
+    numbers = np.zeros(sum(lengths), dtype=np.int64)
+    for parts in zip(*sides, strict=True):
+        column = pa.concat_arrays([_plain(part) for part in parts])
+        for word in _numbered(column):
+            count = int(word.max(initial=0)) + 1
+            # Numbered anew behind each column, so that the product stays below 2 ** 63.
+            numbers = _dense(pa.array(numbers * count + word))
+    return np.split(numbers, np.cumsum(lengths)[:-1])
+
+
+def joinable(columns: Columns, length: int) -> Mask:
+    """Return which rows can join at all: those without a NULL in these columns."""
+    result = np.ones(length, dtype=np.bool_)
+    for column in columns:
+        valid = validity(column)
+        if valid is not None:
+            result &= valid
+    return result
+
+
+def places(wanted: Positions, among: Positions) -> Positions:
+    """Return where the first of some codes stands among others, `NOWHERE` if it does not."""
+    table = np.full(max(wanted.max(initial=-1), among.max(initial=-1)) + 1, NOWHERE, dtype=np.int64)
+    table[among[::-1]] = np.arange(len(among))[::-1]
+    return table[wanted]
+
+
+def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
+    """Return all pairs of places whose codes are equal, by the place in ``left``."""
+    order = np.argsort(right, kind="stable")
+    ordered = right[order]
+    begins = np.searchsorted(ordered, left, side="left")
+    counts = np.searchsorted(ordered, left, side="right") - begins
+    ends = np.cumsum(counts)
+    within = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
+    return np.repeat(np.arange(len(left)), counts), order[np.repeat(begins, counts) + within]
+
+
+def firsts(numbers: Positions) -> Positions:
+    """Return the place of the first row of each code, ascending."""
+    return np.sort(np.unique(numbers, return_index=True)[1]).astype(np.int64)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Return a column as text that has room for all sides, or as it is."""
+    if not is_text(column.type):
+        return column
+    is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    return column.cast(pa.large_binary() if is_bytes else pa.large_string())
+
+
+def _numbered(column: pa.Array) -> list[npt.NDArray[np.int64]]:
+    """Return numbers that are equal together exactly where the values are."""
+    if is_text(column.type):
+        return [_dense(column)]
+    words = fixed_words(column)
+    valid = validity(column)
+    if valid is not None:
+        words = [np.where(valid, word, np.uint64(0)) for word in words]
+        words.append(valid.astype(np.uint64))
+    return [_dense(pa.array(word)) for word in words]
+
+
+def _dense(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Number the different values of a column in the order in which they come."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False)).astype(np.int64)

@@ -1,0 +1,195 @@
+"""Pairs: what a step changed, as the old and the new row of each key.
+
+    folding the pairs of the steps from nothing to p  =  the view at p
+
+A key has at most one pair in a step: only a new row is an insert, only an old one a delete, both
+are an update. Two measures of "the same" are kept apart. Within a plan rows are compared by their
+bits (`without_same_bits`): an expression may tell 0.0 from -0.0, so a pair of them is a change for
+what reads it. What leaves a plan is compared by the engine's equality (`changed`): there -0.0 is
+0.0 and NaN is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.words import equal_rows
+from spark_upsert.views.matching import NOWHERE, codes, firsts, places
+
+Rows: TypeAlias = pa.RecordBatch
+"""Rows of a relation: at most one per key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Old and new rows of the same keys, in the same order.
+
+    Attributes
+    ----------
+    old, new : pyarrow.RecordBatch, shape (n,)
+        Of one schema. Where a row is absent its columns are NULL, and mean nothing.
+    has_old, has_new : numpy.ndarray of bool, shape (n,)
+        Which rows there are. One without either says nothing.
+    """
+
+    old: Rows
+    new: Rows
+    has_old: Mask
+    has_new: Mask
+
+    def __len__(self) -> int:
+        return int(self.old.num_rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a row."""
+        return self.new.schema
+
+    @classmethod
+    def none(cls, schema: pa.Schema) -> Pairs:
+        """Return no pairs."""
+        return cls.of_inserts(no_rows(schema))
+
+    @classmethod
+    def of_inserts(cls, rows: Rows) -> Pairs:
+        """Return rows that were not there before."""
+        every = np.arange(rows.num_rows)
+        return cls.taken_from(rows, rows, np.full_like(every, NOWHERE), every)
+
+    @classmethod
+    def aligned(cls, old: Rows, new: Rows, key: Sequence[str]) -> Pairs:
+        """Return the pairs of two contents, each with at most one row per key."""
+        before, after = codes(columns_of(old, key), columns_of(new, key))
+        keys = firsts(np.concatenate([before, after]))
+        keys = np.concatenate([before, after])[keys]
+        return cls.taken_from(old, new, places(keys, before), places(keys, after))
+
+    @classmethod
+    def taken_from(cls, old: Rows, new: Rows, old_at: Positions, new_at: Positions) -> Pairs:
+        """Return pairs by the places of their rows, `NOWHERE` for a row that is absent."""
+        return cls(taken(old, old_at), taken(new, new_at), old_at != NOWHERE, new_at != NOWHERE)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Pairs]) -> Pairs:
+        """Return the pairs of different keys as one."""
+        return cls(
+            concat([part.old for part in parts]),
+            concat([part.new for part in parts]),
+            np.concatenate([part.has_old for part in parts]),
+            np.concatenate([part.has_new for part in parts]),
+        )
+
+    @classmethod
+    def netted(cls, steps: Sequence[Pairs], key: Sequence[str]) -> Pairs:
+        """Return what steps in a row change together: the first old row and the last new one."""
+        if len(steps) == 1:
+            return steps[0]
+        every = cls.concat(steps)
+        numbers = codes(every.keys(key).columns)[0]
+        first = firsts(numbers)
+        last = len(numbers) - 1 - places(numbers[first], numbers[::-1])
+        return cls(
+            taken(every.old, first),
+            taken(every.new, last),
+            every.has_old[first],
+            every.has_new[last],
+        )
+
+    def keys(self, names: Sequence[str]) -> Rows:
+        """Return some columns of the row that is there, the old one if both are.
+
+        Of columns that are a key both rows hold the same.
+        """
+        chosen = pa.array(self.has_old)
+        arrays = [
+            pc.if_else(chosen, self.old.column(name), self.new.column(name)) for name in names
+        ]
+        return pa.RecordBatch.from_arrays(
+            arrays, schema=pa.schema([self.schema.field(name) for name in names])
+        )
+
+    def old_rows(self) -> Rows:
+        """Return the old rows alone, in the order of the pairs."""
+        return self.old.filter(pa.array(self.has_old))
+
+    def new_rows(self) -> Rows:
+        """Return the new rows alone, in the order of the pairs."""
+        return self.new.filter(pa.array(self.has_new))
+
+    def where(self, mask: Mask) -> Pairs:
+        """Return the pairs that a mask keeps."""
+        chosen = pa.array(mask)
+        return Pairs(
+            self.old.filter(chosen), self.new.filter(chosen), self.has_old[mask], self.has_new[mask]
+        )
+
+    def present(self) -> Pairs:
+        """Return the pairs of which at least one row is there."""
+        return self.where(self.has_old | self.has_new)
+
+    def without_same_bits(self) -> Pairs:
+        """Drop pairs whose rows are the same bit by bit: no expression can tell them apart."""
+        return self._differing(equal_rows(_bits(self.old), _bits(self.new)))
+
+    def changed(self) -> Pairs:
+        """Drop pairs whose rows are equal as the engine compares: what leaves a plan."""
+        return self._differing(equal_rows(self.old.columns, self.new.columns))
+
+    def _differing(self, same: Mask) -> Pairs:
+        return self.where((self.has_old != self.has_new) | (self.has_old & ~same))
+
+
+def no_rows(schema: pa.Schema) -> Rows:
+    """Return no rows with some columns."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def concat(parts: Sequence[Rows]) -> Rows:
+    """Return rows of one schema as one batch."""
+    return parts[0] if len(parts) == 1 else pa.concat_batches(list(parts))
+
+
+def taken(rows: Rows, at: Positions) -> Rows:
+    """Return the rows at some places; a row of NULLs for `NOWHERE`."""
+    absent = at == NOWHERE
+    chosen = pa.array(at, mask=absent) if bool(absent.any()) else pa.array(at)
+    fields = [field.with_nullable(True) for field in rows.schema]
+    return pa.RecordBatch.from_arrays(
+        [column.take(chosen) for column in rows.columns], schema=pa.schema(fields)
+    )
+
+
+def columns_of(rows: Rows, names: Sequence[str]) -> list[pa.Array]:
+    """Return columns by their names."""
+    return [rows.column(name) for name in names]
+
+
+def _bits(rows: Rows) -> list[pa.Array]:
+    return [_as_bits(column) for column in rows.columns]
+
+
+def _as_bits(column: pa.Array) -> pa.Array:
+    """Return a column whose floats are the integers of the same bits, nested ones as well."""
+    type_ = column.type
+    if pa.types.is_floating(type_):
+        return column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[type_.bit_width])
+    if pa.types.is_struct(type_):
+        parts = [_as_bits(part) for part in column.flatten()]
+        names = [field.name for field in type_]
+        return pa.StructArray.from_arrays(parts, names, mask=column.is_null()) if parts else column
+    if pa.types.is_map(type_):
+        return _as_bits(column.cast(pa.list_(pa.struct([type_.key_field, type_.item_field]))))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        # Rebuilt from its lengths: Arrow takes no mask beside offsets that begin in the middle.
+        ends = np.cumsum(np.asarray(pc.list_value_length(column).fill_null(0)))
+        offsets = pa.array(np.append(0, ends), pa.int64())
+        values = _as_bits(column.flatten())
+        return pa.LargeListArray.from_arrays(offsets, values, mask=column.is_null())
+    return column
