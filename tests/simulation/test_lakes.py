@@ -39,9 +39,9 @@ from spark_upsert.source.standings import Standings
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Kind
 from spark_upsert.state.log.read import LogReader
+from tests.planted import BUGS
 from tests.simulation.lake import Lake, live
 from tests.simulation.lake_options import Drawn
-from tests.test_tests_can_fail import BUGS
 
 LAKES = int(os.environ.get("SIMULATION_LAKES", "72"))
 """The long form lives more of them."""

@@ -14,8 +14,8 @@ from spark_upsert.model.schema import ErrorPolicy, Scope
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.upsert import write_set
+from tests.planted import BUGS
 from tests.simulation.world import RETENTIONS, World, simulate
-from tests.test_tests_can_fail import BUGS
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "800"))
 """The long form lives more of them: `make chaos`."""

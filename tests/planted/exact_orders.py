@@ -1,0 +1,87 @@
+"""Bugs in a stream that reads its inputs in an exact order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from spark_upsert.source import exact
+from spark_upsert.source.inputs import NamedInputs, Removed
+from tests.planted.bug import Patch, bug, wrapped
+from tests.promises import test_order_promises as order_promises
+
+ANY_CUT = order_promises.test_p4_a_stream_has_the_order_told_row_by_row_wherever_it_stops
+
+
+def remembered(change: Callable[[exact.Standing], dict[str, Any]]) -> Patch:
+    """Let what a checkpoint has of an exact order be read with a change."""
+
+    def read_back(original: Any, record: Any) -> exact.Standing:
+        found = original(record)
+        return replace(found, **change(found))
+
+    return wrapped(exact.Standing, "from_json", read_back)
+
+
+@bug("the state of an order is lost where a batch ends", ANY_CUT)
+def _() -> Patch:
+    def lose(original: Any, order: Any, *of: Any) -> Any:
+        return original(order, *of)[0], order
+
+    return wrapped(exact, "spend", lose)
+
+
+@bug("rows of an epoch that are delivered come again", ANY_CUT)
+def _() -> Patch:
+    return remembered(lambda found: {"skip": {}})
+
+
+@bug("rows of an epoch that are delivered are counted again", ANY_CUT)
+def _() -> Patch:
+    def count(original: Any, self: exact._Front, most: int | None) -> int:
+        rows: int = original(self, most)
+        return rows + self._skip
+
+    return wrapped(exact._Front, "count", count)
+
+
+@bug("an input that has more is taken for dry", ANY_CUT)
+def _() -> Patch:
+    def cut_within(found: exact.Standing) -> dict[str, Any]:
+        return {"ahead": {name: found.ahead[name] for name in found.skip}}
+
+    return remembered(cut_within)
+
+
+@bug("where all other inputs are dry no draw is counted", ANY_CUT)
+def _() -> Patch:
+    def spare(original: Any, order: Any, counts: Sequence[int], limit: Any) -> Any:
+        given, behind = original(order, counts, limit)
+        return given, order if np.count_nonzero(counts) == 1 else behind
+
+    return wrapped(exact, "spend", spare)
+
+
+@bug("the numbers of rows begin anew with each batch", ANY_CUT)
+def _() -> Patch:
+    return remembered(lambda found: {"rows": 0})
+
+
+@bug(
+    "an input is removed in silence",
+    order_promises.test_p5_an_input_that_is_named_no_more_is_no_silent_loss,
+)
+def _() -> Patch:
+    return patch.object(NamedInputs, "_require", lambda self, names: None)
+
+
+@bug(
+    "counted rows of an input that was removed are left out",
+    order_promises.test_p5_rows_that_an_exact_order_has_counted_do_not_go_with_their_input,
+)
+def _() -> Patch:
+    return patch.object(Removed, "steps", lambda self, start, end: iter(()))

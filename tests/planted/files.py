@@ -1,0 +1,63 @@
+"""Bugs in inputs that are files of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from spark_upsert.source import exact, file_input
+from spark_upsert.source.file_position import Delivered
+from tests.planted.bug import Patch, bug, wrapped
+from tests.promises import test_file_promises as file_promises
+
+
+@bug(
+    "a new process takes what it finds behind the window for delivered",
+    file_promises.test_p5_a_file_that_came_late_is_not_passed_over_in_silence,
+)
+def _() -> Patch:
+    return patch.object(Delivered, "require_proven", lambda self, folder: None)
+
+
+@bug(
+    "files behind the window are forgotten",
+    file_promises.test_p5_a_running_query_reads_late_files_and_each_once,
+)
+def _() -> Patch:
+    def forget(original: Any, self: Any, files: Any, listed: Any) -> Any:
+        return replace(original(self, files, listed), behind={})
+
+    return wrapped(Delivered, "plus", forget)
+
+
+@bug(
+    "a replaced file is a new one",
+    file_promises.test_p5_a_file_that_is_replaced_is_not_read_in_silence,
+)
+def _() -> Patch:
+    def mix(original: Any, self: Any, listed: Any) -> Any:
+        fresh, replaced = original(self, listed)
+        return [*fresh, *replaced], []
+
+    return wrapped(Delivered, "pending", mix)
+
+
+@bug(
+    "a file is read as it is, not as it was planned",
+    file_promises.test_p5_a_file_that_is_written_to_behind_the_plan_is_not_read_in_silence,
+)
+def _() -> Patch:
+    return patch.object(file_input._Files, "require_same", lambda self, file: None)
+
+
+@bug(
+    "a file that came late is taken for the one that is begun",
+    file_promises.test_p4_a_file_that_is_begun_is_finished_first_whatever_comes,
+)
+def _() -> Patch:
+    def forget(original: Any, *args: Any) -> Any:
+        with patch.object(exact.Standing, "begun", lambda self, name: None):
+            return original(*args)
+
+    return wrapped(exact.ExactOrder, "_front", forget)

@@ -1,0 +1,92 @@
+"""Bugs in whose table, log and query it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.log.read import LogReader
+from spark_upsert.state.retention import worker as retention
+from spark_upsert.state.retention.policy import Unnamed
+from spark_upsert_sink import writers
+from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_promises as promises
+
+
+@bug(
+    "a commit is not looked for behind its put",
+    promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
+)
+def _() -> Patch:
+    return wrapped(Log, "_is_in_log", lambda original, self, manifest: True)
+
+
+@bug(
+    "a commit is not looked for before its put",
+    promises.test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log,
+)
+def _() -> Patch:
+    return wrapped(LogReader, "has", lambda original, self, manifest: True)
+
+
+@bug(
+    "a stray commit is left in another table's log",
+    promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
+)
+def _() -> Patch:
+    return wrapped(Log, "_take_back", lambda original, self, commit: None)
+
+
+@bug(
+    "an abort removes what a commit may yet name",
+    promises.test_p1_a_put_that_lands_behind_the_abort_finds_its_files,
+)
+def _() -> Patch:
+    def abort(original: Any, self: writers._Write, messages: list[Any]) -> None:
+        self.table().discard(writers._staged(messages), writers._compacted(messages))
+
+    return wrapped(writers._Write, "abort", abort)
+
+
+@bug(
+    "a vacuum removes what was left behind without a frontier",
+    promises.test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing,
+)
+def _() -> Patch:
+    def before(original: Any, self: Unnamed, fence: Any) -> Any:
+        return self.orphans
+
+    def leave(original: Any, *args: Any) -> None:
+        """Raise no frontier."""
+
+    return together(wrapped(Unnamed, "before", before), wrapped(retention, "_raise_fence", leave))
+
+
+@bug(
+    "what a process remembers of a log is believed",
+    promises.test_p1_what_a_process_remembers_is_not_what_there_is,
+)
+def _() -> Patch:
+    def proven(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
+        if base is not None and base is self._recalled():
+            return self._roll(base, None)
+        return original(self, base)
+
+    return wrapped(LogReader, "_proven", proven)
+
+
+@bug(
+    "a check believes what the process remembers",
+    promises.test_p5_a_check_finds_damage_of_what_the_process_has_read,
+)
+def _() -> Patch:
+    return wrapped(LogReader, "anew", lambda original, self: self)
+
+
+@bug(
+    "a query may leave batches out",
+    promises.test_p1_a_query_goes_on_only_behind_its_earlier_batches,
+)
+def _() -> Patch:
+    return wrapped(Manifest, "lacks", lambda original, self, transaction: False)

@@ -1,0 +1,190 @@
+"""Bugs in streams over a table: pieces, limits, replays, leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.schema import CHANGE_DIFF
+from spark_upsert.source import pace, table_input
+from spark_upsert.source.offset import Offset
+from spark_upsert.source.stream import Stream
+from spark_upsert.source.table_input import TableInput
+from spark_upsert.source.table_position import TablePosition
+from spark_upsert.state.log.log import Log
+from spark_upsert.upsert.envelopes import changelog
+from spark_upsert.upsert.envelopes.changelog import ChangelogForm
+from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_promises as promises
+
+
+@bug(
+    "the pieces of a snapshot overlap",
+    promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
+)
+def _() -> Patch:
+    def wider(original: Any, manifest: Any, options: Any, due: HashRange) -> Any:
+        return original(manifest, options, HashRange(due.first - due.first // 4, due.end))
+
+    return wrapped(table_input, "rows_splits", wider)
+
+
+@bug(
+    "the pieces of a snapshot leave a gap",
+    promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
+)
+def _() -> Patch:
+    def narrower(original: Any, manifest: Any, options: Any, due: HashRange) -> Any:
+        return original(manifest, options, HashRange(due.first, due.end - due.width // 4))
+
+    return wrapped(table_input, "rows_splits", narrower)
+
+
+@bug(
+    "a replay looks at the head",
+    promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
+)
+def _() -> Patch:
+    def splits(original: Any, self: TableInput, start: Any, end: Any) -> Any:
+        return original(self, start, self.head())
+
+    return wrapped(TableInput, "splits", splits)
+
+
+@bug(
+    "the first batch of a replay begins where a new stream would",
+    promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
+)
+def _() -> Patch:
+    def beginning(original: Any, self: TableInput, start: Any, last: Any) -> Any:
+        if start is not None:
+            return original(self, start, last)
+        table = self._opened()
+        return self._begin(table, table.log.head().upper)
+
+    return wrapped(TableInput, "_beginning", beginning)
+
+
+CHAINED = promises.test_p2_a_table_that_takes_the_changes_of_another_is_that_table
+
+
+@bug("a delete takes away what its own version put", CHAINED)
+def _() -> Patch:
+    def by_version(original: Any, self: ChangelogForm, named: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in original(self, named) if name != CHANGE_DIFF)
+
+    return wrapped(ChangelogForm, "ordered_by", by_version)
+
+
+@bug("versions do not order changes", CHAINED)
+def _() -> Patch:
+    return patch.object(ChangelogForm, "ordered_by", lambda self, named: (CHANGE_DIFF,))
+
+
+@bug("a delete in a change feed is passed over", CHAINED)
+def _() -> Patch:
+    return patch.object(changelog, "_PREIMAGE", changelog._DELETE)
+
+
+@bug("a preimage in a change feed is a row", CHAINED)
+def _() -> Patch:
+    return together(
+        patch.object(changelog, "_PREIMAGE", None), patch.object(changelog, "_RETRACTIONS", 1)
+    )
+
+
+@bug(
+    "a limit cuts an epoch",
+    promises.test_p3_an_epoch_is_whole_in_one_batch_of_a_stream,
+)
+def _() -> Patch:
+    """The next batch begins with the epoch that the last one ended in."""
+
+    def splits(original: Any, self: TableInput, start: Any, end: Any) -> Any:
+        if start is not None:
+            known = TablePosition.unpacked(start)
+            start = replace(known, upper=max(1, known.upper - 1)).packed()
+        return original(self, start, end)
+
+    return wrapped(TableInput, "splits", splits)
+
+
+@bug(
+    "a batch takes an epoch more than its limits allow",
+    promises.test_p3_an_epoch_is_whole_in_one_batch_of_a_stream,
+)
+def _() -> Patch:
+    def fitting(original: Any, self: Any, piece: Any, behind: int, bounds: Any) -> int:
+        was_open = self._spent[0] < min(99, bounds[0])
+        fits: int = original(self, piece, behind, bounds)
+        return max(fits, int(was_open))
+
+    return wrapped(pace._Room, "fitting", fitting)
+
+
+@bug(
+    "the lease is taken behind the offset",
+    promises.test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped,
+)
+def _() -> Patch:
+    return patch.object(TableInput, "_hold", lambda self, table, position: None)
+
+
+@bug(
+    "the lease moves to where a batch ends while it is read",
+    promises.test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped,
+)
+def _() -> Patch:
+    ends: dict[int, Any] = {}
+
+    def backlog(original: Any, self: TableInput, position: Any, head: Any) -> Any:
+        found = original(self, position, head)
+        ends[id(self)] = found.end()
+        return found
+
+    def commit(original: Any, self: TableInput, position: Any) -> None:
+        original(self, ends.get(id(self), position))
+
+    return together(wrapped(TableInput, "backlog", backlog), wrapped(TableInput, "commit", commit))
+
+
+@bug(
+    "version 1 is read as from the beginning",
+    promises.test_p6_a_checkpoint_of_an_earlier_release_is_gone_on_with,
+)
+def _() -> Patch:
+    return patch.object(Offset, "_from_version_1", classmethod(lambda cls, record: cls()))
+
+
+@bug(
+    "changes that are expired are passed over",
+    promises.test_p5_changes_that_are_expired_are_not_passed_over_in_silence,
+)
+def _() -> Patch:
+    return wrapped(
+        table_input,
+        "readable_from",
+        lambda original, newest, lower, **how: max(lower, newest.first_changes),
+    )
+
+
+@bug(
+    "a stream does not ask whose table it is",
+    promises.test_p1_a_stream_goes_on_only_in_the_table_that_it_knows,
+)
+def _() -> Patch:
+    return together(
+        wrapped(TableInput, "_newest", lambda original, self, table, position: table.log.head()),
+        wrapped(Log, "require_descent", lambda original, self, *args, **how: None),
+    )
+
+
+@bug(
+    "the end of a stream moves along with the table",
+    promises.test_p7_a_stream_that_is_to_take_what_there_is_comes_to_its_end,
+)
+def _() -> Patch:
+    return patch.object(Stream, "freeze", lambda self: None)
