@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint style types pages changelog package bench chaos clean machine
+.PHONY: help demo check test times lint style types pages changelog package bench chaos clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -49,6 +49,9 @@ check: style ## what to run after every change, without Java: format, style, typ
 
 test: machine $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
 	@$(BIN)/python -m pytest $(LANES) --dist loadfile $(ARGS)
+
+times: ## all tests, and where their time goes: seconds of each file
+	@$(MAKE) --no-print-directory test ARGS="-p tools.test_times $(ARGS)"
 
 lint: style types ## format, style and types
 
