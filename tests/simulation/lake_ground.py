@@ -1,0 +1,92 @@
+"""What all in a lake share: its dice, its clocks, its objects, and its inputs by name."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from spark_upsert.table import Table
+from tests.simulation.lake_inputs import FilesModel, TableModel
+from tests.simulation.lake_options import Drawn
+from tests.support.clocked import ClockedStore, Now
+from tests.support.stores import StoreBelow
+
+Model = TableModel | FilesModel
+
+BEGINNING_S = 1_000_000_000.0
+
+
+@dataclass
+class Ground:
+    """A lake without anybody in it: all that is drawn before anything happens."""
+
+    seed: int
+    trace: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        draw = self.random = random.Random(self.seed)
+        self.now = Now(BEGINNING_S)
+        self.wall = Now(BEGINNING_S)
+        """By which is told since when an input waits: it stands still, or it jumps as well."""
+        self.objects = ClockedStore(self.now)
+        self.options = Drawn(draw)
+        self.models: dict[str, Model] = {}
+        self.gone: dict[str, dict[str, bytes]] = {}
+        """The objects of tables that were dropped."""
+        self.named: list[str] = []
+        """The inputs that the options name, in their order."""
+        self.bounds = {
+            "inputs": draw.choice([0, 1, 1, 2, 300]),
+            "delta": draw.choice([0, 1, 3]),
+            "kept": draw.choice([2, 3, 5]),
+        }
+        is_named = self.options.pattern is None
+        self.is_polled = is_named and random.Random(-1 - self.seed).random() < 0.5
+        """Whether heads are learnt beside planning (new tables would be found later then)."""
+        can_chain = self.options.is_feed and not self.options.has_files
+        self.has_sink = can_chain and draw.random() < 0.5
+
+    def __str__(self) -> str:
+        return f"{self.options} over {self.named or self.options.pattern}"
+
+    def tell(self, event: str) -> None:
+        """Add something that happened to the trace."""
+        self.trace.append(event)
+
+    def table(self, name: str) -> Table:
+        """Return a table as a process finds it that has seen nothing, and that has no faults."""
+        return Table(StoreBelow(self.objects, name), clock=self.now)
+
+    def model(self, name: str) -> TableModel:
+        """Return what a table holds."""
+        found = self.models[name]
+        assert isinstance(found, TableModel)
+        return found
+
+    def present(self) -> list[str]:
+        """Return the inputs that the query should have, in their order."""
+        if self.options.pattern is None:
+            return self.named
+        return sorted(name for name in self.models if name not in self.gone)
+
+    def tables(self) -> list[str]:
+        """Return the tables that are there."""
+        return [
+            name
+            for name, model in self.models.items()
+            if isinstance(model, TableModel) and name not in self.gone
+        ]
+
+    def any_table(self) -> str:
+        """Draw a table that is there."""
+        return self.random.choice(self.tables())
+
+    def any_input(self) -> str:
+        """Draw an input that is there."""
+        return self.random.choice([name for name in self.models if name not in self.gone])
+
+    def first_changes(self, name: str) -> int:
+        """Return the oldest version of an input whose changes can be read."""
+        if isinstance(self.models[name], FilesModel) or name in self.gone:
+            return 0
+        return self.table(name).log.head().first_changes

@@ -1,0 +1,208 @@
+"""What becomes of the inputs of a lake while its query runs: they are made, kept, and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.state.compaction import Compacted, compact_runs
+from tests.simulation.lake_ground import Ground
+from tests.simulation.lake_inputs import FilesModel, TableModel
+from tests.simulation.lake_options import PRIORITIES, ROOT
+from tests.simulation.lake_reader import Reader
+from tests.simulation.lake_writers import Writers
+from tests.support.folders import MemoryFolder
+
+SCHEMAS: tuple[dict[str, pa.DataType], ...] = (
+    {"k": pa.int64(), "v": pa.int32(), "w": pa.int64()},
+    {"k": pa.int64(), "v": pa.int64(), "w": pa.int64()},
+    {"k": pa.int64(), "v": pa.int32()},
+)
+"""What tables begin with; where schemas are not merged all begin with the first."""
+
+
+class Keepers:
+    """Everybody who changes inputs without writing rows, and who names them to the query."""
+
+    def __init__(self, ground: Ground, writers: Writers, reader: Reader) -> None:
+        self._ground = ground
+        self._random = ground.random
+        self._writers = writers
+        self._reader = reader
+        self._merged: list[tuple[str, Compacted]] = []
+
+    # -- inputs come and go ----------------------------------------------------------
+
+    def create(self) -> None:
+        """Add an input; one that is named is one more in the options."""
+        ground, how = self._ground, self._ground.options
+        number = len(ground.models)
+        name = f"{'ab'[number % 2]}/t{number}" if how.pattern == "*/t?" else f"t{number}"
+        format_ = "upsertflow"
+        if how.has_files and number and self._random.random() < 0.5:
+            format_ = self._random.choice(["parquet", "arrow", "json", "csv"])
+        if format_ == "upsertflow":
+            self._make(name, self._columns_of_a_new_table())
+        else:
+            columns = SCHEMAS[0 if format_ in ("parquet", "arrow") else 1]
+            ground.models[name] = FilesModel(format_, columns, MemoryFolder(url=f"{ROOT}/{name}"))
+        ground.tell(f"{name} is made, of {format_}")
+        if how.pattern is None:
+            how.say(name, format_)
+            ground.named.append(name)
+            self._reader.restart()
+        self._writers.write(name)
+
+    def _columns_of_a_new_table(self) -> Mapping[str, pa.DataType]:
+        if self._ground.options.merge_schema:
+            return self._random.choice(SCHEMAS)
+        known = self._ground.models.values()
+        tables = [model for model in known if isinstance(model, TableModel)]
+        return tables[0].columns if tables else SCHEMAS[0]
+
+    def _make(self, name: str, columns: Mapping[str, pa.DataType]) -> None:
+        table = self._ground.table(name)
+        model = self._ground.models[name] = TableModel(columns)
+        if self._ground.options.has_priorities and self._random.random() < 0.5:
+            model.priority = self._random.choice(PRIORITIES)
+        said = {} if model.priority is None else {"priority": str(model.priority)}
+        table.ensure(TableSchema.of(pa.schema(columns), keys=["k"]), said)
+        model.note(table.log.commit(0), None)
+
+    def drop(self) -> None:
+        """Remove a table, but for the last one; later it comes back, or another takes its place."""
+        ground = self._ground
+        there = ground.tables()
+        if len(there) < 2 or len(ground.gone) > 0:
+            return
+        name = self._random.choice(there)
+        ground.gone[name] = {path: ground.objects.objects[path] for path in self._paths(name)}
+        self._remove(name)
+        ground.tell(f"{name} is gone")
+
+    def _paths(self, name: str) -> list[str]:
+        return [path for path in self._ground.objects.objects if path.startswith(f"{name}/")]
+
+    def _remove(self, name: str) -> None:
+        for path in self._paths(name):
+            self._ground.objects.delete(path)
+        self._forget_what_is_under_way(name)
+
+    def bring_back(self) -> None:
+        """Put back what was dropped."""
+        if self._ground.gone:
+            name, objects = self._ground.gone.popitem()
+            for path, data in objects.items():
+                self._ground.objects.put(path, data)
+            self._ground.tell(f"{name} is back")
+
+    def make_anew(self) -> None:
+        """Drop a table, and make another one in its place."""
+        name = self._ground.any_table()
+        columns = self._ground.models[name].columns
+        self._remove(name)
+        self._make(name, columns)
+        self._ground.tell(f"{name} is made anew")
+        self._writers.write(name)
+
+    def remove_input(self) -> None:
+        """Name an input no more; whether that is allowed is drawn."""
+        ground = self._ground
+        if ground.options.pattern is not None or len(ground.named) < 2:
+            return
+        name = self._random.choice(ground.named)
+        ground.named.remove(name)
+        ground.options.may_lack = self._random.random() < 0.7
+        self._reader.restart()
+        ground.tell(f"{name} is named no more")
+
+    def name_again(self) -> None:
+        """Name an input that was named before."""
+        ground = self._ground
+        unnamed = [name for name in ground.options.starts if name not in ground.named]
+        if unnamed:
+            ground.named.append(self._random.choice(unnamed))
+            ground.named.sort()
+            self._reader.restart()
+            ground.tell(f"{ground.named[-1]} is named again")
+
+    def _forget_what_is_under_way(self, name: str) -> None:
+        self._writers.forget(name)
+        self._merged = [each for each in self._merged if each[0] != name]
+
+    # -- upkeep ----------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """Compact a table, or begin to, or bring in what was begun."""
+        ground = self._ground
+        if self._merged and self._random.random() < 0.7:
+            name, merged = self._merged.pop()
+            count = ground.table(name).commit_compactions([merged])
+            self._writers.note_versions(name, None)
+            ground.tell(f"{name} is compacted {count} times, late")
+            return
+        name = ground.any_table()
+        table, is_full = ground.table(name), self._random.random() < 0.5
+        if self._random.random() < 0.4:
+            head = table.log.head()
+            jobs = table.compaction_jobs(full=is_full)
+            self._merged += [(name, compact_runs(table.store, head, job)) for job in jobs[:1]]
+            return
+        count = table.compact(full=is_full)
+        self._writers.note_versions(name, None)
+        ground.tell(f"{name} is compacted {count} times")
+
+    def restore(self) -> None:
+        """Turn a table into what it was."""
+        name = self._ground.any_table()
+        table = self._ground.table(name)
+        head = table.log.head()
+        table.restore(self._random.randrange(head.since, head.upper))
+        self._writers.note_versions(name, None)
+        self._ground.tell(f"{name} is restored")
+
+    def expire(self) -> None:
+        """Expire all of a table that no lease holds, if the query has begun there."""
+        name = self._ground.any_table()
+        if name not in self._reader.standing():
+            return
+        self._forget_what_is_under_way(name)
+        table = self._ground.table(name)
+        self._ground.now.advance(2 * 3600.0)
+        retained = self._random.choice([0, 0, 1, 3])
+        table.expire(retain_versions=retained, safety_ms=0)
+        table.vacuum(grace_ms=0)
+        self._writers.note_versions(name, None)
+        since = table.log.head().since
+        self._reader.forget_replays()
+        self._ground.tell(f"{name} is expired to {since}")
+
+    def alter(self) -> None:
+        """Add a column or widen one: of one table if inputs may differ, else of all."""
+        ground, is_alone = self._ground, self._ground.options.merge_schema
+        has_files = any(isinstance(model, FilesModel) for model in ground.models.values())
+        if has_files and not is_alone:
+            return
+        is_added = self._random.random() < 0.5
+        there = ground.tables()
+        if not is_alone and ground.gone:
+            return
+        for name in [self._random.choice(there)] if is_alone else there:
+            self._alter(name, is_added=is_added)
+
+    def _alter(self, name: str, *, is_added: bool) -> None:
+        model, table = self._ground.model(name), self._ground.table(name)
+        types = dict(model.columns)
+        types |= {"note": pa.string()} if is_added else {"v": pa.int64()}
+        if types == model.columns:
+            return
+        schema = table.log.head().schema
+        columns = schema.accept(pa.schema(types), merge=True).columns
+        table.alter(replace(schema, columns=columns))
+        model.columns = types
+        self._reader.is_altered = True
+        self._writers.note_versions(name, None)
+        self._ground.tell(f"{name} has {list(types)}")
