@@ -310,6 +310,21 @@ def test_who_takes_the_room_within_the_commit_is_seen() -> None:
     assert capped.table.log.head().version == 1
 
 
+def test_an_epoch_counts_once_although_a_consumer_was_ahead_of_what_the_writer_had_seen() -> None:
+    capped = Capped({"maxBacklogEpochs": "3", **REJECT})
+
+    def others_write_and_read() -> None:
+        for _ in range(2):
+            capped.other_appends()
+        other = capped.opened(capped.store)
+        other.hold(READER, 2)
+        # Behind the look of the commit at once, a slower consumer comes.
+        capped.behind("list _consumers", lambda: other.hold("slow", 0))
+
+    capped.behind("close data/", others_write_and_read)
+    assert capped.append(1) == 3
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

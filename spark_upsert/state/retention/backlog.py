@@ -86,4 +86,5 @@ class BacklogCounter:
     def _drop(self, version: int) -> None:
         while self._epochs and self._epochs[0][0] <= version:
             self._bytes -= self._epochs.popleft()[1]
-        self._lower = max(self._lower, version)
+        # A consumer may be ahead of what this writer has seen: what comes there is not counted yet.
+        self._lower = min(max(self._lower, version), self._last)
