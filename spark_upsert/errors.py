@@ -150,6 +150,9 @@ def about_input(name: str) -> Iterator[None]:
         raise
 
 
+_OF_NODE = "It is about the node"
+
+
 @contextmanager
 def about_node(name: str) -> Iterator[None]:
     """Let errors from within say which node of a plan they are about."""
@@ -159,7 +162,8 @@ def about_node(name: str) -> Iterator[None]:
         error.name_node(name)
         raise
     except Exception as error:
-        error.add_note(f"It is about the node '{name}' of the plan.")
+        if not any(note.startswith(_OF_NODE) for note in getattr(error, "__notes__", ())):
+            error.add_note(f"{_OF_NODE} '{name}' of the plan.")
         raise
 
 

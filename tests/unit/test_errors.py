@@ -214,6 +214,6 @@ def test_an_error_of_a_plan_names_the_innermost_node() -> None:
 
 
 def test_an_error_of_others_gets_a_note_of_the_node() -> None:
-    with pytest.raises(ZeroDivisionError) as caught, about_node("sums"):
+    with pytest.raises(ZeroDivisionError) as caught, about_node("outer"), about_node("sums"):
         _ = 1 // 0
     assert caught.value.__notes__ == ["It is about the node 'sums' of the plan."]
