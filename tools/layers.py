@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.state.log",),
     ("spark_upsert.state",),
     ("spark_upsert.state.compaction", "spark_upsert.state.retention"),
-    ("spark_upsert.changelog", "spark_upsert.source.versions"),
+    ("spark_upsert.changelog", "spark_upsert.source.versions", "spark_upsert.task.plan"),
     ("spark_upsert.options", "spark_upsert.task.operators"),
     ("spark_upsert.upsert", "spark_upsert.task"),
     ("spark_upsert.upsert.envelopes",),

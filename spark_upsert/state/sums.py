@@ -4,6 +4,9 @@ A value is taken apart into limbs of 32 bits, the highest of them signed. Sums o
 64 bits for as many rows as a batch can hold, in any order of the rows, so that only the sum
 itself can overflow, and no partial one. Arrow's own sums wrap silently.
 
+Whoever adds up in several passes keeps limbs: `limbs_of` values, `carried` behind each pass, and
+`from_limbs` at the end.
+
 Sums of floats are Arrow's: added up in another order they may differ in the last bits.
 """
 
@@ -13,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.model.arrays import Mask
 from spark_upsert.model.words import fixed_words, validity
 
 _LIMB_BITS = 32
@@ -39,25 +43,43 @@ def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
     """
     valid = validity(column)
     present = np.ones(len(column), dtype=np.bool_) if valid is None else valid
-    limbs = [np.add.reduceat(limb * present, firsts) for limb in _limbs(column)]
+    limbs = [np.add.reduceat(limb * present, firsts) for limb in limbs_of(column)]
     has_value = np.logical_or.reduceat(present, firsts)
-    sums = _carried(limbs)
-    if pa.types.is_decimal(column.type):
-        return _decimals(sums, column.type, ~has_value)
-    low, high = sums
-    limit = 1 << (31 if pa.types.is_signed_integer(column.type) else 32)
-    least = -limit if pa.types.is_signed_integer(column.type) else 0
-    _require(bool(((high >= least) & (high < limit)).all()), column.type)
+    return from_limbs(carried(limbs), column.type, mask=~has_value)
+
+
+def from_limbs(limbs: Limbs, type_: pa.DataType, *, mask: Mask) -> pa.Array:
+    """Return the numbers that limbs are, null where the mask says so.
+
+    Parameters
+    ----------
+    limbs : list of numpy.ndarray of int64
+        As `carried` leaves them.
+    type_ : pyarrow.DataType
+        Integers, of two limbs, or decimals of 128 bits, of four.
+    mask : numpy.ndarray of bool
+
+    Raises
+    ------
+    OverflowError
+        A number does not fit into the type.
+    """
+    if pa.types.is_decimal(type_):
+        return _decimals(limbs, type_, mask)
+    low, high = limbs
+    is_signed = pa.types.is_signed_integer(type_)
+    limit = 1 << (31 if is_signed else 32)
+    least = -limit if is_signed else 0
+    _require(bool(((high >= least) & (high < limit) | mask).all()), type_)
     words = (high.astype(np.uint64) << np.uint64(_LIMB_BITS)) | low.astype(np.uint64)
-    is_signed = pa.types.is_signed_integer(column.type)
-    wide = pa.array(words.view(np.int64 if is_signed else np.uint64), mask=~has_value)
+    wide = pa.array(words.view(np.int64 if is_signed else np.uint64), mask=mask)
     try:
-        return wide.cast(column.type)
+        return wide.cast(type_)
     except pa.ArrowInvalid:
-        raise _overflow(column.type) from None
+        raise _overflow(type_) from None
 
 
-def _limbs(column: pa.Array) -> Limbs:
+def limbs_of(column: pa.Array) -> Limbs:
     """Take values apart; those of nulls are arbitrary."""
     words = fixed_words(column)  # The high word first.
     is_signed = not pa.types.is_unsigned_integer(column.type)
@@ -70,15 +92,15 @@ def _limbs(column: pa.Array) -> Limbs:
     return limbs
 
 
-def _carried(limbs: Limbs) -> Limbs:
+def carried(limbs: Limbs) -> Limbs:
     """Return the same numbers with all limbs but the highest in their range."""
-    carried: Limbs = []
+    whole: Limbs = []
     carry = np.zeros_like(limbs[0])
     for limb in limbs[:-1]:
         total = limb + carry
-        carried.append(total & np.int64(0xFFFFFFFF))
+        whole.append(total & np.int64(0xFFFFFFFF))
         carry = total >> np.int64(_LIMB_BITS)
-    return [*carried, limbs[-1] + carry]
+    return [*whole, limbs[-1] + carry]
 
 
 def _decimals(limbs: Limbs, type_: pa.DataType, mask: npt.NDArray[np.bool_]) -> pa.Array:

@@ -1,0 +1,218 @@
+"""Groups of rows with equal keys, and what is computed of each.
+
+Rows become *states*: the columns of the key and those of the accumulators (`accumulators`), named
+by their places. States of many rows fold into those of their groups, and those of groups again, so
+that a batch, what is held and an answer have one form.
+
+In a key null equals null, NaN equals NaN, and -0.0 equals 0.0, which is what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import DataError, PlanError, did_you_mean
+from spark_upsert.model.arrays import Mask
+from spark_upsert.model.words import equal_rows, fixed_words, is_hashable, validity
+from spark_upsert.task.operators.accumulators import FUNCTIONS, Accumulator, accumulator_of
+from spark_upsert.task.plan import Aggregate
+
+_OPTIONS = {"sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)}
+
+
+class Grouping:
+    """What a node computes: the groups of its keys, and an answer for each aggregate.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the rows.
+    keys : sequence of str
+        Columns of the key; without any, all rows are one group.
+    aggregates : sequence of Aggregate
+        Without any, the distinct keys are the answer.
+
+    Raises
+    ------
+    PlanError
+        A column is missing, or is of a type that cannot be grouped by or aggregated so.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, keys: Sequence[str], aggregates: Sequence[Aggregate]
+    ) -> None:
+        self._keys = tuple(keys)
+        self._aggregates = tuple(aggregates)
+        if not keys and not aggregates:
+            raise PlanError(
+                "it has neither keys nor aggregates, so that it would have no columns.",
+                hint="give it one or the other.",
+            )
+        key_fields = [self._key_field(schema, name) for name in keys]
+        self._accumulators = [self._accumulator(schema, each) for each in aggregates]
+        self.schema = pa.schema(
+            [
+                *key_fields,
+                *(
+                    pa.field(each.name, accumulator.type, nullable=each.function != "count")
+                    for each, accumulator in zip(aggregates, self._accumulators, strict=True)
+                ),
+            ]
+        )
+        self._require_names()
+        # Rows without a key are grouped by a column that is the same in all.
+        self._key_names = [f"k{index}" for index in range(max(1, len(keys)))]
+        counts = [len(each.folds) for each in self._accumulators]
+        self._ends = [int(end) for end in np.cumsum(counts)]
+        self._folds = [how for each in self._accumulators for how in each.folds]
+        self._state_names = [f"s{index}" for index in range(len(self._folds))]
+
+    def states(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return the states of rows, one each."""
+        keys = [canonical(batch.column(name)) for name in self._keys]
+        if not keys:
+            keys = [pa.array(np.zeros(batch.num_rows, dtype=np.int8))]
+        columns = []
+        for each, accumulator in zip(self._aggregates, self._accumulators, strict=True):
+            values = batch.column(each.column if each.column is not None else 0)
+            columns += accumulator.lift(values)
+        return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
+
+    def nothing(self) -> pa.Table:
+        """Return the state of no rows as that of the only group there is without keys."""
+        states = [state for each in self._accumulators for state in each.nothing()]
+        return pa.table(
+            [pa.array([0], pa.int8()), *states], names=[*self._key_names, *self._state_names]
+        )
+
+    def fold(self, states: pa.Table) -> pa.Table:
+        """Fold the states of each group into one, in the order in which groups first appear."""
+        return self._folded(states, self._key_names)
+
+    def fold_neighbours(self, states: pa.Table) -> pa.Table:
+        """Fold the states of rows that stand side by side and have equal keys."""
+        states = states.combine_chunks()
+        begins = self._begins(states)
+        numbers = pa.array(np.cumsum(begins))
+        folded = self._folded(states.append_column("number", numbers), ["number"])
+        firsts = pa.array(np.flatnonzero(begins))
+        keys = [states.column(name).take(firsts) for name in self._key_names]
+        columns = [folded.column(name) for name in self._state_names]
+        return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
+
+    def answers(self, groups: pa.Table) -> pa.RecordBatch:
+        """Return a row for each group, from its state.
+
+        Raises
+        ------
+        DataError
+            An exact sum does not fit into its type.
+        """
+        columns = [_whole(groups.column(name)) for name in self._key_names[: len(self._keys)]]
+        for each, accumulator, states in zip(
+            self._aggregates, self._accumulators, self._states_of(groups), strict=True
+        ):
+            try:
+                columns.append(accumulator.lower(states))
+            except OverflowError as error:
+                raise DataError(
+                    f"the sum '{each.name}' of a group does not fit into {accumulator.type}.",
+                    hint=f"cast '{each.column}' to a wider type in a projection below it.",
+                    column=each.column,
+                ) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _folded(self, states: pa.Table, by: list[str]) -> pa.Table:
+        how = [
+            (name, fold, _OPTIONS.get(fold))
+            for name, fold in zip(self._state_names, self._folds, strict=True)
+        ]
+        grouped = states.group_by(by, use_threads=False).aggregate(how)
+        folded = [grouped.column(f"{name}_{fold}") for name, fold, _ in how]
+        table = pa.table(
+            [*(grouped.column(name) for name in by), *folded], names=[*by, *self._state_names]
+        )
+        settled = [
+            state
+            for accumulator, states in zip(self._accumulators, self._states_of(table), strict=True)
+            for state in accumulator.settle(states)
+        ]
+        return pa.table(
+            [*(table.column(name) for name in by), *settled], names=[*by, *self._state_names]
+        )
+
+    def _states_of(self, groups: pa.Table) -> list[list[pa.Array]]:
+        """Return the columns of the states, apart by accumulator."""
+        columns = [_whole(groups.column(name)) for name in self._state_names]
+        return [columns[begin:end] for begin, end in pairwise([0, *self._ends])]
+
+    def _begins(self, states: pa.Table) -> Mask:
+        """Return which rows have another key than the one before them."""
+        columns = [_whole(states.column(name)) for name in self._key_names]
+        same = equal_rows(
+            [column.slice(1) for column in columns],
+            [column.slice(0, len(column) - 1) for column in columns],
+        )
+        return np.append(True, ~same)
+
+    def _key_field(self, schema: pa.Schema, name: str) -> pa.Field:
+        field = _field(schema, name)
+        if not is_hashable(field.type):
+            raise PlanError(
+                f"'{name}' cannot be grouped by, because it is {field.type}.",
+                hint="cast it in a projection below, to a text for instance.",
+                column=name,
+            )
+        return field
+
+    def _accumulator(self, schema: pa.Schema, aggregate: Aggregate) -> Accumulator:
+        if aggregate.function not in FUNCTIONS:
+            raise PlanError(
+                f"there is no aggregate '{aggregate.function}'.",
+                hint=did_you_mean(aggregate.function, FUNCTIONS),
+            )
+        of = None if aggregate.column is None else _field(schema, aggregate.column).type
+        found = accumulator_of(aggregate.function, of)
+        if found is None:
+            what = "rows" if of is None else f"'{aggregate.column}', which is {of}"
+            raise PlanError(
+                f"there is no {aggregate.function} of {what}.",
+                hint="name a column." if of is None else "cast it in a projection below.",
+                column=aggregate.column,
+            )
+        return found
+
+    def _require_names(self) -> None:
+        names = self.schema.names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise PlanError(
+                f"there would be two columns '{twice[0]}'.",
+                hint="give the aggregate another name.",
+                column=twice[0],
+            )
+
+
+def _field(schema: pa.Schema, name: str) -> pa.Field:
+    if name not in schema.names:
+        raise PlanError.missing_column(name, schema.names)
+    return schema.field(name)
+
+
+def canonical(column: pa.Array) -> pa.Array:
+    """Return a column in which equal values of a key have equal bits."""
+    if not pa.types.is_floating(column.type):
+        return column
+    valid = validity(column)
+    values = fixed_words(column)[0].view(np.float64)
+    return pa.array(values, mask=None if valid is None else ~valid).cast(column.type)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
