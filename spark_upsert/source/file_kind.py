@@ -97,7 +97,8 @@ def _parsed(options: InputOptions) -> tuple[FileOptions, tuple[str, ...]]:
         and (fold(name) in known or name.lower().startswith(STORAGE_PREFIX))
     }
     of_query = Options(options.shared, READ_OPTIONS)
-    counts_rows = of_query.text("maxRowsPerTrigger") is not None
+    bounds = ("minRowsPerTrigger", "maxRowsPerTrigger")
+    counts_rows = any(of_query.text(name) is not None for name in bounds)
     own = FileOptions.parse(format_, {**shared, **options.own}, counts_rows=counts_rows)
     return own, of_query.names("columns")
 

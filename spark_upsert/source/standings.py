@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from spark_upsert.errors import CorruptionError, about_input
+from spark_upsert.errors import about_input
 from spark_upsert.log_fields import Fields
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.parallel import in_order
 from spark_upsert.schedule import Standing
 from spark_upsert.source.input import Ranked
 from spark_upsert.source.inputs import Inputs
+from spark_upsert.store.records import UNREADABLE
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Standings:
         try:
             with about_input(name):
                 return each.last_read_ms()
-        except CorruptionError as error:
+        except UNREADABLE as error:
             # Who else reads it is no reason to stop.
             _LOGGER.warning(
                 "nobody can tell who read an input: %s", Fields(input=name, error=error.message)

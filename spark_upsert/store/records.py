@@ -48,6 +48,9 @@ _WRONG = (
 )
 """What parsing a value of the wrong form may raise."""
 
+UNREADABLE = (CorruptionError, NewerFormatError, EarlierFormatError)
+"""That there is a record, which this version cannot read: for who can do without it."""
+
 
 def encode(record: Mapping[str, Any]) -> bytes:
     """Return a record as JSON whose last field is the CRC-32 of all before it."""

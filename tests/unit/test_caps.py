@@ -15,6 +15,7 @@ from spark_upsert.state.caps import Caps, OnFull
 from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.retention.leases import lease_path
+from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert.upsert.admission import PAUSE_S, PAUSE_S_MAX
 from tests.support.stores import FaultyStore, MemoryStore, Steps
@@ -222,12 +223,17 @@ def test_a_consumer_whose_place_is_expired_is_counted_from_there() -> None:
     assert (refused.value.fields["epochs"], refused.value.fields["version"]) == (3, 0)
 
 
-def test_a_lease_that_is_damaged_is_passed_by_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    "data",
+    [b"{", encode({"format": 99}), encode({"format": 1})],
+    ids=["half of it", "of a newer format", "of an earlier format"],
+)
+def test_a_lease_that_cannot_be_read_is_passed_by_with_a_warning(
+    data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     capped = Capped({"maxBacklogEpochs": "1", **REJECT})
     capped.append(0)
-    capped.store.objects[lease_path(READER)] = b"{"
+    capped.store.objects[lease_path(READER)] = data
     with caplog.at_level(logging.WARNING):
         assert capped.append(1) == 2
     assert lease_path(READER) in caplog.text

@@ -166,6 +166,8 @@ DAMAGED = {
     "another consumer": {"consumer": "other"},
     "a name that is a path": {"consumer": "../x"},
     "no consumer": {"consumer": None},
+    "a newer format": {"format": 99},
+    "an earlier format": {"format": 1},
 }
 
 

@@ -22,7 +22,14 @@ from spark_upsert.errors import CorruptionError, DataLossError, OptionError
 from spark_upsert.state.log.codec import TIME_MS_MAX
 from spark_upsert.state.log.log import Log
 from spark_upsert.store import Store
-from spark_upsert.store.records import FORMAT_VERSION, encode, read_record, text, whole
+from spark_upsert.store.records import (
+    FORMAT_VERSION,
+    UNREADABLE,
+    encode,
+    read_record,
+    text,
+    whole,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -141,7 +148,7 @@ def readable_leases(store: Store) -> list[Lease]:
     for info in store.list(FOLDER):
         try:
             lease = _read(store, info.path)
-        except CorruptionError as error:
+        except UNREADABLE as error:
             _LOGGER.warning("a lease is passed by: %s", error.message)
             continue
         if lease is not None:

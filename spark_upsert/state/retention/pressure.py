@@ -18,11 +18,17 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import Any
 
-from spark_upsert.errors import CorruptionError
 from spark_upsert.state.log.codec import TIME_MS_MAX
 from spark_upsert.state.retention.leases import require_name
 from spark_upsert.store import Store
-from spark_upsert.store.records import FORMAT_VERSION, encode, read_record, text, whole
+from spark_upsert.store.records import (
+    FORMAT_VERSION,
+    UNREADABLE,
+    encode,
+    read_record,
+    text,
+    whole,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -106,13 +112,13 @@ def withdraw(store: Store, consumer: str) -> None:
 def reports(store: Store, now_ms: int) -> list[PressureReport]:
     """Return the live reports of all consumers, sorted by consumer.
 
-    Of those that are damaged a warning is logged; who died leaves one that is out of date.
+    Of those that cannot be read a warning is logged; who died leaves one that is out of date.
     """
     found: list[PressureReport] = []
     for info in nlargest(_REPORTS_MAX, store.list(FOLDER), key=attrgetter("modified_s")):
         try:
             said = _read(store, info.path)
-        except CorruptionError as error:
+        except UNREADABLE as error:
             _LOGGER.warning("a report of pressure is passed by: %s", error.message)
             continue
         if said is not None and said.is_live(now_ms):
