@@ -201,6 +201,7 @@ class Table:
         engine: MergeEngine | None = None,
         on_error: ErrorPolicy = ErrorPolicy.FAIL,
         ties: Ties | None = None,
+        hash_prefix: int = 0,
         properties: Mapping[str, str] | None = None,
         storage: Mapping[str, str] | None = None,
     ) -> Table:
@@ -222,6 +223,9 @@ class Table:
             What becomes of a row that cannot be applied.
         ties : Ties, optional
             What decides between equal order keys; by default the later row.
+        hash_prefix : int
+            How many leading key columns, fewer than all, keep the rows that begin with the same
+            values together, so that `having_prefix` reads no more than those.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
 
@@ -244,6 +248,7 @@ class Table:
             engine=engine,
             on_error=on_error,
             ties=ties,
+            hash_prefix=hash_prefix,
         )
         if not table._make(schema, properties):
             raise TableExistsError.at(table.store.url)
@@ -765,6 +770,44 @@ class Table:
         if not reader.schema.names:  # Only the number of rows is asked for.
             return pa.Table.from_batches(list(reader) or [_NO_ROWS]).select([])
         return reader.read_all()
+
+    def having_prefix(
+        self,
+        values: pa.Table,
+        *,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+    ) -> pa.Table:
+        """Return the rows whose key begins with some values, in no particular order.
+
+        The cost follows the rows that are found (`Snapshot.having_prefix`).
+
+        Parameters
+        ----------
+        values : pyarrow.Table
+            Columns of the leading key columns, a row for each prefix.
+        columns : sequence of str, optional
+            By default all.
+        version : int, optional
+            By default the newest.
+
+        Raises
+        ------
+        OptionError
+            The table was not made with a `hash_prefix`, or the values are not of its columns.
+        """
+        snapshot = self.at(version)
+        schema = snapshot.manifest.schema
+        given = schema.select(values.column_names)
+        leading = schema.keys[: len(given)]
+        if sorted(given) != sorted(leading):
+            raise OptionError.invalid(
+                "values", ",".join(given), f"the leading key columns, {','.join(schema.keys)}"
+            )
+        wanted = [values.column(given.index(name)).combine_chunks() for name in leading]
+        names = schema.columns.names if columns is None else schema.select(columns)
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        return pa.Table.from_batches(snapshot.having_prefix(wanted, names), schema=fields)
 
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that could not be applied and that nothing has cleared yet.

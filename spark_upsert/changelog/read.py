@@ -16,6 +16,7 @@ from spark_upsert.changelog.render import render
 from spark_upsert.changelog.stretches import Stretch
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.parallel import in_order, useful_threads
+from spark_upsert.state.cuts import common
 from spark_upsert.state.log.manifest import Slice
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
@@ -62,9 +63,9 @@ def read_changes(
     main = before if stretch.is_comparison else after
     useful = useful_threads(sum(slice_.file.rows for slice_ in main.manifest.slices), threads)
     # So finely that what is read of either side at once fits in memory.
-    pieces = max(main.chunks(hash_range), after.chunks(hash_range), key=len)
-    if len(pieces) < useful:
-        pieces = hash_range.cut(useful)
+    cuts = [side.chunks(hash_range, at_least=useful) for side in (main, after)]
+    is_uniform = not stretch.schema.hash_prefix
+    pieces = max(cuts, key=len) if is_uniform else common(hash_range, cuts)
     for batch in in_order(rendered, pieces, useful):
         if batch.num_rows:
             yield batch

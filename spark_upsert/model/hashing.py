@@ -23,6 +23,13 @@ string, binary              the bytes, eight to a word; L = their number
 null                        part(j) = mix(NOT s(j))
 ==========================  =============================================================
 
+A table may have the upper half of its hashes from the first ``n`` key columns alone (version 2):
+
+    hash    = upper 32 bits of mix(sum_{j < n} part(j)), lower 32 bits of mix(sum_j part(j))
+
+so that the keys that begin with some values lie in one range of hashes (`prefix_ends`), which can
+be cut where there are many of them.
+
 The bytes of a key that could not be decoded are hashed as one ``binary`` column with the
 seed XOR `RAW_KEY_SEED`, so that they are spread apart from good keys of the same bytes.
 
@@ -30,7 +37,9 @@ Widening an integer or a float leaves the hash as it is. Equal hashes of differe
 expected and resolved by comparing keys. Test vectors: ``docs/format.md``.
 
 Rejected: Python's ``hash`` (differs between processes), library hashes (undocumented, may
-change), and a chained hash (a sum lets long texts be hashed word by word in any order).
+change), a chained hash (a sum lets long texts be hashed word by word in any order), and a whole
+hash from the prefix alone (equal hashes are never parted, and are told apart one by one: a group
+of a million keys would be one of a million collisions).
 """
 
 from __future__ import annotations
@@ -51,6 +60,8 @@ from spark_upsert.model.words import (
 )
 
 HASH_VERSION = 1
+PREFIXED_VERSION = 2
+"""The version of a hash whose upper half is that of the first key columns."""
 HASH_BITS = 64
 HASH_END = 1 << HASH_BITS
 """The exclusive upper bound of all hashes."""
@@ -62,6 +73,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
 _MASK = HASH_END - 1
+
+_HALF = np.uint64(32)
+_LOWER = np.uint64((1 << 32) - 1)
 
 _BLOCK_ROWS = 1 << 14
 """Rows hashed at once: 128 KiB a word column, so that the passes stay in the cache."""
@@ -91,7 +105,7 @@ def _word_key(column_key: int, index: int) -> int:
     return _mix_one(column_key + (index + 1) * _GOLDEN)
 
 
-def hash_keys(columns: Sequence[pa.Array], *, seed: int) -> Words:
+def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Words:
     """Return the 64-bit hash of each composite key.
 
     Parameters
@@ -100,6 +114,8 @@ def hash_keys(columns: Sequence[pa.Array], *, seed: int) -> Words:
         The key columns in the order of the table's key; types as `words.is_hashable` allows.
     seed : int
         The table's seed, 0 <= seed < 2**64.
+    prefix : int
+        How many leading columns, fewer than all, the upper half of the hash is made of; 0 for all.
 
     Returns
     -------
@@ -109,8 +125,21 @@ def hash_keys(columns: Sequence[pa.Array], *, seed: int) -> Words:
     hashes = np.empty(count, dtype=np.uint64)
     for begin in range(0, count, _BLOCK_ROWS):
         block = [column.slice(begin, _BLOCK_ROWS) for column in columns]
-        hashes[begin : begin + _BLOCK_ROWS] = _hash_block(block, seed)
+        hashes[begin : begin + _BLOCK_ROWS] = _hash_block(block, seed, prefix)
     return hashes
+
+
+def prefix_ends(columns: Sequence[pa.Array], *, seed: int) -> tuple[Words, Words]:
+    """Return the first and the last hash that keys may have that begin with some values.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array, each of length n
+        The values of the leading key columns, as many as the hash has its upper half from.
+    seed : int
+    """
+    upper = hash_keys(columns, seed=seed) & ~_LOWER
+    return upper, upper | _LOWER
 
 
 def is_injective(types: Sequence[pa.DataType]) -> bool:
@@ -121,9 +150,12 @@ def is_injective(types: Sequence[pa.DataType]) -> bool:
     return len(types) == 1 and not is_text(types[0]) and not pa.types.is_decimal(types[0])
 
 
-def _hash_block(columns: Sequence[pa.Array], seed: int) -> Words:
+def _hash_block(columns: Sequence[pa.Array], seed: int, prefix: int) -> Words:
     total = np.zeros(len(columns[0]), dtype=np.uint64)
+    upper: Words | None = None
     for index, column in enumerate(columns):
+        if prefix and index == prefix:
+            upper = mix(total)
         column_key = _mix_one(seed + (index + 1) * _GOLDEN)
         parts = _text_part if is_text(column.type) else _fixed_part
         part = parts(column, column_key)
@@ -131,7 +163,8 @@ def _hash_block(columns: Sequence[pa.Array], seed: int) -> Words:
         if valid is not None:
             part = np.where(valid, part, np.uint64(_mix_one(~column_key)))
         total += part
-    return mix(total)
+    whole = mix(total)
+    return whole if upper is None else (upper & ~_LOWER) | (whole & _LOWER)
 
 
 def _fixed_part(column: pa.Array, column_key: int) -> Words:

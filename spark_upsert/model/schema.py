@@ -45,7 +45,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, setting
 from spark_upsert.model.engines import DEDUPLICATE, Engine, MergeEngine, Rule
-from spark_upsert.model.hashing import HASH_VERSION, is_injective
+from spark_upsert.model.hashing import HASH_VERSION, PREFIXED_VERSION, is_injective
 from spark_upsert.model.names import find_column
 from spark_upsert.model.words import is_hashable
 
@@ -217,6 +217,9 @@ class TableSchema:
         How the commands of a key are merged.
     ties : Ties
         What decides between equal order keys.
+    hash_prefix : int
+        How many leading key columns the upper half of the hash is made of, so that keys that begin
+        alike lie together; 0: all columns make all of it.
     """
 
     columns: pa.Schema
@@ -228,6 +231,7 @@ class TableSchema:
     error_column: str | None = None
     engine: MergeEngine = DEDUPLICATE
     ties: Ties = Ties.LAST
+    hash_prefix: int = 0
 
     def __post_init__(self) -> None:
         names = self.columns.names
@@ -250,6 +254,12 @@ class TableSchema:
             raise OptionError.missing("keys", "the columns that identify a row, comma separated")
         for key in self.keys:
             _require_hashable(self.columns.field(find_column(key, names, role="key column")), "key")
+        if not 0 <= self.hash_prefix < len(self.keys):
+            raise OptionError.invalid(
+                "hashPrefix",
+                self.hash_prefix,
+                f"from 0 to {len(self.keys) - 1}, less than all keys",
+            )
         for field in self.order:
             _require_hashable(field, "sequenceBy")
         if (self.scope is Scope.ARRIVAL) != (not self.order):
@@ -288,6 +298,7 @@ class TableSchema:
         error_column: str = "error",
         engine: MergeEngine | None = None,
         ties: Ties | None = None,
+        hash_prefix: int = 0,
     ) -> TableSchema:
         """Build a schema from any Arrow schema: types become storage types, nullable.
 
@@ -307,6 +318,7 @@ class TableSchema:
             error_column=error_column if is_inline else None,
             engine=engine or DEDUPLICATE,
             ties=ties or Ties.usual(engine or DEDUPLICATE),
+            hash_prefix=hash_prefix,
         )
 
     @property
@@ -476,6 +488,8 @@ class TableSchema:
             "engine": self.engine.to_json(),
             "hash": {"version": HASH_VERSION, "seed": f"{self.hash_seed:016x}"},
         }
+        if self.hash_prefix:
+            record["hash"] |= {"version": PREFIXED_VERSION, "prefix": self.hash_prefix}
         if self.on_error is not ErrorPolicy.FAIL:
             record["errors"] = {"policy": self.on_error.value}
         if self.error_column is not None:
@@ -485,11 +499,7 @@ class TableSchema:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TableSchema:
         """Rebuild a schema from its form in the log."""
-        version = record["hash"]["version"]
-        if version != HASH_VERSION:
-            if type(version) is not int or version < HASH_VERSION:
-                raise ValueError(f"{version!r:.80} is no version of the key hash")
-            raise NewerFormatError.of("the table's key hash", version, HASH_VERSION)
+        hash_prefix = _hash_prefix(record["hash"])
         errors = record.get("errors", {})
         return cls(
             columns=_decode(record["arrow"]),
@@ -501,7 +511,23 @@ class TableSchema:
             hash_seed=int(record["hash"]["seed"], 16),
             on_error=ErrorPolicy(errors.get("policy", ErrorPolicy.FAIL.value)),
             error_column=errors.get("column"),
+            hash_prefix=hash_prefix,
         )
+
+
+def _hash_prefix(record: dict[str, Any]) -> int:
+    """Return of how many columns the upper half of a hash is made, by its form in the log."""
+    version = record["version"]
+    if type(version) is not int or version < HASH_VERSION:
+        raise ValueError(f"{version!r:.80} is no version of the key hash")
+    if version > PREFIXED_VERSION:
+        raise NewerFormatError.of("the table's key hash", version, PREFIXED_VERSION)
+    if version < PREFIXED_VERSION:
+        return 0
+    prefix = record["prefix"]
+    if type(prefix) is not int or prefix < 1:
+        raise ValueError(f"{prefix!r:.80} is no number of leading key columns")
+    return prefix
 
 
 def _with_error_column(columns: pa.Schema, name: str) -> pa.Schema:

@@ -12,6 +12,9 @@ COLUMN = "<column>"
 WRITE_OPTIONS: Mapping[str, str] = {
     "path": "Where the table lies: a local path or an object store's URL. Required.",
     "keys": "Comma-separated columns that identify a row. Required for the first write.",
+    "hashPrefix": "How many of the `keys`, from the first one, keep rows with the same values "
+    "together, so that all rows that begin with them are read without the rest of the table. Fewer "
+    "than all keys. Fixed by the first write. Default `0`.",
     "sequenceBy": "Comma-separated columns that order the commands of a key: the greatest wins. "
     "With an envelope, dots lead into structs (`source.lsn`, `value.updated_at`). Default: none; "
     "with `envelope=kafka`, `partition,offset`; with `envelope=changelog`, `_commit_version`.",

@@ -125,6 +125,7 @@ class WriteOptions:
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     keys: tuple[str, ...] = ()
     sequence_by: tuple[str, ...] = ()
+    hash_prefix: int | None = None
     scope: Scope | None = None
     deletes: str | None = None
     columns: tuple[str, ...] = ()
@@ -169,6 +170,7 @@ class WriteOptions:
             storage=options.storage,
             keys=options.names("keys"),
             sequence_by=options.names("sequenceBy"),
+            hash_prefix=options.number("hashPrefix"),
             scope=_scope(options),
             deletes=options.text("applyAsDeletes"),
             columns=options.names("columnList"),

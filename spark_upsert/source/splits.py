@@ -15,6 +15,7 @@ from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.changelog.stretches import Stretch, cut_into_stretches
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
+from spark_upsert.state.cuts import cut_by_files
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import QUERY, Manifest, Slice
 
@@ -60,7 +61,7 @@ def rows_splits(
     queries = _queries(manifest.transactions)
     return [
         RowsSplit(_within(manifest, piece), piece, queries)
-        for piece in hash_range.cut(_count(manifest, options, hash_range))
+        for piece in _cut(manifest, options, hash_range)
     ]
 
 
@@ -68,7 +69,7 @@ def quarantine_splits(manifest: Manifest, options: ReadOptions) -> list[Quaranti
     """Cut the error entries of a version into splits."""
     return [
         QuarantineSplit(_within(manifest, piece), piece)
-        for piece in ALL_HASHES.cut(_count(manifest, options, ALL_HASHES))
+        for piece in _cut(manifest, options, ALL_HASHES)
     ]
 
 
@@ -86,14 +87,16 @@ def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> li
         for commit in log.commits(max(lower, 0), upper)
         for transaction in commit.transactions
     )
-    rows = sum(
-        slice_.file.rows
+    read = [
+        slice_
         for stretch in stretches
         for slice_ in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
-    )
+    ]
+    count = _split_count(options, sum(slice_.file.rows for slice_ in read))
+    is_uniform = not stretches[0].schema.hash_prefix
     return [
         ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, queries)
-        for piece in ALL_HASHES.cut(_split_count(options, rows))
+        for piece in cut_by_files(ALL_HASHES, read, count, is_uniform=is_uniform)
     ]
 
 
@@ -101,9 +104,12 @@ def _queries(writers: Iterable[str]) -> frozenset[str]:
     return frozenset(writer for writer in writers if writer.startswith(QUERY))
 
 
-def _count(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> int:
+def _cut(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> list[HashRange]:
     share = hash_range.width / ALL_HASHES.width
-    return _split_count(options, int(share * sum(slice_.file.rows for slice_ in manifest.slices)))
+    rows = int(share * sum(slice_.file.rows for slice_ in manifest.slices))
+    is_uniform = not manifest.schema.hash_prefix
+    count = _split_count(options, rows)
+    return cut_by_files(hash_range, manifest.slices, count, is_uniform=is_uniform)
 
 
 def _split_count(options: ReadOptions, rows: int) -> int:

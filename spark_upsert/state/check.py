@@ -174,7 +174,8 @@ def _check_order(schema: TableSchema, run: Run) -> Iterator[Finding]:
         # A key that could not be decoded is hashed by its bytes, so only plain tables are tried.
         if not schema.has_quarantine:
             keys = run.slice(schema.keys, start, stop)
-            wrong = np.flatnonzero(hash_keys(keys, seed=schema.hash_seed) != hashes[start:stop])
+            own = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+            wrong = np.flatnonzero(own != hashes[start:stop])
             if len(wrong):
                 yield Finding(
                     place=place,

@@ -17,12 +17,14 @@ import pyarrow as pa
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import DIFF, is_live
+from spark_upsert.state.cuts import cut_evenly
 from spark_upsert.state.found import Found
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.lookup import find
 from spark_upsert.state.mechanism import mechanism_of
+from spark_upsert.state.prefixes import Prefixes, neighbours_within
 from spark_upsert.state.run.file import RUNS, Span
-from spark_upsert.state.run.rows import Part, Rows, RunPart
+from spark_upsert.state.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.store import Store
 
 CHUNK_ROWS = 1 << 17
@@ -72,19 +74,83 @@ class Snapshot:
             Columns of the table; all by default.
         hash_range : HashRange
         """
-        schema = self.manifest.schema
-        names = list(schema.columns.names) if columns is None else list(columns)
-        fields = pa.schema([schema.columns.field(name) for name in names])
-        mechanism = mechanism_of(schema)
+        names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
         for chunk in self.chunks(hash_range):
-            parts = self.parts(chunk)
-            rows = Rows(schema, [part for part, _ in parts])
-            rows, losers = mechanism.settle(rows, [epoch for _, epoch in parts])
-            found = (_live_rows(rows, i, names, fields, losers) for i in range(len(rows.parts)))
-            yield from _combined([batch for batch in found if batch.num_rows])
+            yield from _combined(self._settled(self.parts(chunk), names))
 
-    def chunks(self, hash_range: HashRange = ALL_HASHES) -> list[HashRange]:
-        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries."""
+    def having_prefix(
+        self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows whose key begins with some values, each once, in any order.
+
+        What is read are the ranges of hashes of those values, and of these the blocks that hold
+        the keys; the cost follows the rows that are found.
+
+        Parameters
+        ----------
+        values : sequence of pyarrow.Array, each of length n
+            The wanted values of the leading key columns, row by row: at least as many columns as
+            `TableSchema.hash_prefix` says. Equal as keys are: null is null, NaN is NaN.
+        columns : sequence of str, optional
+            Columns of the table; all by default.
+
+        Raises
+        ------
+        OptionError
+            The hash of the table has no prefix, or a longer one.
+        SchemaError
+            A value is not of the type of its column.
+        """
+        wanted = Prefixes.of(self.manifest.schema, values)
+        names = self.manifest.schema.columns.names if columns is None else columns
+        for few in wanted.cut():
+            yield from self._having(few, list(names) or list(wanted.names))
+
+    def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of not too many prefixes."""
+        read = [*names, *(name for name in wanted.names if name not in names)]
+        for parts in self._parts_having(wanted):
+            batches = map(wanted.filter, self._settled(parts, read))
+            yield from _combined([batch.select(names) for batch in batches if batch.num_rows])
+            RUNS.settle(rows=0)
+
+    def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
+        """Yield the entries of prefixes, some `CHUNK_ROWS` at a time, all of a key at once."""
+        slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(wanted.spanning)]
+        runs = [RUNS.open(self.store, slice_.file) for slice_ in slices]
+        found = [wanted.places(run, s.occupied) for run, s in zip(runs, slices, strict=True)]
+        counts = sum((places.counts for places in found), np.zeros(len(wanted.firsts), np.int64))
+        for low, high in neighbours_within(counts, CHUNK_ROWS):
+            if counts[low] > CHUNK_ROWS:
+                hot = HashRange.spanning(wanted.firsts[low], wanted.lasts[low])
+                yield from map(self.parts, self.chunks(hot))
+                continue
+            picked = [
+                PickedPart(r, p.positions(low, high)) for r, p in zip(runs, found, strict=True)
+            ]
+            epochs = (slice_.epochs.lower for slice_ in slices)
+            yield [(part, epoch) for part, epoch in zip(picked, epochs, strict=True) if len(part)]
+
+    def _settled(self, parts: Sequence[tuple[Part, int]], names: list[str]) -> list[pa.RecordBatch]:
+        """Return the rows among entries, which are all that there is of their keys."""
+        schema = self.manifest.schema
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        rows = Rows(schema, [part for part, _ in parts])
+        rows, losers = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
+        found = (_live_rows(rows, i, names, fields, losers) for i in range(len(rows.parts)))
+        return [batch for batch in found if batch.num_rows]
+
+    def chunks(self, hash_range: HashRange = ALL_HASHES, *, at_least: int = 1) -> list[HashRange]:
+        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries.
+
+        Parameters
+        ----------
+        hash_range : HashRange
+        at_least : int
+            How many pieces there should be, if there are entries for them.
+        """
+        if self.manifest.schema.hash_prefix:
+            return self._even_chunks(hash_range, at_least)
         rows = size = 0.0
         for slice_ in self.manifest.slices:
             if slice_.overlaps(hash_range):
@@ -92,8 +158,20 @@ class Snapshot:
                 share = stored.intersect(hash_range).width / stored.width
                 rows += slice_.file.rows * share
                 size += slice_.file.bytes * share
-        count = max(1, int(rows // CHUNK_ROWS), int(size // CHUNK_BYTES))
+        count = max(at_least, int(rows // CHUNK_ROWS), int(size // CHUNK_BYTES))
         return hash_range.cut(count)
+
+    def _even_chunks(self, hash_range: HashRange, at_least: int) -> list[HashRange]:
+        """Cut a range where its entries lie, by a look into the runs."""
+        runs = []
+        for slice_ in self.manifest.slices:
+            if slice_.overlaps(hash_range):
+                hashes = RUNS.open(self.store, slice_.file).hashes
+                start, stop = slice_.live.intersect(hash_range).rows_of(hashes)
+                row_bytes = slice_.file.bytes / slice_.file.rows
+                runs.append((hashes[start:stop], max(1 / CHUNK_ROWS, row_bytes / CHUNK_BYTES)))
+        count = max(at_least, int(sum(len(hashes) * weight for hashes, weight in runs)))
+        return cut_evenly(hash_range, runs, count)
 
 
 def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -289,7 +289,7 @@ def _raw_identity(decoded: Decoded) -> pa.Array:
 def _hashes(
     schema: TableSchema, keys: list[pa.Array], raw_keys: pa.Array | None
 ) -> npt.NDArray[np.uint64]:
-    hashes = hash_keys(keys, seed=schema.hash_seed)
+    hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
     if raw_keys is not None and raw_keys.null_count < len(raw_keys):
         bad = np.flatnonzero(_valid(raw_keys, len(raw_keys)))
         raw = raw_keys.take(pa.array(bad))

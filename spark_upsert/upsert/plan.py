@@ -191,6 +191,7 @@ def _new_schema(
         error_column=options.error_column or ERROR_COLUMN,
         engine=engine,
         ties=options.ties,
+        hash_prefix=options.hash_prefix or 0,
     )
 
 
@@ -204,6 +205,8 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
         )
         if keys != schema.keys:
             raise OptionError.fixed("keys", ",".join(options.keys), ",".join(schema.keys))
+    if options.hash_prefix not in (None, schema.hash_prefix):
+        raise OptionError.fixed("hashPrefix", str(options.hash_prefix), str(schema.hash_prefix))
     own = ",".join(field.name for field in schema.order)
     if options.sequence_by:
         given = ",".join(form.ordered_by(options.sequence_by))

@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.counters import EMPTY, Counters
+from spark_upsert.state.cuts import cut_evenly
 from spark_upsert.state.mechanism import mechanism_of
 from spark_upsert.state.run.file import Run, Span, write_run
 from spark_upsert.state.run.rows import BatchPart, Part, Rows, RunPart
@@ -119,8 +120,7 @@ class Stash:
             assert self._settled is not None
             yield self._settled.batch
             return
-        bytes_total = sum(run.file.bytes for run in self._spilled)
-        for hash_range in ALL_HASHES.cut(1 + 2 * bytes_total // self._spill_bytes):
+        for hash_range in self._pieces():
             parts: list[Part] = [RunPart(Span.within(run, hash_range)) for run in self._spilled]
             if self._settled is not None:
                 parts.append(_range_of(self._settled, hash_range))
@@ -128,6 +128,14 @@ class Stash:
             self._counted_by_seal += lost
             if batch.num_rows:
                 yield batch
+
+    def _pieces(self) -> list[HashRange]:
+        """Cut the hashes so that what is spilled of each piece fits into memory."""
+        count = 1 + 2 * sum(run.file.bytes for run in self._spilled) // self._spill_bytes
+        if not self._schema.hash_prefix:
+            return ALL_HASHES.cut(count)
+        weighed = [(run.hashes, run.file.bytes / run.file.rows) for run in self._spilled]
+        return cut_evenly(ALL_HASHES, weighed, count)
 
     def _settle(self) -> None:
         if not self._pending:

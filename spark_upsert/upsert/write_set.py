@@ -21,6 +21,7 @@ import numpy.typing as npt
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.state.counters import EMPTY, Counters
+from spark_upsert.state.cuts import cut_evenly
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.state.mechanism import mechanism_of
 from spark_upsert.state.run.file import RUNS, RunFile, Span
@@ -130,8 +131,7 @@ class WriteSet:
         if len(writing) == 1 and not slices and not is_all:
             return
         newer = Snapshot(self.base.store, replace(head, slices=slices))
-        total = sum(file.rows for each in writing for file in each.files)
-        for hash_range in ALL_HASHES.cut(1 + total // SEAL_ROWS):
+        for hash_range in self._pieces(head, writing):
             rows = self._rows(head, writing, hash_range)
             if is_all:
                 chosen = np.arange(len(rows))
@@ -140,6 +140,15 @@ class WriteSet:
                 chosen = np.flatnonzero(shared_hashes(rows.hashes, others))
             if len(chosen):
                 yield rows, chosen
+
+    def _pieces(self, head: Manifest, staged: Sequence[Staged]) -> list[HashRange]:
+        """Cut the hashes so that about `SEAL_ROWS` of what is staged are in each piece."""
+        files = [file for each in staged for file in each.files]
+        count = 1 + sum(file.rows for file in files) // SEAL_ROWS
+        if not head.schema.hash_prefix:
+            return ALL_HASHES.cut(count)
+        runs = (RUNS.open(self.base.store, file) for file in files)
+        return cut_evenly(ALL_HASHES, [(run.hashes, 1.0) for run in runs], count)
 
     def _rows(self, head: Manifest, staged: Sequence[Staged], hash_range: HashRange) -> Rows:
         """Return the staged commands with hashes in a range, in the order of the tasks."""

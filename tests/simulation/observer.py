@@ -26,6 +26,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.model.schema import RAW_KEY, Scope
 from spark_upsert.options.read import ReadOptions
@@ -37,6 +39,7 @@ from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice, Trans
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.tombstones import PROPERTY, TombstoneRetention, decode_mark
 from spark_upsert.table import Table
+from tests.simulation.wire import prefix_of
 from tests.support.reference import NO_ORDER, Identity, Placed, Reference, Row
 
 if TYPE_CHECKING:
@@ -253,6 +256,19 @@ class Observer:
         net = self._world.random.random() < 0.5
         folded, _ = self.folded(table, self.rows[low], low + 1, high + 1, net=net)
         assert folded == self.rows[high], f"P2: {low} to {high} gives {folded}, net={net}"
+        if self._world.has_prefix:
+            self._look_up_prefixes(table, low)
+
+    def _look_up_prefixes(self, table: Table, version: int) -> None:
+        """Read the rows of a version whose key begins with some value."""
+        names = ("key", *self._columns)
+        for half in (0, 1):
+            values = [pa.array([half], pa.int32())]
+            batches = table.at(version).having_prefix(values, names)
+            found = {r["key"]: self._row(r) for batch in batches for r in batch.to_pylist()}
+            rows = self.rows[version].items()
+            expected = {key: row for key, row in rows if prefix_of(key) == half}
+            assert found == expected, f"P3: version {version} has {found} of {half}, not {expected}"
 
     def folded(
         self, table: Table, start: Rows, lower: int, upper: int, *, net: bool = False

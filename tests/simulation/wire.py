@@ -15,9 +15,17 @@ import pyarrow.compute as pc
 
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.upsert.commands import Decoded, to_commands
-from tests.support.reference import NO_ORDER, Command
+from tests.support.reference import NO_ORDER, Command, Identity
 
 BAD_KEY = "the key is undecodable"
+
+PREFIX = "half"
+"""The column that leads the key where the hash has a prefix: it follows from the key."""
+
+
+def prefix_of(key: Identity) -> int | None:
+    """Return with what a key begins; several keys share it."""
+    return key % 2 if isinstance(key, int) else None
 
 
 def batch_of(commands: Sequence[Command], columns: Sequence[str]) -> pa.RecordBatch:
@@ -27,6 +35,7 @@ def batch_of(commands: Sequence[Command], columns: Sequence[str]) -> pa.RecordBa
     return pa.RecordBatch.from_pydict(
         {
             "key": pa.array([k if isinstance(k, int) else None for k in keys], pa.int32()),
+            PREFIX: pa.array([prefix_of(k) for k in keys], pa.int32()),
             "raw": pa.array([k if isinstance(k, bytes) else None for k in keys], pa.binary()),
             "order": pa.array(
                 [None if c.order == NO_ORDER else c.order for c in commands], pa.int64()
@@ -53,7 +62,7 @@ class Wire:
         raw, error = batch.column("raw"), batch.column("error")
         is_bad = pc.is_valid(raw)
         decoded = Decoded(
-            columns={name: batch.column(name) for name in ("key", *self.columns)},
+            columns={name: batch.column(name) for name in (*self.schema.keys, *self.columns)},
             order=[batch.column("order")] if self.schema.order else [],
             tombstones=np.asarray(batch.column("gone")),
             raw_values=lambda rows: error.take(pa.array(rows)).cast(pa.binary()),

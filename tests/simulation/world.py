@@ -36,6 +36,7 @@ from spark_upsert.upsert.admission import Admission
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.observer import Observer
+from tests.simulation.wire import PREFIX
 from tests.support.clocked import ClockedStore, Now
 from tests.support.histories import Conditions, under
 from tests.support.reference import NO_ORDER, Command, Reference
@@ -161,6 +162,8 @@ class World:
         engines = [Engine.DEDUPLICATE, *Engine]
         if self.is_forgetful:
             engines = [Engine.DEDUPLICATE, Engine.DEDUPLICATE, Engine.PARTIAL_UPDATE]
+        # Drawn apart, so that a world is what it is with a prefix or without.
+        self.has_prefix = random.Random(f"prefix of {self.seed}").random() < 0.3
         engine = MergeEngine(self.random.choice(engines))
         if engine.kind is Engine.AGGREGATION:
             engine = MergeEngine(engine.kind, RULES)
@@ -170,11 +173,16 @@ class World:
             scopes.remove(Scope.EPOCH)
         if engine.kind is Engine.DEDUPLICATE:
             policies += [ErrorPolicy.INLINE, ErrorPolicy.QUARANTINE, ErrorPolicy.QUARANTINE]
-        fields = [("key", pa.int32()), *((name, pa.int32()) for name in COLUMNS[engine.kind])]
+        keys = [PREFIX, "key"] if self.has_prefix else ["key"]
+        fields = [
+            *((name, pa.int32()) for name in keys),
+            *((name, pa.int32()) for name in COLUMNS[engine.kind]),
+        ]
         scope = Scope.TABLE if self.is_forgetful else self.random.choice(scopes)
         return TableSchema.of(
             as_collected(pa.schema(fields), engine),
-            keys=["key"],
+            keys=keys,
+            hash_prefix=len(keys) - 1,
             order=[] if scope is Scope.ARRIVAL else [pa.field("seq", pa.int64())],
             scope=scope,
             engine=engine,

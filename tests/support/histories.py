@@ -47,9 +47,16 @@ class Conditions:
     """How many values the key hash takes; None is the real hash."""
     are_pieces_tiny: bool
     """Whether reads, seals, merges and the stash take a few rows at a time."""
+    has_prefix: bool = False
+    """Whether keys that begin alike lie together (`schema_of`)."""
 
 
-CONDITIONS = st.builds(Conditions, hash_values=HASH_COUNTS, are_pieces_tiny=st.booleans())
+CONDITIONS = st.builds(
+    Conditions,
+    hash_values=HASH_COUNTS,
+    are_pieces_tiny=st.booleans(),
+    has_prefix=st.booleans(),
+)
 
 _TINY: tuple[tuple[Any, str, int], ...] = (
     (hashing, "_BLOCK_ROWS", 2),
@@ -64,6 +71,8 @@ def under(conditions: Conditions) -> Iterator[None]:
     """Let the conditions hold for a while."""
     with ExitStack() as stack:
         stack.enter_context(hashes_of_few_values(conditions.hash_values))
+        if conditions.has_prefix:
+            stack.enter_context(patch.dict(schema_of.__kwdefaults__, {"prefix": True}))
         if conditions.are_pieces_tiny:
             for module, name, size in _TINY:
                 stack.enter_context(patch.object(module, name, size))

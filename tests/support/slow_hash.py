@@ -25,13 +25,18 @@ def mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def hash_key(values: Sequence[Any], *, seed: int) -> int:
-    """Return the hash of one composite key.
+def hash_key(values: Sequence[Any], *, seed: int, prefix: int = 0) -> int:
+    """Return the hash of one composite key, its upper half of the first columns if they are named.
 
     Python types stand for Arrow's: int, bool, float, str, bytes, `Decimal` (its unscaled
     integer is hashed), date, time and datetime.
     """
-    return mix(sum(_part(value, mix(seed + (j + 1) * G)) for j, value in enumerate(values)))
+    parts = [_part(value, mix(seed + (j + 1) * G)) for j, value in enumerate(values)]
+    whole = mix(sum(parts))
+    if not prefix:
+        return whole
+    half = (1 << 32) - 1
+    return (mix(sum(parts[:prefix])) & ~half) | (whole & half)
 
 
 def _part(value: Any, s: int) -> int:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
+from spark_upsert.model.hashing import hash_keys as _hash_keys
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.model.words import Words
 from spark_upsert.state.counters import Counters
@@ -35,11 +36,31 @@ def schema_of(
     value: pa.DataType | None = None,
     order: pa.DataType | None = None,
     seed: int = 7,
+    prefix: bool = False,
 ) -> TableSchema:
-    """Return the schema of a table of commands; all types int64 unless told."""
+    """Return the schema of a table of commands; all types int64 unless told.
+
+    With ``prefix`` the key begins with a column that follows from ``k``, and hashes begin with it.
+    """
     columns = pa.schema({"k": key or pa.int64(), "v": value or pa.int64()})
     fields = [] if scope is Scope.ARRIVAL else [pa.field("seq", order or pa.int64())]
-    return TableSchema.of(columns, keys=["k"], order=fields, scope=scope, hash_seed=seed)
+    leading = [PREFIX] if prefix else []
+    return TableSchema.of(
+        pa.schema([*(pa.field(name, pa.int64()) for name in leading), *columns]),
+        keys=[*leading, "k"],
+        order=fields,
+        scope=scope,
+        hash_seed=seed,
+        hash_prefix=len(leading),
+    )
+
+
+PREFIX = "half"
+
+
+def prefix_of(key: Any) -> int:
+    """Return with what a key begins where the schema has a prefix; several keys share it."""
+    return sum(repr(key).encode()) % 2
 
 
 class Ticks:
@@ -72,6 +93,8 @@ def rows_of(schema: TableSchema, commands: Sequence[Command]) -> pa.Table:
         "v": pa.array([c.value for c in commands], type=schema.columns.field("v").type),
         "gone": pa.array([c.value is None for c in commands], type=pa.bool_()),
     }
+    if PREFIX in schema.keys:
+        columns[PREFIX] = pa.array([prefix_of(c.key) for c in commands], pa.int64())
     if schema.order:
         columns["seq"] = pa.array([c.order for c in commands], type=schema.order[0].type)
     return pa.table(columns)
@@ -81,7 +104,7 @@ def batch_of(schema: TableSchema, commands: Sequence[Command]) -> pa.RecordBatch
     """Return commands as the batch that the stash takes."""
     envelope = UpsertEnvelope(
         schema=schema,
-        sources={"k": "k", "v": "v"},
+        sources={name: name for name in (*schema.keys, "v")},
         order=("seq",) if schema.order else (),
         deletes="gone",
     )
@@ -216,12 +239,20 @@ def hashes_of_few_values(count: int | None) -> Iterator[None]:
         yield
 
 
+_HALF = np.uint64((1 << 32) - 1)
+
+
 def _few_values(count: int) -> Callable[..., Words]:
     spread = np.array([i * (HASH_END - 1) // max(count - 1, 1) for i in range(count)], np.uint64)
 
-    def hash_keys(columns: Sequence[pa.Array], *, seed: int) -> Words:
-        numbers = [sum(repr(v).encode()) for v in columns[0].to_pylist()]
-        return spread[np.array(numbers, dtype=np.int64) % count]
+    def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Words:
+        keys = zip(*(column.to_pylist() for column in columns), strict=True)
+        numbers = [sum(sum(repr(v).encode()) for v in key) for key in keys]
+        hashes = spread[np.array(numbers, dtype=np.int64) % count]
+        if not prefix:
+            return hashes
+        upper = _hash_keys(columns[:prefix], seed=seed) & ~_HALF
+        return upper | (hashes & _HALF)
 
     return hash_keys
 

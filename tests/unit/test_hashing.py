@@ -129,6 +129,48 @@ def test_the_hash_of_a_composite_key_is_the_documented_formula(rows: Any, seed: 
     assert hash_keys([numbers, texts], seed=seed).tolist() == expected
 
 
+@given(
+    rows=st.lists(
+        st.tuples(st.none() | VALUES[pa.int64()], st.none() | LONG_TEXT, VALUES[pa.int64()]),
+        max_size=6,
+    ),
+    seed=SEEDS,
+    prefix=st.integers(0, 2),
+)
+def test_the_hash_with_a_prefix_is_the_documented_formula(
+    rows: Any, seed: int, prefix: int
+) -> None:
+    types = [pa.int64(), pa.string(), pa.int64()]
+    columns = [pa.array([row[i] for row in rows], type=type_) for i, type_ in enumerate(types)]
+    expected = [hash_key(row, seed=seed, prefix=prefix) for row in rows]
+    assert hash_keys(columns, seed=seed, prefix=prefix).tolist() == expected
+
+
+def published_prefix_vectors() -> list[Any]:
+    rows = re.findall(
+        r"^\| `([^`]+)` +\| (\d) +\| `([^`]+)` +\| (\d+) +\| `([0-9a-f]{16})` \|$",
+        FORMAT.read_text(),
+        re.M,
+    )
+    return [pytest.param(*row, id=f"{row[2]} by {row[1]} with seed {row[3]}") for row in rows]
+
+
+def test_the_format_page_has_vectors_with_prefixes() -> None:
+    assert len(published_prefix_vectors()) == 6
+
+
+@pytest.mark.parametrize(
+    ("types", "prefix", "values", "seed", "expected"), published_prefix_vectors()
+)
+def test_the_hash_with_a_prefix_is_as_published(
+    types: str, prefix: str, values: str, seed: str, expected: str
+) -> None:
+    keys = json.loads(f"[{values}]")
+    columns = [column_of(TYPES[n], v) for n, v in zip(type_names(types), keys, strict=True)]
+    assert f"{hash_keys(columns, seed=int(seed), prefix=int(prefix))[0]:016x}" == expected
+    assert f"{hash_key(keys, seed=int(seed), prefix=int(prefix)):016x}" == expected
+
+
 @given(values=st.lists(st.none() | LONG_TEXT, min_size=1, max_size=9), data=st.data(), seed=SEEDS)
 def test_slices_hash_as_the_rows_that_they_show(values: Any, data: Any, seed: int) -> None:
     start = data.draw(st.integers(0, len(values)))

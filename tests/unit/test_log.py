@@ -571,9 +571,9 @@ def test_a_newer_key_hash_is_refused_by_name() -> None:
     grown(store, 1)
     record = json.loads(store.objects[commit_path(0)])
     record.pop("crc")
-    record["schema"]["hash"]["version"] = 2
+    record["schema"]["hash"]["version"] = 3
     store.objects[commit_path(0)] = encode(record)
-    with pytest.raises(NewerFormatError, match="key hash has format 2"):
+    with pytest.raises(NewerFormatError, match="key hash has format 3"):
         Log(store).head()
 
 

@@ -52,6 +52,11 @@ def made(path: Path, given: Given, columns: str) -> SinkPlan:
 FIRST_WRITES: dict[str, tuple[Given, str, str]] = {
     "no keys": ({}, "k long", "option 'keys' is required"),
     "a key that is not there": ({"keys": "oder_id"}, "order_id int", "Did you mean 'order_id'"),
+    "a prefix of the whole key": (
+        {"keys": "k", "hashPrefix": "1"},
+        "k int",
+        "from 0 to 0, less than all keys",
+    ),
     "a key without a hash": ({"keys": "k"}, "k list", "has no hash and order"),
     "an order without an order": (
         {"keys": "k", "sequenceBy": "m"},

@@ -16,6 +16,7 @@ from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.compaction.policy import Job
+from spark_upsert.state.cuts import cut_evenly
 from spark_upsert.state.log.manifest import Manifest, Place, Slice, Taken
 from spark_upsert.state.mechanism import Reduced, mechanism_of
 from spark_upsert.state.resolve import epochs_by_part
@@ -77,10 +78,9 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
     A sum that fits over all epochs may not fit over some of them alone. Then nothing is taken,
     and the compaction is left out, until it is one with the oldest runs.
     """
-    count = max(1, -(-job.bytes // _file_bytes(manifest)))
     pieces = []
     taken = job.taken
-    for piece_range in job.hash_range.cut(count):
+    for piece_range in _piece_ranges(store, manifest, job):
         # A function of its own, so that one piece at a time is in memory.
         try:
             pieces.append(_merge_piece(store, manifest, job, piece_range))
@@ -107,6 +107,20 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
         if mark is not None
         else nothing,
     )
+
+
+def _piece_ranges(store: Store, manifest: Manifest, job: Job) -> list[HashRange]:
+    """Cut the range of a job so that each piece becomes a file of the usual size."""
+    file_bytes = _file_bytes(manifest)
+    if not manifest.schema.hash_prefix:
+        return job.hash_range.cut(max(1, -(-job.bytes // file_bytes)))
+    runs = []
+    for slice_ in job.slices:
+        hashes = RUNS.open(store, slice_.file).hashes
+        start, stop = slice_.live.intersect(job.hash_range).rows_of(hashes)
+        runs.append((hashes[start:stop], slice_.file.bytes / slice_.file.rows))
+    size = sum(len(hashes) * row_bytes for hashes, row_bytes in runs)
+    return cut_evenly(job.hash_range, runs, max(1, -(-int(size) // file_bytes)))
 
 
 class _Piece(NamedTuple):

@@ -1,7 +1,7 @@
 """Rows of several places, addressed as one.
 
-Runs on disk and batches in memory are **parts**, and nothing else is (what a manifest lists are
-*slices* of files). `Rows` lines parts up, so that a row is one
+Runs on disk, rows picked of them, and batches in memory are **parts**, and nothing else is (what a
+manifest lists are *slices* of files). `Rows` lines parts up, so that a row is one
 number, and gathers any columns of any rows with one call per part. A part that lacks a
 column (it was written before the table gained it) yields nulls; one that holds a narrower
 type is widened on the way out. One that was written before the table had a quarantine holds
@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.schema import HASH, ORDER_KNOWN, TableSchema, widens
-from spark_upsert.state.run.file import RUNS, Span
+from spark_upsert.state.run.file import RUNS, Run, Span
 
 _INT16_MAX = 1 << 15
 
@@ -115,6 +115,48 @@ class RunPart:
     @property
     def path(self) -> str:
         return self._run.file.path
+
+
+class PickedPart:
+    """Rows at some ascending positions of a run; read when they are asked for."""
+
+    def __init__(self, run: Run, positions: Positions) -> None:
+        self._run = run
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        return self.hashes_at(np.arange(len(self)))
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
+        return self._run.hashes[self._positions]
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        picked = self._positions[positions]
+        self._run.verify_at([HASH], picked)
+        return self._run.hashes[picked]
+
+    @property
+    def hash_ends(self) -> tuple[int, int]:
+        first, last = self.hashes_at(np.array([0, len(self) - 1])).tolist()
+        return first, last
+
+    @property
+    def path(self) -> str:
+        return self._run.file.path
+
+    def has(self, name: str) -> bool:
+        return name in self._run.names
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        return self._run.take(names, self._positions[positions])
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        return self._run.take(names, self._positions[start:stop])
 
 
 class BatchPart:
