@@ -256,9 +256,11 @@ class MergeJoin(Node):
     left_keys: tuple[str, ...]
     right_keys: tuple[str, ...]
     batch_rows: int = 1 << 14
+    memory_bytes_max: int | None = None
+    """Of the right rows of one key, which are held until the left side has passed it."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "batch_rows")
+        _at_least(self, 1, "batch_rows", "memory_bytes_max")
         _pairs_of_keys(self)
 
 

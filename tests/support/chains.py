@@ -26,16 +26,23 @@ class Scripted:
     ----------
     sets : sequence of sequence of pyarrow.RecordBatch or Signal
         What comes before each barrier; a `Signal.WAIT` among it is said as it stands.
+    is_open : bool
+        No barrier stands behind the last set, but the end of all.
     """
 
     def __init__(
-        self, schema: pa.Schema, sets: Sequence[Sequence[pa.RecordBatch | Signal]]
+        self,
+        schema: pa.Schema,
+        sets: Sequence[Sequence[pa.RecordBatch | Signal]],
+        *,
+        is_open: bool = False,
     ) -> None:
         self.schema = schema
         self.taken = 0
         """Batches that were taken."""
         self.is_closed = False
         self._sets = [list(each) for each in sets]
+        self._is_open = is_open
         self._is_dropped = False
         self._is_at_barrier = False
 
@@ -45,6 +52,8 @@ class Scripted:
         if not self._sets:
             return Signal.ENDED
         if not self._sets[0] or self._is_dropped:
+            if self._is_open and len(self._sets) == 1:
+                return Signal.ENDED
             self._is_at_barrier = True
             return Signal.DRAINED
         item = self._sets[0].pop(0)
@@ -64,6 +73,20 @@ class Scripted:
 
     def close(self) -> None:
         self.is_closed = True
+
+
+class Dropping:
+    """What operators are given to ask: it drops the input of the sides that it knows."""
+
+    def __init__(self, **sides: Scripted) -> None:
+        self._sides = sides
+        self.asked: list[str] = []
+        """The nodes whose input was to be dropped."""
+
+    def drop_input(self, node: str) -> None:
+        self.asked.append(node)
+        if node in self._sides:
+            self._sides[node].drop()
 
 
 class Chain:

@@ -1,0 +1,229 @@
+"""What a join gives: its columns, and its rows in batches of bounded size.
+
+A join first says which rows belong together, as *matches*: a row of the left side and a stretch of
+rows of the right one. They may stand for far more rows than there is memory, so that rows are made
+of them one batch at a time (`Joined`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.precedence import NONE
+from spark_upsert.model.words import Words, is_hashable, validity
+from spark_upsert.task.plan import JoinKind
+
+SHOWS_LEFT_ALONE = frozenset({JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI})
+"""Joins that give left rows without a match."""
+
+SHOWS_RIGHT_ALONE = frozenset({JoinKind.RIGHT, JoinKind.FULL})
+"""Joins that give right rows without a match."""
+
+SHOWS_LEFT_ONLY = frozenset({JoinKind.SEMI, JoinKind.ANTI})
+"""Joins without the columns of the right side, which only ask whether there is a match."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """A side of a join: its columns, and which of them are its key."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+
+    def keys_of(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the columns of the key."""
+        return [rows.column(name) for name in self.keys]
+
+    def has_key(self, rows: pa.RecordBatch) -> Mask | None:
+        """Return which rows have a key without a null, None if all have: others match nothing."""
+        masks = [mask for key in self.keys_of(rows) if (mask := validity(key)) is not None]
+        return np.logical_and.reduce(masks) if masks else None
+
+    def split(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return the rows that have a key without a null, and the others."""
+        has_key = self.has_key(rows)
+        if has_key is None:
+            return rows, rows.slice(0, 0)
+        return rows.filter(pa.array(has_key)), rows.filter(pa.array(~has_key))
+
+    @property
+    def nothing(self) -> pa.RecordBatch:
+        """Return no rows."""
+        return pa.RecordBatch.from_arrays(
+            [pa.array([], field.type) for field in self.schema], schema=self.schema
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """Both sides of a join, and the columns that it gives."""
+
+    kind: JoinKind
+    left: Side
+    right: Side
+
+    def __post_init__(self) -> None:
+        pairs = (self.left, self.right)
+        for side in pairs:
+            for name in side.keys:
+                if name not in side.schema.names:
+                    raise PlanError.missing_column(name, side.schema.names)
+        for left, right in zip(self.left.keys, self.right.keys, strict=True):
+            self._require_type(left, right)
+        names = self.schema.names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise PlanError(
+                f"both sides have a column '{twice[0]}'.",
+                hint="rename it, or leave it out, by a projection below the join.",
+                column=twice[0],
+            )
+
+    def _require_type(self, left: str, right: str) -> None:
+        types = self.left.schema.field(left).type, self.right.schema.field(right).type
+        if types[0] != types[1]:
+            raise PlanError(
+                f"keys of one type are joined, but '{left}' is {types[0]} and '{right}' is "
+                f"{types[1]}.",
+                hint="cast one of them in a projection below the join.",
+                left=left,
+                right=right,
+            )
+        if not is_hashable(types[0]):
+            raise PlanError(
+                f"'{left}' cannot be joined on, because it is {types[0]}.",
+                hint="cast both sides in a projection below the join, to a text for instance.",
+                left=left,
+                right=right,
+            )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the left side, then those of the right one."""
+        if self.kind in SHOWS_LEFT_ONLY:
+            return self.left.schema.remove_metadata()
+        left = _fields(self.left.schema, may_be_null=self.kind in SHOWS_RIGHT_ALONE)
+        right = _fields(self.right.schema, may_be_null=self.kind in SHOWS_LEFT_ALONE)
+        return pa.schema([*left, *right])
+
+
+def _fields(schema: pa.Schema, *, may_be_null: bool) -> list[pa.Field]:
+    return [field.with_nullable(True) if may_be_null else field for field in schema]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matches:
+    """Which rows belong together: each entry is a row of the left side with some of the right.
+
+    ``starts`` are places in the right rows; an entry without right rows (a start of `NONE`) shows
+    its left row alone, and one without a left row (a left of `NONE`) its right rows alone.
+    """
+
+    left: Positions
+    starts: Positions
+    counts: Positions
+
+    @classmethod
+    def of(cls, kind: JoinKind, starts: Positions, counts: Positions) -> Matches:
+        """Return what a join shows of left rows, given where their matches begin and how many.
+
+        Parameters
+        ----------
+        starts, counts : numpy.ndarray of int64, one for each left row
+        """
+        has_match = counts > 0
+        if kind in SHOWS_LEFT_ONLY:
+            left = np.flatnonzero(has_match if kind is JoinKind.SEMI else ~has_match)
+            return cls.alone(left)
+        if kind in SHOWS_LEFT_ALONE:
+            left = np.arange(len(counts))
+            return cls(left, np.where(has_match, starts, NONE), np.maximum(counts, 1))
+        left = np.flatnonzero(has_match)
+        return cls(left, starts[left], counts[left])
+
+    @classmethod
+    def alone(cls, left: Positions) -> Matches:
+        """Return left rows without a match."""
+        return cls(left, np.full(len(left), NONE), np.ones(len(left), dtype=np.int64))
+
+    @classmethod
+    def right_alone(cls, right: Positions) -> Matches:
+        """Return right rows without a match."""
+        return cls(np.full(len(right), NONE), right, np.ones(len(right), dtype=np.int64))
+
+    def in_order(self, ranks: Words, other: Matches, other_ranks: Words) -> Matches:
+        """Return these and others, by rank; of equal ranks these come first."""
+        order = np.argsort(np.concatenate([ranks, other_ranks]), kind="stable")
+        return Matches(
+            np.concatenate([self.left, other.left])[order],
+            np.concatenate([self.starts, other.starts])[order],
+            np.concatenate([self.counts, other.counts])[order],
+        )
+
+
+class Joined:
+    """The rows of some matches, made one batch at a time.
+
+    Parameters
+    ----------
+    shape : Shape
+    matches : Matches
+    left, right : pyarrow.RecordBatch
+        Where the rows of the matches lie.
+    order : numpy.ndarray of int64, optional
+        Of which right row each place is that `Matches` speaks of; the row itself by default.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        matches: Matches,
+        left: pa.RecordBatch,
+        right: pa.RecordBatch,
+        order: Positions | None = None,
+    ) -> None:
+        self._shape = shape
+        self._schema = shape.schema
+        self._matches = matches
+        self._ends = np.cumsum(matches.counts)
+        self._left = left
+        self._right = right
+        self._order = order
+        self._given = 0
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that were not given."""
+        return (int(self._ends[-1]) if len(self._ends) else 0) - self._given
+
+    def next(self, rows_max: int) -> pa.RecordBatch | None:
+        """Return the next rows, None if there are no more."""
+        count = min(rows_max, self.rows_left)
+        if not count:
+            return None
+        at = np.arange(self._given, self._given + count)
+        entries = np.searchsorted(self._ends, at, side="right")
+        self._given += count
+        matches = self._matches
+        columns = _taken(self._left.columns, matches.left[entries])
+        if self._shape.kind not in SHOWS_LEFT_ONLY:
+            starts = matches.starts[entries]
+            within = at - (self._ends[entries] - matches.counts[entries])
+            places = np.where(starts == NONE, NONE, starts + within)
+            if self._order is not None and len(self._order):
+                places = np.where(places == NONE, NONE, self._order[places])
+            columns += _taken(self._right.columns, places)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _taken(columns: Sequence[pa.Array], places: Positions) -> list[pa.Array]:
+    """Return values at some places; `NONE` gives null."""
+    absent = places == NONE
+    indices = pa.array(places, mask=absent if bool(absent.any()) else None)
+    return [column.take(indices) for column in columns]

@@ -1,0 +1,340 @@
+"""A join of two sides that ascend by their keys, which holds one key's rows of the right at most.
+
+Let ``r`` be the last right key that has come, and ``l`` the last left one. Left rows below ``r``
+have all their matches, because further right rows are not below ``r``; right rows below the first
+left row that is still held have found all of theirs. What remains is the right rows of one key, and
+a batch of each side. A side that is over (drained, or at its end) is as if its last key were above
+all others.
+
+Rows with a null in their key match nothing and may stand anywhere. Behind a barrier both sides
+begin anew: their order is that of a set of splits.
+
+**Giving up early.** Once a side is over and none of its rows is held, the other may be of no use
+for the rest of the barrier (`side_to_drop`). That is asked of what is held, not of keys: sides
+advance together, so that a side whose rows are all gone has met every key that could match.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.errors import DataError, MemoryLimitError, about_node
+from spark_upsert.model.arrays import Mask
+from spark_upsert.model.words import Words
+from spark_upsert.task.operators.join_rows import (
+    SHOWS_LEFT_ALONE,
+    SHOWS_LEFT_ONLY,
+    SHOWS_RIGHT_ALONE,
+    Joined,
+    Matches,
+    Shape,
+    Side,
+)
+from spark_upsert.task.operators.key_order import first_descent, ranks_of
+from spark_upsert.task.operators.operator import Context, Signal, Source
+from spark_upsert.task.plan import JoinKind, MergeJoin
+
+MEMORY_BYTES_MAX = 256 << 20
+"""What the right rows of one key may take, if the plan does not say."""
+
+_DROPS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.ANTI})
+_DROPS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
+
+
+def side_to_drop(kind: JoinKind, *, left_is_over: bool, right_is_over: bool) -> str | None:
+    """Return which side is of no use for the rest of the barrier, "left" or "right".
+
+    Parameters
+    ----------
+    left_is_over, right_is_over : bool
+        The side has drained, and none of its rows is held, be it for a match that is under way.
+
+    Notes
+    -----
+    Source: Velox, ``MergeJoin.cpp``. A semi join could give up its sides as an inner join does;
+    like the original, it does not.
+    """
+    if left_is_over and not right_is_over and kind in _DROPS_RIGHT:
+        return "right"
+    if right_is_over and not left_is_over and kind in _DROPS_LEFT:
+        return "left"
+    return None
+
+
+class _Arriving:
+    """The rows of a side that have come and are needed still, all with a key."""
+
+    def __init__(self, name: str, side: Side) -> None:
+        self.side = side
+        self._name = name
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything: a barrier is over."""
+        self.rows = self.side.nothing
+        self.is_ended = False
+        self._more: list[pa.RecordBatch] = []
+        self._last: pa.RecordBatch | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is held and nothing comes."""
+        return self.is_ended and not self.rows.num_rows and not self._more
+
+    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Take rows; return those that have no key.
+
+        Raises
+        ------
+        DataError
+            The keys do not ascend.
+        """
+        keyed, keyless = self.side.split(batch)
+        if keyed.num_rows:
+            self._require_order(keyed)
+            self._last = keyed.slice(keyed.num_rows - 1)
+            self._more.append(keyed)
+        return keyless
+
+    def gather(self) -> bool:
+        """Put what has come behind what is held, if it is worth it: each row is copied seldom."""
+        more = sum(batch.num_rows for batch in self._more)
+        if not more or (more < self.rows.num_rows and not self.is_ended):
+            return False
+        held = [self.rows] if self.rows.num_rows else []
+        self.rows = pa.concat_batches([*held, *self._more])
+        self._more = []
+        return True
+
+    def drop(self, count: int) -> None:
+        """Forget the first rows."""
+        self.rows = self.rows.slice(count)
+
+    def _require_order(self, keyed: pa.RecordBatch) -> None:
+        rows = keyed if self._last is None else pa.concat_batches([self._last, keyed])
+        keys = self.side.keys_of(rows)
+        row = first_descent(keys)
+        if row is not None:
+            before, after = (
+                ", ".join(str(key[at].as_py()) for key in keys) for at in (row - 1, row)
+            )
+            raise DataError(
+                f"the {self._name} side must ascend by {', '.join(self.side.keys)}, but {after} "
+                f"comes behind {before}.",
+                hint="sort its splits by the keys, give it one split for each barrier, or use a "
+                "hash join.",
+                side=self._name,
+            )
+
+
+class MergeJoinOperator:
+    """A merge join, in the chain of its left side.
+
+    The order of what it gives is that of the keys, and within a key that of the left rows, then of
+    the right ones; rows without a key come first of their batch.
+    """
+
+    def __init__(self, node: MergeJoin, left: pa.Schema, right: Source, context: Context) -> None:
+        self._node = node
+        with about_node(node.id):
+            self._shape = Shape(
+                node.join, Side(left, node.left_keys), Side(right.schema, node.right_keys)
+            )
+        self.schema = self._shape.schema
+        self._source = right
+        self._context = context
+        self._memory_bytes_max = (
+            MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
+        )
+        self._left = _Arriving("left", self._shape.left)
+        self._right = _Arriving("right", self._shape.right)
+        self._joined: deque[Joined] = deque()
+        self._is_at_end = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget everything: a barrier is over."""
+        self._left.begin()
+        self._right.begin()
+        self._joined.clear()
+        self._matched_rows = 0
+        """The first right rows that have found a match: they are those of the last left key."""
+        self._is_draining = False
+        self._was_dropped = False
+
+    def needs_input(self) -> bool:
+        return not self._left.is_ended and not self._left.rows.num_rows and not self._joined
+
+    def add_input(self, batch: pa.RecordBatch) -> None:
+        with about_node(self._node.id):
+            keyless = self._left.add(batch)
+        if keyless.num_rows and self._node.join in SHOWS_LEFT_ALONE:
+            self._show(
+                Matches.alone(np.arange(keyless.num_rows)), keyless, self._right.side.nothing
+            )
+        self._left.gather()
+
+    def output(self) -> pa.RecordBatch | None:
+        while True:
+            self._drop_input()
+            while self._joined:
+                batch = self._joined[0].next(self._node.batch_rows)
+                if batch is not None:
+                    return batch
+                self._joined.popleft()
+            if not self._match() and not self._poll():
+                return None
+
+    def start_drain(self) -> bool:
+        self._left.is_ended = self._is_draining = True
+        return True
+
+    def is_drained(self) -> bool:
+        if self._is_draining and self._is_over:
+            self._begin()
+        return not self._is_draining
+
+    def no_more_input(self) -> None:
+        self._left.is_ended = self._is_at_end = True
+
+    def is_finished(self) -> bool:
+        return self._is_at_end and self._is_over
+
+    def waiting_on(self) -> Future[Any] | None:
+        return None
+
+    def close(self) -> None:
+        self._begin()
+        self._source.close()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._left.is_over and self._right.is_over and not self._joined
+
+    def _poll(self) -> bool:
+        """Take what the right side has; say whether there is something to be done with it."""
+        if not (self._left.rows.num_rows or self._left.is_ended):
+            return False
+        while not self._right.is_ended:
+            item = self._source.poll()
+            if item is Signal.WAIT:
+                return False
+            if isinstance(item, Signal):
+                self._right.is_ended = True
+            elif self._is_of_use(item):
+                self._take_right(item)
+            if self._right.gather() or self._right.is_ended or self._joined:
+                return True
+        return False
+
+    def _take_right(self, batch: pa.RecordBatch) -> None:
+        with about_node(self._node.id):
+            keyless = self._right.add(batch)
+        if keyless.num_rows and self._node.join in SHOWS_RIGHT_ALONE:
+            places = np.arange(keyless.num_rows)
+            self._show(Matches.right_alone(places), self._left.side.nothing, keyless)
+
+    def _is_of_use(self, batch: pa.RecordBatch) -> bool:
+        """Say whether a right batch may still be shown or matched; what is under way may come."""
+        return bool(batch.num_rows) and not (
+            self._left.is_over and self._node.join not in SHOWS_RIGHT_ALONE
+        )
+
+    def _match(self) -> bool:
+        """Join what can be joined; say whether that was something."""
+        left, right = self._left, self._right
+        counts = left.rows.num_rows, right.rows.num_rows
+        if not all(
+            count or side.is_ended for count, side in zip(counts, (left, right), strict=True)
+        ):
+            return False
+        if not any(counts):
+            return False
+        if all(counts):
+            return self._match_both(*ranks_of(*(s.side.keys_of(s.rows) for s in (left, right))))
+        if counts[0]:
+            nowhere = np.zeros(counts[0], dtype=np.int64)
+            self._show(Matches.of(self._node.join, nowhere, nowhere), left.rows, right.rows)
+        elif self._node.join in SHOWS_RIGHT_ALONE:
+            unmatched = np.arange(self._matched_rows, counts[1])
+            self._show(Matches.right_alone(unmatched), left.rows, right.rows)
+        self._pass(*counts, matched_rows=0)
+        return True
+
+    def _match_both(self, left: Words, right: Words) -> bool:
+        """Join rows of both sides, given their ranks."""
+        kind = self._node.join
+        left_count, right_count = len(left), len(right)
+        if not self._right.is_ended:
+            # A semi join needs no second row of a key, the others all of them.
+            is_found = kind in SHOWS_LEFT_ONLY
+            side: Literal["left", "right"] = "right" if is_found else "left"
+            left_count = int(np.searchsorted(left, right[-1], side=side))
+        matched_rows = 0
+        if left_count < len(left):
+            right_count = int(np.searchsorted(right, left[left_count], side="left"))
+        elif not self._left.is_ended:
+            right_count = int(np.searchsorted(right, left[-1], side="left"))
+            matched_rows = int(np.searchsorted(right, left[-1], side="right")) - right_count
+            if kind in SHOWS_LEFT_ONLY and matched_rows > 1:
+                right_count, matched_rows = right_count + matched_rows - 1, 1
+        if not left_count and not right_count:
+            self._require_memory()
+            return False
+        ready = left[:left_count]
+        starts = np.searchsorted(right, ready, side="left")
+        counts = np.searchsorted(right, ready, side="right") - starts
+        matches = Matches.of(kind, starts, counts)
+        if kind in SHOWS_RIGHT_ALONE:
+            alone = np.flatnonzero(~_is_in(right[:right_count], left))
+            alone = alone[alone >= self._matched_rows]
+            matches = matches.in_order(
+                ready[matches.left], Matches.right_alone(alone), right[alone]
+            )
+        self._show(matches, self._left.rows, self._right.rows)
+        self._pass(left_count, right_count, matched_rows=matched_rows)
+        return True
+
+    def _show(self, matches: Matches, left: pa.RecordBatch, right: pa.RecordBatch) -> None:
+        if len(matches.left):
+            self._joined.append(Joined(self._shape, matches, left, right))
+
+    def _pass(self, left_count: int, right_count: int, *, matched_rows: int) -> None:
+        """Forget rows that have met all that they could."""
+        self._left.drop(left_count)
+        self._right.drop(right_count)
+        self._matched_rows = matched_rows
+
+    def _drop_input(self) -> None:
+        side = side_to_drop(
+            self._node.join, left_is_over=self._left.is_over, right_is_over=self._right.is_over
+        )
+        if side is not None and not self._was_dropped:
+            self._was_dropped = True
+            self._context.drop_input(getattr(self._node, side).id)
+
+    def _require_memory(self) -> None:
+        """Check what is held: it is the rows of one key, and more of it are waited for."""
+        needed = self._right.rows.nbytes
+        if needed > self._memory_bytes_max:
+            with about_node(self._node.id):
+                raise MemoryLimitError(
+                    f"the right rows of one key have {needed} bytes, but only "
+                    f"{self._memory_bytes_max} are allowed, and rows are not spilled.",
+                    hint="raise the node's 'memory_bytes_max', or put the side with fewer rows "
+                    "of a key on the right.",
+                    needed=needed,
+                    limit=self._memory_bytes_max,
+                )
+
+
+def _is_in(some: Words, others: Words) -> Mask:
+    """Return which numbers stand among others, which ascend."""
+    places = np.minimum(np.searchsorted(others, some), len(others) - 1)
+    found: Mask = others[places] == some
+    return found

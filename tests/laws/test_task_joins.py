@@ -1,0 +1,104 @@
+"""Joins give what nested loops give, of each set of splits apart, however batches are cut."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.task.operators.merge_join import MergeJoinOperator
+from spark_upsert.task.plan import ArrowScan, JoinKind, MergeJoin
+from tests.support.chains import Chain, Dropping, Scripted, rows_of
+from tests.support.operator_rows import (
+    VALUES,
+    Row,
+    alike,
+    cut,
+    joined_rows,
+    key_of,
+    some_rows,
+    with_waits,
+)
+
+SEEDS = int(os.environ.get("OPERATOR_SEEDS", "60"))
+"""Of each law; more of them are its long form."""
+
+
+class World:
+    """Both sides of a join: three sets of splits each, of random rows."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        types = self.random.choices(list(VALUES), k=self.random.choice([1, 1, 2]))
+        self.left_keys = tuple(f"a{index}" for index in range(len(types)))
+        self.right_keys = tuple(f"b{index}" for index in range(len(types)))
+        self.keys = list(zip(self.left_keys, self.right_keys, strict=True))
+        self.left = pa.schema([*zip(self.left_keys, types, strict=True), ("id", pa.int64())])
+        self.right = pa.schema([*zip(self.right_keys, types, strict=True), ("id_r", pa.int64())])
+        self.sets = [
+            (some_rows(self.random, self.left, 12), some_rows(self.random, self.right, 12))
+            for _ in range(3)
+        ]
+
+    def scan(self, name: str) -> ArrowScan:
+        return ArrowScan(id=name, schema=getattr(self, name))
+
+    def expected(self, kind: JoinKind) -> list[list[str]]:
+        return [
+            alike(joined_rows(kind, *rows, self.keys, self.right.names, self.left.names))
+            for rows in self.sets
+        ]
+
+
+def merge_joined(world: World, kind: JoinKind, *, is_waiting: bool) -> list[list[Row]]:
+    def sorted_by(rows: list[Row], names: tuple[str, ...]) -> list[Row]:
+        # Rows with a null in their key stay where they are.
+        keyed = sorted(
+            (row for row in rows if None not in [row[name] for name in names]),
+            key=lambda row: key_of(row, names),
+        )
+        keyed.reverse()
+        return [keyed.pop() if None not in [row[name] for name in names] else row for row in rows]
+
+    lefts = [
+        cut(world.random, world.left, sorted_by(rows, world.left_keys)) for rows, _ in world.sets
+    ]
+    rights: list[list[Any]] = [
+        list(cut(world.random, world.right, sorted_by(rows, world.right_keys)))
+        for _, rows in world.sets
+    ]
+    if is_waiting:
+        rights = [with_waits(world.random, batches) for batches in rights]
+    source = Scripted(world.right, rights)
+    plan = MergeJoin(
+        id="join",
+        left=world.scan("left"),
+        right=world.scan("right"),
+        join=kind,
+        left_keys=world.left_keys,
+        right_keys=world.right_keys,
+        batch_rows=world.random.choice([1, 2, 100]),
+    )
+    operator = MergeJoinOperator(plan, world.left, source, Dropping(right=source))
+    given = Chain([operator], [source]).run(lefts)
+    assert all(batch.num_rows <= plan.batch_rows for batches in given for batch in batches)
+    return [rows_of(batches) for batches in given]
+
+
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["at once", "with waits"])
+@pytest.mark.parametrize("kind", JoinKind, ids=lambda kind: kind.value)
+def test_a_merge_join_is_that_of_nested_loops(kind: JoinKind, is_waiting: bool) -> None:
+    for seed in range(SEEDS):
+        world = World(seed)
+        found = merge_joined(world, kind, is_waiting=is_waiting)
+        assert [alike(rows) for rows in found] == [*world.expected(kind), []], seed
+
+
+@pytest.mark.parametrize("kind", JoinKind, ids=lambda kind: kind.value)
+def test_the_same_sets_of_splits_give_the_same_rows_in_the_same_order(kind: JoinKind) -> None:
+    for seed in range(SEEDS // 4):
+        once, again = (merge_joined(World(seed), kind, is_waiting=False) for _ in range(2))
+        assert repr(once) == repr(again), seed

@@ -1,0 +1,275 @@
+"""Joins that end at a barrier: what they drop, what they refuse, and what they hold."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError, MemoryLimitError, PlanError
+from spark_upsert.task.operators.merge_join import MergeJoinOperator, side_to_drop
+from spark_upsert.task.operators.operator import Context, Operator
+from spark_upsert.task.plan import ArrowScan, JoinKind, MergeJoin
+from tests.support.chains import Chain, Dropping, Scripted, rows_of
+
+LEFT = pa.schema({"a": pa.int64()})
+RIGHT = pa.schema({"b": pa.int64()})
+
+
+def plan(
+    kind: JoinKind = JoinKind.INNER,
+    left: pa.Schema = LEFT,
+    right: pa.Schema = RIGHT,
+    left_keys: Sequence[str] = ("a",),
+    right_keys: Sequence[str] = ("b",),
+    **settings: Any,
+) -> MergeJoin:
+    return MergeJoin(
+        id="join",
+        left=ArrowScan(id="left", schema=left),
+        right=ArrowScan(id="right", schema=right),
+        join=kind,
+        left_keys=tuple(left_keys),
+        right_keys=tuple(right_keys),
+        **settings,
+    )
+
+
+def merging(node: MergeJoin, right: Scripted, context: Context) -> Operator:
+    assert isinstance(node.left, ArrowScan)
+    return MergeJoinOperator(node, node.left.schema, right, context)
+
+
+def batches(schema: pa.Schema, keys: Sequence[int | None], rows: int = 100) -> list[pa.RecordBatch]:
+    column = pa.array(keys, pa.int64())
+    return [
+        pa.RecordBatch.from_arrays([column.slice(begin, rows)], schema=schema)
+        for begin in range(0, len(keys), rows)
+    ]
+
+
+class Case(NamedTuple):
+    """A merge join of one split on each side, the right one in batches of 100 rows."""
+
+    words: str
+    kind: JoinKind
+    left: Sequence[int]
+    right: Sequence[int]
+    rows: int
+    """How many come out."""
+    dropped: list[str]
+    right_batches: int
+    """How many of the right batches are read."""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+TO_1000 = range(2, 1001)
+INNER, OUTER, RIGHTS = JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT
+FULL, SEMI, ANTI = JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI
+
+CASES = [
+    Case("22 inner: the right side stops early", INNER, [1, 2], TO_1000, 1, ["right"], 1),
+    Case("22 left outer: it stops early, too", OUTER, [1, 2], TO_1000, 2, ["right"], 1),
+    Case("23 full outer: no early stop", FULL, [1, 2], TO_1000, 1000, [], 10),
+    Case("23 right outer: no early stop", RIGHTS, [1, 2], TO_1000, 999, [], 10),
+    Case("24 anti: the right side is dropped", ANTI, [1, 2], TO_1000, 1, ["right"], 1),
+    Case("semi: no side is dropped", SEMI, [1, 2], TO_1000, 1, [], 10),
+    Case("inner: a match is read to its end", INNER, [2], [2] * 250 + [3] * 450, 250, ["right"], 4),
+    Case("inner without left rows: nothing is read", INNER, [], TO_1000, 0, ["right"], 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_drained_left_side_may_stop_the_right_one(case: Case) -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, case.right)])
+    context = Dropping(right=right)
+    (given,) = Chain([merging(plan(case.kind), right, context)], [right]).run(
+        [batches(LEFT, case.left)], is_ended=False
+    )
+    assert len(rows_of(given)) == case.rows
+    assert context.asked == case.dropped
+    assert right.taken == case.right_batches
+
+
+@pytest.mark.parametrize(
+    ("kind", "dropped"),
+    [(INNER, ["left"]), (RIGHTS, ["left"]), (OUTER, []), (FULL, []), (SEMI, []), (ANTI, [])],
+    ids=lambda value: value.value if isinstance(value, JoinKind) else "",
+)
+def test_a_drained_right_side_may_stop_the_left_one(kind: JoinKind, dropped: list[str]) -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [1])])
+    context = Dropping()
+    driver = Chain([merging(plan(kind), right, context)], [right])
+    # Fed and not drained: the left side goes on.
+    list(driver.feed(batches(LEFT, range(1, 1001))))
+    assert context.asked == dropped
+
+
+def test_30_behind_the_barrier_both_sides_are_wanted_again() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, TO_1000), batches(RIGHT, [1, 2])])
+    context = Dropping(right=right)
+    given = Chain([merging(plan(), right, context)], [right]).run(
+        [batches(LEFT, [1, 2]), batches(LEFT, [1, 2])], is_ended=False
+    )
+    assert [[row["b"] for row in rows_of(each)] for each in given] == [[2], [1, 2]]
+    assert context.asked == ["right", "right"]
+
+
+def test_the_end_of_the_left_side_stops_the_right_one_as_a_barrier_does() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, TO_1000)], is_open=True)
+    context = Dropping(right=right)
+    driver = Chain([merging(plan(), right, context)], [right])
+    given = [*driver.feed(batches(LEFT, [1, 2])), *driver.end()]
+    assert (rows_of(given), context.asked) == ([{"a": 2, "b": 2}], ["right"])
+
+
+def test_rows_of_two_barriers_are_never_joined() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [1]), batches(RIGHT, [2])])
+    given = Chain([merging(plan(FULL), right, Dropping())], [right]).run(
+        [batches(LEFT, [2]), batches(LEFT, [1])]
+    )
+    assert [[(row["a"], row["b"]) for row in rows_of(each)] for each in given] == [
+        [(None, 1), (2, None)],
+        [(1, None), (None, 2)],
+        [],
+    ]
+
+
+RULES = inspect.cleandoc("""
+    inner  right  left
+    left   right  -
+    right  -      left
+    full   -      -
+    semi   -      -
+    anti   right  -
+""")
+
+
+@pytest.mark.parametrize("rule", RULES.splitlines(), ids=lambda rule: rule.split()[0])
+def test_which_side_is_of_no_use_once_the_other_is_over(rule: str) -> None:
+    name, once_left_is_over, once_right_is_over = rule.split()
+    kind = JoinKind(name)
+    for left, right, expected in [
+        (True, False, once_left_is_over),
+        (False, True, once_right_is_over),
+        (False, False, "-"),
+        (True, True, "-"),
+    ]:
+        assert (side_to_drop(kind, left_is_over=left, right_is_over=right) or "-") == expected
+
+
+def test_what_a_merge_join_gives_is_in_the_order_of_the_keys() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [0, 2, 2, 5], rows=1)])
+    (given, _) = Chain([merging(plan(FULL), right, Dropping())], [right]).run(
+        [batches(LEFT, [1, 2, 2, 4, 6], rows=2)]
+    )
+    found = [(row["a"], row["b"]) for row in rows_of(given)]
+    assert found == [
+        (None, 0), (1, None), (2, 2), (2, 2), (2, 2), (2, 2), (4, None), (None, 5), (6, None)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 100], ids=["across batches", "within a batch"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_side_that_does_not_ascend_is_an_error_that_names_it(side: str, rows: int) -> None:
+    keys = {"left": [1, 2, 3], "right": [1, 2, 3]} | {side: [3, None, 2]}
+    right = Scripted(RIGHT, [batches(RIGHT, keys["right"], rows)])
+    driver = Chain([merging(plan(), right, Dropping())], [right])
+    with pytest.raises(
+        DataError, match=f"node 'join': the {side} side must ascend by ., but 2 comes behind 3"
+    ) as caught:
+        driver.run([batches(LEFT, keys["left"], rows)])
+    assert caught.value.fields == {"side": side, "node": "join"}
+
+
+def test_a_side_may_begin_anew_behind_a_barrier() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [5]), batches(RIGHT, [1])])
+    given = Chain([merging(plan(), right, Dropping())], [right]).run(
+        [batches(LEFT, [5]), batches(LEFT, [1])]
+    )
+    assert [len(rows_of(each)) for each in given] == [1, 1, 0]
+
+
+def test_one_key_with_too_many_right_rows_is_an_error_that_names_the_node() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [1] * 1000)])
+    driver = Chain([merging(plan(memory_bytes_max=4000), right, Dropping())], [right])
+    with pytest.raises(MemoryLimitError, match="node 'join': the right rows of one key"):
+        driver.run([batches(LEFT, [1])])
+
+
+def test_a_semi_join_holds_one_right_row_of_a_key() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [1] * 1000)])
+    driver = Chain([merging(plan(SEMI, memory_bytes_max=900), right, Dropping())], [right])
+    (given, _) = driver.run([batches(LEFT, [1] * 5)])
+    assert len(rows_of(given)) == 5
+
+
+def test_a_left_row_with_very_many_matches_comes_in_small_batches() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [1] * 1000)])
+    driver = Chain([merging(plan(batch_rows=64), right, Dropping())], [right])
+    (given, _) = driver.run([batches(LEFT, [1] * 50)])
+    assert {batch.num_rows for batch in given[:-1]} == {64}
+    assert sum(batch.num_rows for batch in given) == 50_000
+
+
+INT32, TEXT = pa.schema({"b": pa.int32()}), pa.schema({"b": pa.string()})
+LISTS = pa.schema({"a": pa.list_(pa.int8())}), pa.schema({"b": pa.list_(pa.int8())})
+
+REFUSED = {
+    "'a' is int64 and 'b' is int32": plan(right=INT32),
+    "'a' is int64 and 'b' is string": plan(right=TEXT),
+    "there is no column 'x' among a": plan(left_keys=["x"]),
+    "there is no column 'y' among b": plan(right_keys=["y"]),
+    "both sides have a column 'a'": plan(right=LEFT, right_keys=["a"]),
+    "'a' cannot be joined on, because it is list": plan(left=LISTS[0], right=LISTS[1]),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_join_that_cannot_be_is_refused_by_name(words: str) -> None:
+    node = REFUSED[words]
+    assert isinstance(node.right, ArrowScan)
+    with pytest.raises(PlanError, match=f"node 'join': .*{words}"):
+        merging(node, Scripted(node.right.schema, []), Dropping())
+
+
+def test_a_semi_join_may_have_the_same_names_on_both_sides() -> None:
+    right = Scripted(LEFT, [batches(LEFT, [1])])
+    node = plan(SEMI, right=LEFT, right_keys=["a"])
+    (given, _) = Chain([merging(node, right, Dropping())], [right]).run([batches(LEFT, [1, 2])])
+    assert rows_of(given) == [{"a": 1}]
+
+
+def test_outer_sides_may_be_null() -> None:
+    left = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    right = pa.schema([pa.field("b", pa.int64(), nullable=False)])
+    found = {
+        kind.value: [
+            field.nullable
+            for field in merging(plan(kind, left, right), Scripted(right, []), Dropping()).schema
+        ]
+        for kind in JoinKind
+    }
+    assert found == {
+        "inner": [False, False],
+        "left": [False, True],
+        "right": [True, False],
+        "full": [True, True],
+        "semi": [False],
+        "anti": [False],
+    }
+
+
+def test_close_in_the_middle_of_a_match_releases_both_sides() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [1] * 1000)])
+    operator = merging(plan(batch_rows=1), right, Dropping())
+    driver = Chain([operator], [right])
+    next(iter(driver.barrier(batches(LEFT, [1] * 3))))
+    driver.close()
+    assert right.is_closed
+    assert operator.output() is None
