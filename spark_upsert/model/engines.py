@@ -19,6 +19,10 @@ batching; ``sum`` counts a row again that is delivered again under another batch
 floats that are added up in another order may differ in their last bits. A sum that does not fit
 into its column is an error of the write, never wrapped.
 
+A table of *contributions* aggregates, too, and knows which of its sums counts the rows behind an
+entry (`MergeEngine.multiplicity`): there an entry whose sums are all zero is no row, and such a
+table takes each step of its source once (`model.kept`).
+
 Source: the merge engines of Apache Paimon's primary-key tables; the order key per column is
 its sequence group. Ours keeps late values of columns that nothing newer has set.
 """
@@ -65,12 +69,15 @@ class MergeEngine:
     """For `Engine.AGGREGATION`: the columns whose rule is not `Rule.LAST`."""
     column_order: Mapping[str, str] = field(default_factory=dict)
     """For `Rule.LAST`: the order column of the rows, where it is not the ``sequenceBy`` one."""
+    multiplicity: str | None = None
+    """For a table of contributions: the sum that counts the rows behind an entry."""
 
     def __str__(self) -> str:
         """The options that ask for it: ``aggregation aggregate.n=sum``."""
         rules = [f"aggregate.{column}={rule.value}" for column, rule in self.rules.items()]
         order = [f"sequenceBy.{column}={other}" for column, other in self.column_order.items()]
-        return " ".join([self.kind.value, *rules, *order])
+        counted = [f"multiplicity={self.multiplicity}"] if self.multiplicity else []
+        return " ".join([self.kind.value, *rules, *order, *counted])
 
     @property
     def folds(self) -> bool:
@@ -88,11 +95,14 @@ class MergeEngine:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that stands in the log."""
-        return {
+        record = {
             "kind": self.kind.value,
             "rules": {column: rule.value for column, rule in self.rules.items()},
             "column_order": dict(self.column_order),
         }
+        return (
+            record if self.multiplicity is None else {**record, "multiplicity": self.multiplicity}
+        )
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any] | None) -> MergeEngine:
@@ -103,6 +113,7 @@ class MergeEngine:
             kind=Engine(record["kind"]),
             rules={column: Rule(rule) for column, rule in record["rules"].items()},
             column_order=record["column_order"],
+            multiplicity=record.get("multiplicity"),
         )
 
     @classmethod
@@ -135,6 +146,7 @@ class MergeEngine:
                 own(column): find_column(source, rows, role="sequenceBy column")
                 for column, source in self.column_order.items()
             },
+            self.multiplicity and own(self.multiplicity),
         )
 
     def check(self, columns: pa.Schema, keys: Sequence[str], order: Sequence[pa.Field]) -> None:
@@ -154,6 +166,16 @@ class MergeEngine:
                     f"column '{column}' is {type_}, which has no order.",
                     hint="use aggregate last_non_null for nested columns.",
                     column=column,
+                )
+        counted = self.multiplicity
+        if counted is not None:
+            self._require_value(counted, values)
+            if self.rule(counted) is not Rule.SUM or columns.field(counted).type != pa.int64():
+                raise SchemaError(
+                    f"column '{counted}' counts rows; expected a sum of int64, found "
+                    f"{self.rule(counted).value} of {columns.field(counted).type}.",
+                    hint="let a view make the table ('keep').",
+                    column=counted,
                 )
         for column in self.column_order:
             self._require_value(column, values)

@@ -11,6 +11,8 @@ newest. Besides its columns an entry carries what makes folding associative:
 
 All rules work on whole columns: the best of each group is found by a few ``reduceat`` passes,
 sums and extremes by Arrow's grouped aggregation.
+
+In a table of contributions an entry of nothing but zeros is no row (`state.multiplicity`).
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from spark_upsert.errors import DataError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.precedence import NONE, EpochOf, Precedence
-from spark_upsert.model.schema import DEAD, DIFF, HASH, TableSchema, at_column
+from spark_upsert.model.schema import DEAD, DIFF, HASH, PUT, TOMBSTONE, TableSchema, at_column
 from spark_upsert.model.words import Words, compare, keep_greatest, ordered_words, validity
 from spark_upsert.state.content import content_words
+from spark_upsert.state.multiplicity import vanished
 from spark_upsert.state.resolve import arrange
 from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.sums import exact_sums
@@ -61,6 +64,10 @@ def fold(rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = N
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
     if not bool(begins.all()):
         columns = _Groups(schema, columns, begins).folded()
+    if schema.engine.multiplicity is not None:
+        columns[DIFF] = pa.array(
+            np.where(vanished(schema, columns), TOMBSTONE, PUT).astype(np.int8)
+        )
     batch = pa.RecordBatch.from_arrays(
         [columns[name] for name in schema.run.names], schema=schema.run
     )

@@ -21,7 +21,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.admission import Admission
 from spark_upsert.upsert.ambiguity import Examples, warn
-from spark_upsert.upsert.guards import is_due, is_new, require_no_gap, require_placed
+from spark_upsert.upsert.guards import is_due, is_new, is_next_move, require_no_gap, require_placed
 from spark_upsert.upsert.scratch import Scratch, remove_runs
 from spark_upsert.upsert.truncate import Truncated, truncated
 from spark_upsert.upsert.write_set import Sealed, WriteSet
@@ -69,8 +69,11 @@ class _Done(NamedTuple):
 
 def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | None:
     unborn, url = write_set.base.manifest, write_set.base.store.url
-    for transaction in write_set.transactions:
-        require_no_gap(transaction, unborn, url)
+    if unborn.schema.engine.multiplicity is not None:
+        is_next_move(write_set, unborn)
+    else:
+        for transaction in write_set.transactions:
+            require_no_gap(transaction, unborn, url)
     fitted = fit(write_set, unborn, scratch)
     sealed = fitted.seal(unborn, ())
     draft = replace(

@@ -9,7 +9,9 @@ from __future__ import annotations
 from spark_upsert.errors import ContentionError, DataError, DataLossError, OtherTableError, setting
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Manifest, Transaction
+from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
+from spark_upsert.upsert.moves import NOTHING, Verdict, recorded_position, refused, require_move
 from spark_upsert.upsert.write_set import WriteSet
 
 
@@ -26,11 +28,42 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
             "was under way. Nothing was committed.",
             hint="write it again; a query that is restarted does.",
         )
+    _require_unfenced(write_set, head, url)
+    if head.schema.engine.multiplicity is not None:
+        return is_next_move(write_set, head)
     for transaction in write_set.transactions:
         _require_remembered(transaction, head, url)
         require_no_gap(transaction, head, url)
-    _require_unfenced(write_set, head, url)
     return True
+
+
+def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
+    """Return whether a table of contributions has yet to take a step (`moves`).
+
+    Its own marker says more than the numbers of writers do, which steps that are skipped leave out.
+
+    Raises
+    ------
+    DataError
+        What is written is no step.
+    OtherTableError
+        It neither follows what the table has nor is in it.
+    """
+    url = write_set.base.store.url
+    if write_set.overwrite:
+        raise DataError(
+            f"the table at '{url}' is of contributions, which only add up: its contents cannot be "
+            "replaced. Nothing was committed.",
+            hint="keep the view in another path, or restore an older version of the table.",
+        )
+    move = require_move((each.move for each in write_set.staged), url)
+    recorded = NOTHING
+    if not head.is_unborn:
+        recorded = recorded_position(Snapshot(write_set.base.store, head))
+    verdict = move.judged(recorded)
+    if verdict is Verdict.REFUSE:
+        raise refused(move, recorded, url)
+    return verdict is Verdict.APPLY
 
 
 def is_new(write_set: WriteSet, head: Manifest) -> bool:

@@ -23,6 +23,7 @@ from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.ambiguity import Examples, examples_of
+from spark_upsert.upsert.moves import Move, moves_in
 from spark_upsert.upsert.outcomes import Outcome, Outcomes, classify, count
 from spark_upsert.upsert.scratch import Scratch
 from spark_upsert.upsert.stash import Stash
@@ -40,6 +41,8 @@ class Staged:
     """Keys of rows that a person should know about (`ambiguity`)."""
     truncated: str | None = None
     """The mark of the youngest truncate that came among the commands (`truncate`)."""
+    move: Move | None = None
+    """The step of which the marker came among contributions (`moves`)."""
 
     @property
     def base_version(self) -> int:
@@ -97,8 +100,11 @@ def stage_sealed(
     files = []
     counters = EMPTY
     examples: dict[str, str] = {}
+    moves: list[Move] = []
     with Scratch(snapshot.store) as scratch:
         for batch in stash.seal():
+            if snapshot.manifest.schema.engine.multiplicity is not None:
+                moves += moves_in(batch)
             rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
             outcomes_in = partial(
                 outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows
@@ -118,6 +124,7 @@ def stage_sealed(
         counters=counters + stash.counters,
         examples={**examples, **stash.examples},
         truncated=stash.truncated,
+        move=moves[0] if moves else None,
     )
 
 

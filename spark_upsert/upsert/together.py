@@ -106,6 +106,8 @@ def sealed(
     schema: TableSchema, stash: Stash, transaction: Transaction | None, late_rows: LateRows
 ) -> Append | None:
     """Seal the commands of one caller; None if they are to be committed by themselves."""
+    if schema.engine.multiplicity is not None:
+        return None  # A step of a view is a version of its own (`upsert.moves`).
     batches = list(stash.seal())
     if stash.truncated is not None or len(batches) > 1:
         return None

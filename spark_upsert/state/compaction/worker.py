@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from spark_upsert.errors import DataError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope
+from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope, is_live
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.compaction.policy import Job
 from spark_upsert.state.cuts import cut_evenly
 from spark_upsert.state.log.manifest import Manifest, Place, Slice, Taken
 from spark_upsert.state.mechanism import Reduced, mechanism_of
+from spark_upsert.state.multiplicity import require_possible
 from spark_upsert.state.resolve import epochs_by_part
 from spark_upsert.state.run.file import RUNS, RunFile, Span, new_run_path, write_run
 from spark_upsert.state.run.rows import Rows, RunPart
@@ -73,7 +74,8 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
     -----
     Each key keeps its winning entry (`resolve`). A tombstone goes if nothing older is left
     below it and no late command can be stale against it (any scope but `Scope.TABLE`); with
-    `Scope.TABLE`, if it is past its retention (`state.tombstones`).
+    `Scope.TABLE`, if it is past its retention (`state.tombstones`). In a table of contributions
+    what is all zero goes, whatever lies below it (`state.multiplicity`).
 
     A sum that fits over all epochs may not fit over some of them alone. Then nothing is taken,
     and the compaction is left out, until it is one with the oldest runs.
@@ -135,16 +137,24 @@ def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRan
     reduced, slices = _reduced(store, manifest, job, hash_range)
     rows, winners = reduced.rows, reduced.at
     forgotten, mark = np.empty(0, np.uint64), None
-    if job.is_oldest:
+    schema = manifest.schema
+    if schema.engine.multiplicity is not None:
+        # What is all zero adds nothing to what lies below it: it goes from any runs.
+        if job.is_oldest:
+            columns = rows.take(schema.columns.names, winners)
+            entries = dict(zip(schema.columns.names, columns, strict=True))
+            require_possible(schema, entries, store.url)
+        winners = winners[is_live(rows.take([DIFF], winners)[0])]
+    elif job.is_oldest:
         gone = _forgettable(Snapshot(store, manifest), job, reduced, slices)
         mark = _greatest(rows, winners[gone])
         forgotten = rows.hashes[winners[gone]]
         winners = winners[~gone]
     if not len(winners):
         return _Piece(None, forgotten, mark)
-    columns = rows.take(manifest.schema.run.names, winners)
-    batch = pa.RecordBatch.from_arrays(columns, schema=manifest.schema.run)
-    if manifest.schema.has_quarantine:
+    columns = rows.take(schema.run.names, winners)
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.run)
+    if schema.has_quarantine:
         epochs = np.array([each.epochs.lower for each in slices], dtype=np.uint64)
         batch = with_epochs(batch, epochs[rows.part_of(winners)])
     return _Piece(write_run(store, new_run_path(), batch), forgotten, mark)

@@ -1,0 +1,328 @@
+"""A grouping: which columns make the groups, what is wanted of them, and what must be kept for it.
+
+    rows  --contributions-->  kept table (sums)  --result-->  one row per group
+
+What is kept can be taken back: counts and sums alone. A column of which a sum, an average or a
+count is wanted has a count of its values and, for the first two, their sum; the smallest and the
+greatest need a count per value, which stands in a part of the table of its own (`model.kept`).
+
+==================  ========================  ==================================
+sum of              is kept as                is shown as
+==================  ========================  ==================================
+int8 to int32       int64                     int64
+int64               decimal(38, 0)            int64, or an error
+decimal(p, s)       decimal(38, s)            decimal(p + 10, s), or an error
+float with scale s  decimal(38, s), and       float64
+                    counts of NaN, inf, -inf
+==================  ========================  ==================================
+
+So what is kept is wider than what is shown: a merge of some runs may pass a bound that no version
+of the table does. Floats without a scale are refused, for ``1e16 + 1 - 1e16`` is not 1.
+
+Rejected: to read a group again when its smallest value goes (all its rows), to keep the k smallest
+(which needs that at the end), and the engine's own min and max (which take nothing back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.errors import SchemaError, did_you_mean
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.kept import FROM, PART, TO, value_column
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.words import is_hashable
+
+DIGITS = 38
+"""Digits of the sums of int64, decimals and floats."""
+
+SCALE_MAX = 15
+"""So many digits behind the point a float has at most that mean something."""
+
+
+class Kind(Enum):
+    """What is wanted of a column of a group."""
+
+    COUNT = "count"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """One column of the result."""
+
+    name: str
+    kind: Kind
+    column: str | None = None
+    """Of the rows; None to count rows."""
+    scale: int | None = None
+    """Digits behind the point to which each float is rounded before it is added."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in a plan."""
+        record: dict[str, Any] = {"name": self.name, "kind": self.kind.value}
+        if self.column is not None:
+            record["column"] = self.column
+        if self.scale is not None:
+            record["scale"] = self.scale
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Aggregate:
+        """Rebuild an aggregate."""
+        return cls(
+            name=record["name"],
+            kind=Kind(record["kind"]),
+            column=record.get("column"),
+            scale=record.get("scale"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed:
+    """What is kept of the values of one column: columns of the kept table."""
+
+    column: str
+    count: str
+    """Of the values that are not NULL."""
+    total: str | None = None
+    scale: int | None = None
+    apart: tuple[str, ...] = ()
+    """Of a float: the counts of NaN and of either infinity, which no sum holds."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all its columns, in their order."""
+        return (self.count, *([] if self.total is None else [self.total]), *self.apart)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What a grouped view wants of rows.
+
+    Parameters
+    ----------
+    rows : pyarrow.Schema
+        The columns of the rows that are grouped.
+    keys : tuple of str
+        The columns that make the groups; none of them for one group of all rows.
+    aggregates : tuple of Aggregate
+
+    Raises
+    ------
+    SchemaError
+        A column is not there, or what is wanted of it cannot be kept exactly.
+    """
+
+    rows: pa.Schema
+    keys: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            type_ = self._type(key, "the group")
+            if not is_hashable(type_):
+                raise _error(key, f"is {type_}, by which nothing can be grouped", _HASHABLE)
+        reserved = {PART, FROM, TO, *(value_column(part) for part in self.parts.values())}
+        for name in self.keys:
+            if name.lower() in reserved:
+                raise _error(name, "has a name that a kept table needs", "rename it before")
+        for each in self.aggregates:
+            self._check(each)
+        names = [*self.keys, *(each.name for each in self.aggregates)]
+        twice = sorted({name for name in names if _folded(names).count(name.lower()) > 1})
+        if twice:
+            raise _error(twice[0], "stands twice in the result", "rename one")
+
+    def _check(self, aggregate: Aggregate) -> None:
+        kind, column = aggregate.kind, aggregate.column
+        if column is None:
+            if kind is not Kind.COUNT:
+                raise _error(aggregate.name, f"is a {kind.value} of nothing", "name a column")
+            return
+        type_ = self._type(column, f"'{aggregate.name}'")
+        if kind in (Kind.MIN, Kind.MAX) and not is_hashable(type_):
+            raise _error(column, f"is {type_}, which has no order", _HASHABLE)
+        if kind in (Kind.SUM, Kind.AVG):
+            sum_types(column, type_, aggregate.scale)
+        elif aggregate.scale is not None:
+            raise _error(column, f"has a scale for its {kind.value}", "a scale is for sums alone")
+
+    def _type(self, column: str, of: str) -> pa.DataType:
+        if column not in self.rows.names:
+            hint = did_you_mean(column, self.rows.names)
+            raise _error(column, f"is named by {of}, and the rows do not have it", hint.rstrip("."))
+        return self.rows.field(column).type
+
+    @cached_property
+    def parts(self) -> Mapping[str, int]:
+        """The part of the values of each column of which the smallest or greatest is wanted."""
+        wanted = [e.column for e in self.aggregates if e.kind in (Kind.MIN, Kind.MAX)]
+        names = dict.fromkeys(name for name in wanted if name is not None)
+        return {name: index + 1 for index, name in enumerate(names)}
+
+    @cached_property
+    def _names(self) -> _Names:
+        values = (value_column(part) for part in self.parts.values())
+        return _Names([*self.keys, PART, *values, FROM, TO])
+
+    @cached_property
+    def multiplicity(self) -> str:
+        """The name of the column that counts rows: ``n``, if no column of the group has it."""
+        return self._names.free("n")
+
+    @cached_property
+    def sums(self) -> tuple[Summed, ...]:
+        """What is kept of each column, one for each column and scale."""
+        _ = self.multiplicity  # The first to choose its name.
+        found = []
+        free = self._names.free
+        summed = [each for each in self.aggregates if each.kind in (Kind.SUM, Kind.AVG)]
+        wanted = dict.fromkeys((each.column, each.scale) for each in summed)
+        named = {column for column, _ in wanted}
+        counted = [each for each in self.aggregates if each.kind is Kind.COUNT and each.column]
+        wanted |= {(each.column, None): None for each in counted if each.column not in named}
+        for column, scale in wanted:
+            assert column is not None
+            has_total = column in named
+            is_float = has_total and pa.types.is_floating(self.rows.field(column).type)
+            found.append(
+                Summed(
+                    column=column,
+                    count=free(f"c_{column}"),
+                    total=free(f"s_{column}") if has_total else None,
+                    scale=scale,
+                    apart=tuple(free(f"{kind}_{column}") for kind in _APART) if is_float else (),
+                )
+            )
+        return tuple(found)
+
+    def sum_of(self, aggregate: Aggregate) -> Summed:
+        """Return what is kept for a count, a sum or an average of a column."""
+        return next(
+            each
+            for each in self.sums
+            if each.column == aggregate.column
+            and (aggregate.kind is Kind.COUNT or each.scale == aggregate.scale)
+        )
+
+    @cached_property
+    def kept(self) -> TableSchema:
+        """The schema of the kept table."""
+        fields = [self.rows.field(key) for key in self.keys]
+        fields.append(pa.field(PART, pa.int32()))
+        for column, part in self.parts.items():
+            fields.append(pa.field(value_column(part), self.rows.field(column).type))
+        keys = [field.name for field in fields]
+        totals = {
+            each.total: sum_types(each.column, self.rows.field(each.column).type, each.scale)[0]
+            for each in self.sums
+            if each.total is not None
+        }
+        sums = [self.multiplicity, *(name for each in self.sums for name in each.columns)]
+        fields += [pa.field(name, totals.get(name, pa.int64())) for name in sums]
+        fields += [pa.field(FROM, pa.string()), pa.field(TO, pa.string())]
+        rules = dict.fromkeys(sums, Rule.SUM)
+        engine = MergeEngine(Engine.AGGREGATION, rules, multiplicity=self.multiplicity)
+        return TableSchema.of(pa.schema(fields), keys=keys, engine=engine)
+
+    @cached_property
+    def result(self) -> pa.Schema:
+        """The columns of the result: those of the group, then what is wanted of it."""
+        fields = [self.rows.field(key) for key in self.keys]
+        fields += [pa.field(each.name, self._result_type(each)) for each in self.aggregates]
+        return pa.schema([field.with_nullable(True) for field in fields])
+
+    def _result_type(self, aggregate: Aggregate) -> pa.DataType:
+        if aggregate.kind is Kind.COUNT or aggregate.column is None:
+            return pa.int64()
+        type_ = self.rows.field(aggregate.column).type
+        if aggregate.kind is Kind.SUM:
+            return sum_types(aggregate.column, type_, aggregate.scale)[1]
+        if aggregate.kind is not Kind.AVG:
+            return type_
+        if not pa.types.is_decimal(type_):
+            return pa.float64()
+        # Four digits more, as Spark has it, but never at the cost of those before the point.
+        before = type_.precision - type_.scale
+        scale = min(type_.scale + 4, DIGITS - before)
+        return pa.decimal128(before + scale, scale)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what stands of it in a plan, without the columns of the rows."""
+        return {"keys": list(self.keys), "aggregates": [e.to_json() for e in self.aggregates]}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any], rows: pa.Schema) -> Grouping:
+        """Rebuild a grouping of rows of some columns."""
+        aggregates = (Aggregate.from_json(each) for each in record["aggregates"])
+        return cls(rows, tuple(record["keys"]), tuple(aggregates))
+
+
+def sum_types(
+    column: str, type_: pa.DataType, scale: int | None
+) -> tuple[pa.DataType, pa.DataType]:
+    """Return the types in which the sum of a column is kept, and shown.
+
+    Raises
+    ------
+    SchemaError
+        There is no exact sum of such values.
+    """
+    if pa.types.is_floating(type_):
+        if scale is None:
+            raise _error(
+                column,
+                f"is {type_}, of which a sum is not exact under retraction",
+                "set scale=, the digits behind the point to which each value is rounded, or cast "
+                "the column to a decimal",
+            )
+        if type(scale) is not int or not 0 <= scale <= SCALE_MAX:
+            raise _error(column, f"has scale={scale!r}", f"use a number from 0 to {SCALE_MAX}")
+        return pa.decimal128(DIGITS, scale), pa.float64()
+    if scale is not None:
+        raise _error(column, f"is {type_} and has scale={scale!r}", "drop it: the sum is exact")
+    if pa.types.is_decimal128(type_):
+        shown = pa.decimal128(min(type_.precision + 10, DIGITS), type_.scale)
+        return pa.decimal128(DIGITS, type_.scale), shown
+    if not pa.types.is_integer(type_):
+        raise _error(column, f"is {type_}, which has no sum", "sum numbers")
+    if type_ in (pa.int64(), pa.uint64()):
+        return pa.decimal128(DIGITS, 0), type_
+    return pa.int64(), pa.int64()
+
+
+_APART = ("nan", "inf", "ninf")
+
+_HASHABLE = "use numbers, texts, binaries, booleans, dates, times or decimals"
+
+
+def _error(column: str, found: str, hint: str) -> SchemaError:
+    return SchemaError(f"column '{column}' {found}.", hint=f"{hint}.", column=column)
+
+
+def _folded(names: Iterable[str]) -> list[str]:
+    return [name.lower() for name in names]
+
+
+class _Names:
+    """Names of columns, of which none may be another's, whatever its case."""
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self._taken = set(_folded(taken))
+
+    def free(self, name: str) -> str:
+        """Return a name that is free, and take it: with underscores before it, if need be."""
+        while name.lower() in self._taken or name.startswith("__"):
+            name = f"_{name}" if not name.startswith("_") else f"{name}_"
+        self._taken.add(name.lower())
+        return name

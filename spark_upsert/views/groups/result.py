@@ -1,0 +1,166 @@
+"""What the entries of a kept table show: a row for each group that has rows.
+
+count = c; sum = NULL if c = 0, else s; avg = s / c; min and max are the ends of the values that
+some row has. NaN is above all. A group without rows has no entry, hence no row in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import DataError
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
+from spark_upsert.model.words import ordered_words
+from spark_upsert.state.multiplicity import require_possible
+from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind, Summed
+from spark_upsert.views.matching import NOWHERE, codes, places
+
+
+def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.RecordBatch:
+    """Return the rows of some groups.
+
+    Parameters
+    ----------
+    grouping : Grouping
+    entries : pyarrow.RecordBatch
+        Columns as ``grouping.kept.columns``: all entries of these groups at one version, one of
+        each key, in any order. The marker may be among them.
+    url : str
+        Where the table lies, for an error.
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+        Columns as ``grouping.result``, one row for each group, in the order of their entries.
+
+    Raises
+    ------
+    CorruptionError
+        An entry is of no rows.
+    DataError
+        A sum does not fit into the type in which it is shown.
+    """
+    columns = {name: entries.column(name) for name in entries.schema.names}
+    require_possible(grouping.kept, columns, url)
+    counts = np.asarray(columns[grouping.multiplicity].fill_null(0))
+    parts = np.where(counts > 0, np.asarray(columns[PART]), MARKER_PART)
+    groups = entries.take(pa.array(np.flatnonzero(parts == GROUP_PART)))
+    ends = {
+        column: _ends(grouping, entries, groups, np.flatnonzero(parts == part), part)
+        for column, part in grouping.parts.items()
+    }
+    arrays = [groups.column(key) for key in grouping.keys]
+    arrays += [_shown(grouping, each, groups, ends) for each in grouping.aggregates]
+    if not arrays:
+        return pa.RecordBatch.from_pylist([{}] * groups.num_rows, schema=grouping.result)
+    return pa.RecordBatch.from_arrays(arrays, schema=grouping.result)
+
+
+_Ends = tuple[pa.Array, pa.Array]
+"""The smallest and the greatest value of each group, NULL where it has none."""
+
+
+def _ends(
+    grouping: Grouping, entries: pa.RecordBatch, groups: pa.RecordBatch, at: Positions, part: int
+) -> _Ends:
+    """Return the ends of the values of a part, one for each group."""
+    values = entries.take(pa.array(at))
+    column = values.column(value_column(part))
+    if not len(column):
+        nothing = pa.nulls(groups.num_rows, column.type)
+        return nothing, nothing
+    owner = _owners(grouping, groups, values)
+    order = np.lexsort((*reversed(ordered_words(column)), owner))
+    owner = owner[order]
+    begins = np.flatnonzero(np.diff(owner, prepend=NOWHERE - 1))
+    lasts = np.append(begins[1:], len(owner)) - 1
+    found = []
+    for chosen in (begins, lasts):
+        place = np.full(groups.num_rows, NOWHERE, dtype=np.int64)
+        place[owner[chosen]] = order[chosen]
+        found.append(column.take(pa.array(place, mask=place == NOWHERE)))
+    return found[0], found[1]
+
+
+def _owners(grouping: Grouping, groups: pa.RecordBatch, values: pa.RecordBatch) -> Positions:
+    """Return to which of the groups each entry belongs."""
+    if not grouping.keys:
+        return np.zeros(values.num_rows, dtype=np.int64)
+    keys = ([side.column(key) for key in grouping.keys] for side in (groups, values))
+    ours, theirs = codes(*keys)
+    return places(theirs, ours)
+
+
+def _shown(
+    grouping: Grouping,
+    aggregate: Aggregate,
+    groups: pa.RecordBatch,
+    ends: Mapping[str, _Ends],
+) -> pa.Array:
+    column, kind = aggregate.column, aggregate.kind
+    if column is None:
+        return groups.column(grouping.multiplicity)
+    if kind is Kind.MIN:
+        return ends[column][0]
+    if kind is Kind.MAX:
+        return ends[column][1]
+    summed = grouping.sum_of(aggregate)
+    count = groups.column(summed.count)
+    if kind is Kind.COUNT:
+        return count
+    type_ = grouping.result.field(aggregate.name).type
+    is_some = pc.greater(count, 0)
+    if kind is Kind.SUM:
+        found = _total(groups, summed, type_)
+    elif pa.types.is_decimal(type_):
+        found = _quotient(groups, summed, count, type_)
+    else:
+        # A group without values is divided by one, and then NULL.
+        divisor = pc.if_else(is_some, count, 1).cast(pa.float64())
+        found = pc.divide(_total(groups, summed, type_), divisor)
+    return pc.if_else(is_some, found, pa.scalar(None, type_))
+
+
+def _total(groups: pa.RecordBatch, summed: Summed, type_: pa.DataType) -> pa.Array:
+    """Return the sums of a column in the type in which they are shown."""
+    assert summed.total is not None
+    total = _fitting(groups.column(summed.total), type_, "a sum", summed)
+    if not summed.apart:
+        return total
+    nan, above, below = (pc.greater(groups.column(name), 0) for name in summed.apart)
+    for where, value in ((below, "-inf"), (above, "inf"), (pc.and_(above, below), "nan")):
+        total = pc.if_else(where, pa.scalar(float(value)), total)
+    return pc.if_else(nan, pa.scalar(float("nan")), total)
+
+
+def _quotient(
+    groups: pa.RecordBatch, summed: Summed, count: pa.Array, type_: pa.DataType
+) -> pa.Array:
+    """Return averages of decimals, rounded half up as Spark does."""
+    assert summed.total is not None
+    total = groups.column(summed.total)
+    wide = total.cast(pa.decimal256(_WIDE, total.type.scale))
+    divisor = pc.if_else(pc.greater(count, 0), count, 1).cast(pa.decimal256(_COUNT, 0))
+    quotient = pc.round(pc.divide(wide, divisor), type_.scale, "half_towards_infinity")
+    return _fitting(quotient, type_, "an average", summed)
+
+
+_WIDE, _COUNT = 42, 19
+"""Digits of a dividend and of a count: the quotient then has 20 more behind the point."""
+
+
+def _fitting(column: pa.Array, type_: pa.DataType, what: str, summed: Summed) -> pa.Array:
+    try:
+        return column.cast(type_)
+    except pa.ArrowInvalid:
+        raise DataError(
+            f"{what} of column '{summed.column}' does not fit into {type_}.",
+            hint="cast the column to a wider type in the view, or read the sums themselves "
+            f"('{summed.total}') with raw=true.",
+            column=summed.column,
+        ) from None

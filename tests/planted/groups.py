@@ -1,0 +1,184 @@
+"""Bugs in grouped views: what rows contribute, what a kept table takes, what its merges leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.engines import Rule
+from spark_upsert.state import fold
+from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.upsert import commit, guards
+from spark_upsert.upsert.moves import Move, Verdict
+from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.views.groups import contributions, grouping, kept, result
+from tests.laws import test_groups as laws
+from tests.planted.bug import Patch, bug, together, wrapped
+from tests.support.view_cases import between
+from tests.unit import test_group_cases as cases
+from tests.unit import test_kept_tables as kept_tables
+
+
+def test_p2_the_cases_of_groups() -> None:
+    for case in between(29, 41):
+        cases.test_a_case_of_groups(case)
+
+
+def test_p2_what_is_stored_of_rows() -> None:
+    laws.test_a_bound_that_no_state_passes_may_be_passed_between()
+    kept_tables.test_zeros_of_either_sign_and_all_nans_are_stored_as_one()
+
+
+def test_p3_merges_of_contributions_change_nothing() -> None:
+    kept_tables.test_an_entry_of_zeros_goes_from_any_runs_and_a_count_of_zero_beside_sums_stays()
+    kept_tables.test_the_marker_stays_when_nothing_else_does()
+
+
+def test_p4_steps_are_taken_once() -> None:
+    kept_tables.test_a_step_that_comes_again_is_skipped_and_one_that_is_ahead_refused()
+    kept_tables.test_of_two_that_write_the_same_step_at_once_one_is_applied()
+
+
+@bug("a step contributes its new rows alone", test_p2_the_cases_of_groups)
+def _() -> Patch:
+    def new_alone(original: Any, own: Any, columns: Any, signs: Any) -> Any:
+        return original(own, columns, np.maximum(signs, 0))
+
+    return wrapped(contributions, "_entries", new_alone)
+
+
+@bug("a count of values counts rows", test_p2_the_cases_of_groups)
+def _() -> Patch:
+    def of_rows(where: Any, signs: Any) -> Any:
+        return pa.array(signs)
+
+    return patch.object(contributions, "_counted", of_rows)
+
+
+@bug("group keys and values keep the sign of a zero", test_p2_what_is_stored_of_rows)
+def _() -> Patch:
+    return patch.object(contributions, "canonical", lambda column: column)
+
+
+@bug("NaN is not above all", test_p2_the_cases_of_groups)
+def _() -> Patch:
+    def below(original: Any, column: pa.Array) -> Any:
+        words = original(column)
+        if not pa.types.is_floating(column.type):
+            return words
+        nan = np.isnan(np.asarray(column))
+        return [np.where(nan, np.uint64(0), word) for word in words]
+
+    return wrapped(result, "ordered_words", below)
+
+
+@bug("a value that no row has any more is still the smallest", test_p2_the_cases_of_groups)
+def _() -> Patch:
+    def for_ever(original: Any, own: Any, rows: Any) -> Any:
+        found = original(own, rows)
+        index = found.schema.get_field_index(own.multiplicity)
+        counts = np.asarray(found.column(index))
+        parts = np.asarray(found.column("_part"))
+        raised = np.where((parts > 0) & (counts < 0), 0, counts)
+        return found.set_column(index, found.schema.field(index), pa.array(raised))
+
+    return wrapped(contributions, "folded", for_ever)
+
+
+@bug("infinities are added to the sum as the greatest number", test_p2_the_cases_of_groups)
+def _() -> Patch:
+    def none(column: pa.Array) -> Any:
+        return tuple(pa.array(np.zeros(len(column), dtype=np.bool_)) for _ in range(3))
+
+    return patch.object(contributions, "_apart", none)
+
+
+@bug("a sum of int64 is kept as int64", test_p2_what_is_stored_of_rows)
+def _() -> Patch:
+    def narrow(original: Any, column: str, type_: pa.DataType, scale: int | None) -> Any:
+        stored, shown = original(column, type_, scale)
+        return (pa.int64(), shown) if type_ == pa.int64() else (stored, shown)
+
+    return together(
+        wrapped(grouping, "sum_types", narrow), wrapped(contributions, "sum_types", narrow)
+    )
+
+
+@bug("an entry of zeros is a row", test_p3_merges_of_contributions_change_nothing)
+def _() -> Patch:
+    def never(schema: Any, columns: Mapping[str, pa.Array]) -> Any:
+        return np.zeros(len(columns[schema.engine.multiplicity]), dtype=np.bool_)
+
+    return patch.object(fold, "vanished", never)
+
+
+@bug(
+    "a count of zero vanishes, whatever its sums",
+    test_p3_merges_of_contributions_change_nothing,
+)
+def _() -> Patch:
+    def by_count(original: Any, schema: Any, columns: Mapping[str, pa.Array]) -> Any:
+        others = {name: column for name, column in columns.items() if name in schema.values}
+        for name in others:
+            if schema.engine.rule(name) is Rule.SUM and name != schema.engine.multiplicity:
+                others[name] = pa.nulls(len(others[name]), others[name].type)
+        return original(schema, others)
+
+    return wrapped(fold, "vanished", by_count)
+
+
+@bug("the marker vanishes like any entry of zeros", test_p3_merges_of_contributions_change_nothing)
+def _() -> Patch:
+    def sums_alone(original: Any, schema: Any, columns: Mapping[str, pa.Array]) -> Any:
+        others = {
+            name: column
+            if schema.engine.rule(name) is Rule.SUM
+            else pa.nulls(len(column), column.type)
+            for name, column in columns.items()
+        }
+        return original(schema, others)
+
+    return wrapped(fold, "vanished", sums_alone)
+
+
+def _judged(verdict: Callable[[Move, str], Verdict]) -> Patch:
+    return patch.object(Move, "judged", verdict)
+
+
+@bug("a step that comes again counts again", test_p4_steps_are_taken_once)
+def _() -> Patch:
+    return _judged(lambda move, recorded: Verdict.APPLY)
+
+
+@bug("a step that is ahead is applied", test_p4_steps_are_taken_once)
+def _() -> Patch:
+    judged = Move.judged
+    return _judged(
+        lambda move, recorded: (
+            Verdict.APPLY if judged(move, recorded) is Verdict.REFUSE else judged(move, recorded)
+        )
+    )
+
+
+@bug(
+    "which step is next is asked of the version that was planned on",
+    test_p4_steps_are_taken_once,
+)
+def _() -> Patch:
+    def early(original: Any, write_set: WriteSet, head: Manifest) -> bool:
+        return bool(original(write_set, write_set.base.manifest))
+
+    return together(wrapped(guards, "is_next_move", early), wrapped(commit, "is_next_move", early))
+
+
+@bug("only groups with a changed part are shown anew", test_p2_the_cases_of_groups)
+def _() -> Patch:
+    def parts_alone(original: Any, self: Any, lower: int, upper: int) -> Any:
+        found = original(self, lower, upper)
+        return found.slice(0, 0) if self.grouping.parts else found
+
+    return wrapped(kept.Kept, "changed_groups", parts_alone)

@@ -1,0 +1,287 @@
+"""What a table of contributions takes, what it refuses, and what its compactions leave."""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import CorruptionError, DataError, OtherTableError, SchemaError
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.hash_range import ALL_HASHES
+from spark_upsert.model.kept import PART
+from spark_upsert.model.schema import DIFF, TableSchema
+from spark_upsert.state.compaction import Job, compact_runs
+from spark_upsert.state.run.file import RUNS
+from spark_upsert.table import Table
+from spark_upsert.upsert.moves import NOTHING, Move, Verdict
+from spark_upsert.views.groups.contributions import contributions, marker
+from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind
+from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.pairs import Pairs
+from tests.support.grouped import batch_of, kept_in_memory
+
+ROWS = pa.schema({"g": pa.int64(), "x": pa.int64()})
+GROUPING = Grouping(
+    ROWS,
+    ("g",),
+    (Aggregate(name="n", kind=Kind.COUNT), Aggregate(name="s", kind=Kind.SUM, column="x")),
+)
+
+
+def entries(*rows: tuple[int, int, int, int]) -> pa.RecordBatch:
+    """Return entries of groups: the group, its n, c_x and s_x."""
+    names = ["g", "n", "c_x", "s_x"]
+    named = [{**dict(zip(names, row, strict=True)), PART: 0} for row in rows]
+    columns = GROUPING.kept.columns
+    return (
+        pa.Table.from_pylist(
+            [{name: row.get(name) for name in columns.names} for row in named], schema=columns
+        )
+        .combine_chunks()
+        .to_batches()[0]
+    )
+
+
+def at(**inputs: int) -> str:
+    parts = ",".join(f'"{name}":{epoch}' for name, epoch in inputs.items())
+    return f'{{"at":{{{parts}}}}}'
+
+
+def take(kept: Kept, epoch: int, *rows: tuple[int, int, int, int]) -> bool:
+    lower = at(o=epoch - 1) if epoch else NOTHING
+    return kept.take(entries(*rows), lower=lower, upper=at(o=epoch))
+
+
+def raw(table: Table) -> dict[int, tuple[int, ...]]:
+    rows = table.snapshot(columns=["g", PART, "n", "c_x", "s_x"]).to_pylist()
+    return {r["g"]: (r["n"], r["c_x"], int(r["s_x"])) for r in rows if r[PART] == 0}
+
+
+def stored(table: Table) -> int:
+    """Return how many entries the runs hold, the marker apart."""
+    files = {slice_.file.path: slice_.file for slice_ in table.log.head().slices}
+    runs = [RUNS.open(table.store, file) for file in files.values()]
+    groups = [run.slice(["g"], 0, run.file.rows)[0] for run in runs]
+    return sum(len(column) - column.null_count for column in groups)
+
+
+def merge(table: Table, first: int, end: int) -> None:
+    """Compact some runs by their places in the order of their epochs."""
+    slices = table.log.head().slices[first:end]
+    job = Job(hash_range=ALL_HASHES, slices=slices, is_oldest=first == 0)
+    assert table.commit_compactions([compact_runs(table.store, table.log.head(), job)]) == 1
+
+
+# -- the rule of steps --------------------------------------------------------------------
+
+CUT = '{"at":{"o":0},"snapshot":%d}'
+
+
+@pytest.mark.parametrize(
+    ("recorded", "lower", "upper", "verdict"),
+    [
+        (NOTHING, NOTHING, at(o=3), Verdict.APPLY),
+        (NOTHING, at(o=2), at(o=3), Verdict.REFUSE),
+        (at(o=3), at(o=3), at(o=4), Verdict.APPLY),
+        (at(o=3), at(o=2), at(o=3), Verdict.SKIP),
+        (at(o=3), NOTHING, at(o=3), Verdict.SKIP),
+        (at(o=3), at(o=1), at(o=2), Verdict.SKIP),
+        (at(o=3), at(o=2), at(o=4), Verdict.REFUSE),
+        (at(o=3), NOTHING, at(o=4), Verdict.REFUSE),
+        (at(o=3), at(o=4), at(o=5), Verdict.REFUSE),
+        (at(o=3, c=5), at(o=3, c=4), at(o=3, c=5), Verdict.SKIP),
+        (at(o=3, c=5), at(o=3, c=4), at(o=4, c=4), Verdict.REFUSE),
+        (at(o=3), at(c=2), at(c=3), Verdict.REFUSE),
+        (CUT % 1, CUT % 1, CUT % 2, Verdict.APPLY),
+        (CUT % 2, CUT % 1, CUT % 2, Verdict.SKIP),
+        (CUT % 2, CUT % 1, at(o=0), Verdict.REFUSE),
+        (at(o=0), CUT % 1, CUT % 2, Verdict.SKIP),
+        (at(o=1), CUT % 2, at(o=0), Verdict.SKIP),
+    ],
+)
+def test_a_step_is_applied_skipped_or_refused(
+    recorded: str, lower: str, upper: str, verdict: Verdict
+) -> None:
+    assert Move(lower=lower, upper=upper).judged(recorded) is verdict
+
+
+@pytest.mark.parametrize("text", ["3", "{}", '{"at":3}', '{"at":{"o":"x"}}', "x"])
+def test_what_is_no_position_is_an_error(text: str) -> None:
+    with pytest.raises(DataError, match="expected a position of a view"):
+        Move(lower=text, upper=at(o=9)).judged(text.replace("3", "4") + " ")
+    with pytest.raises(DataError, match="expected a position of a view"):
+        Move(lower=NOTHING, upper=text).judged(at(o=1))
+
+
+def test_a_step_that_comes_again_is_skipped_and_one_that_is_ahead_refused() -> None:
+    kept = kept_in_memory(GROUPING)
+    assert take(kept, 0, (7, 1, 1, 5))
+    assert take(kept, 1, (7, 1, 1, 3))
+    assert not take(kept, 1, (7, 1, 1, 3))
+    assert not take(kept, 0, (7, 1, 1, 5))
+    with pytest.raises(OtherTableError):
+        take(kept, 3, (7, 1, 1, 5))
+    assert raw(kept.table) == {7: (2, 2, 8)}
+
+
+def test_of_two_that_write_the_same_step_at_once_one_is_applied() -> None:
+    kept = kept_in_memory(GROUPING)
+    take(kept, 0, (7, 1, 1, 5))
+    start = threading.Barrier(4)
+    told: list[bool] = []
+
+    def write() -> None:
+        own = Kept(Table(kept.table.store), GROUPING)
+        start.wait()
+        told.append(take(own, 1, (7, 1, 1, 3)))
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told) == [False, False, False, True]
+    assert raw(kept.table) == {7: (2, 2, 8)}
+
+
+def test_of_two_ways_from_one_position_the_second_is_refused() -> None:
+    """Two queries see the same position and go on differently: both would count what they share."""
+    kept = kept_in_memory(GROUPING)
+    own = Kept(Table(kept.table.store), GROUPING)
+    own.table.log.head()
+    assert kept.take(entries((7, 1, 1, 3)), lower=NOTHING, upper=at(o=1))
+    with pytest.raises(OtherTableError, match="goes from nothing to"):
+        own.take(entries((7, 2, 2, 3)), lower=NOTHING, upper=at(o=2))
+    assert raw(kept.table) == {7: (1, 1, 3)}
+
+
+def test_a_restored_table_refuses_the_query_that_was_ahead_of_it() -> None:
+    kept = kept_in_memory(GROUPING)
+    take(kept, 0, (7, 1, 1, 5))
+    version = kept.table.log.head().version
+    take(kept, 1, (7, 1, 1, 5))
+    kept.table.restore(version)
+    assert kept.position() == at(o=0)
+    with pytest.raises(OtherTableError, match="Give the query a new checkpoint"):
+        take(kept, 2, (7, 1, 1, 5))
+    assert take(kept, 1, (7, 1, 1, 4))
+    assert raw(kept.table) == {7: (2, 2, 9)}
+
+
+def test_a_table_of_contributions_is_written_by_steps_alone() -> None:
+    kept = kept_in_memory(GROUPING)
+    step = pa.Table.from_batches([entries((7, 1, 1, 5))])
+    with pytest.raises(DataError, match="brings one marker; found 0"):
+        kept.table.append(step)
+    marked = pa.concat_tables(
+        [step, pa.Table.from_batches([marker(GROUPING, lower=NOTHING, upper=at(o=0))])]
+    )
+    with pytest.raises(DataError, match="its contents cannot be replaced"):
+        kept.table.append(marked, overwrite=True)
+    assert kept.table.snapshot().num_rows == 0
+    assert kept.table.append(marked) is not None
+
+
+def test_the_log_says_that_a_table_is_of_contributions() -> None:
+    kept = kept_in_memory(GROUPING)
+    engine = Table(kept.table.store).schema.engine
+    assert engine == GROUPING.kept.engine
+    assert str(engine) == (
+        "aggregation aggregate.n=sum aggregate.c_x=sum aggregate.s_x=sum multiplicity=n"
+    )
+    assert MergeEngine.from_json(MergeEngine().to_json()).multiplicity is None
+
+
+@pytest.mark.parametrize(
+    ("type_", "rules"),
+    [(pa.int64(), {}), (pa.int32(), {"n": Rule.SUM}), (pa.int64(), {"n": Rule.MAX})],
+    ids=["no rule", "int32", "no sum"],
+)
+def test_what_counts_rows_is_a_sum_of_int64(type_: pa.DataType, rules: dict[str, Rule]) -> None:
+    engine = MergeEngine(Engine.AGGREGATION, rules, multiplicity="n")
+    with pytest.raises(SchemaError, match="column 'n' counts rows"):
+        TableSchema.of(pa.schema({"k": pa.int64(), "n": type_}), keys=["k"], engine=engine)
+
+
+def bits_of(value: float | None) -> bytes | None:
+    return None if value is None else struct.pack("<d", value)
+
+
+def test_zeros_of_either_sign_and_all_nans_are_stored_as_one() -> None:
+    rows = pa.schema({"g": pa.float64(), "x": pa.float32()})
+    least = Aggregate(name="least", kind=Kind.MIN, column="x")
+    grouping = Grouping(rows, ("g",), (least,))
+    odd = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
+    given = [(-0.0, -0.0), (0.0, 0.0), (odd, odd), (math.nan, math.nan)]
+    found = contributions(grouping, Pairs.of_inserts(batch_of(given, rows)))
+    bits = {tuple(map(bits_of, (row["g"], row["_v1"]))) for row in found.to_pylist()}
+    wanted = [(0.0, None), (0.0, 0.0), (math.nan, None), (math.nan, math.nan)]
+    assert bits == {(bits_of(g), bits_of(v)) for g, v in wanted}
+    assert found.num_rows == 4
+    assert found.column("n").to_pylist() == [2] * 4
+
+
+# -- what a merge leaves ------------------------------------------------------------------
+
+
+def test_an_entry_of_zeros_goes_from_any_runs_and_a_count_of_zero_beside_sums_stays() -> None:
+    kept = kept_in_memory(GROUPING)
+    take(kept, 0, (1, 1, 1, 5), (2, 1, 1, 5))
+    take(kept, 1, (1, 1, 1, 3), (2, 1, 1, 9), (3, 1, 0, 0))
+    take(kept, 2, (1, -1, -1, -3), (2, -1, -1, -5), (3, -1, 0, 0))
+    before = raw(kept.table)
+    assert before == {1: (1, 1, 5), 2: (1, 1, 9)}
+    merge(kept.table, 1, 3)
+    assert stored(kept.table) == 2 + 1
+    assert raw(kept.table) == before
+    merge(kept.table, 0, 2)
+    assert raw(kept.table) == before
+    assert kept.position() == at(o=2)
+    assert kept.table.check().is_sound
+
+
+def test_the_marker_stays_when_nothing_else_does() -> None:
+    kept = kept_in_memory(GROUPING)
+    take(kept, 0, (1, 1, 1, 5))
+    take(kept, 1, (1, -1, -1, -5))
+    assert kept.table.log.head().live_rows == 1
+    merge(kept.table, 0, 2)
+    assert stored(kept.table) == 0
+    assert kept.table.snapshot().num_rows == 1
+    assert kept.position() == at(o=1)
+
+
+@pytest.mark.parametrize(
+    "entry", [(1, -1, 0, 0), (1, 0, 0, 4), (1, 0, 1, 0)], ids=["below zero", "a sum", "a count"]
+)
+def test_at_the_bottom_an_entry_of_no_rows_is_corruption(entry: tuple[int, int, int, int]) -> None:
+    kept = kept_in_memory(GROUPING)
+    take(kept, 0, (2, 1, 1, 5))
+    take(kept, 1, entry)
+    take(kept, 2, (2, 1, 1, 5))
+    merge(kept.table, 1, 3)  # A run below may complete it.
+    for refused in (lambda: merge(kept.table, 0, 2), kept.rows):
+        with pytest.raises(CorruptionError, match="each of its entries must be of one row or more"):
+            refused()
+
+
+def test_a_change_that_takes_the_last_row_is_a_delete_of_the_entry() -> None:
+    kept = kept_in_memory(GROUPING)
+    take(kept, 0, (1, 1, 1, 5))
+    take(kept, 1, (1, -1, -1, -5))
+    take(kept, 2, (1, 1, 1, 6))
+
+    def kinds(table: Table) -> list[Any]:
+        rows = table.changes(0).to_pylist()
+        return [(r["_commit_version"], r["_change_type"], r["n"]) for r in rows if r["g"] == 1]
+
+    before = sorted(kinds(kept.table))
+    assert before == [(1, "insert", 1), (2, "delete", 1), (3, "insert", 1)]
+    merge(kept.table, 0, 3)
+    assert DIFF not in kept.table.snapshot().schema.names
+    assert sorted(kinds(kept.table)) == before
