@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
@@ -43,6 +44,9 @@ from tests.support.reference import NO_ORDER, Command, Reference
 from tests.support.stores import BrokenError, Fault, FaultyStore, KilledError, Moment, Steps
 
 KEYS = 5
+ORDERS = 10_000
+"""More order keys than a world comes to use."""
+
 ACTS_MAX = 2000
 """A world that has not come to rest by then is stuck."""
 
@@ -146,10 +150,10 @@ class World:
         spread = self.random.choice([6, 30] if self.is_forgetful else [0, 6, 30, 10_000])
         self.has_ties = self.schema.scope is not Scope.ARRIVAL and self.random.random() < 0.25
         """Whether commands of a key may have equal order keys; then never in two tasks."""
-        draw = self.random.random
-        places = [order + draw() * spread for order in range(10_000)]
-        late = sorted(range(10_000), key=places.__getitem__)
-        self._orders = iter([order // 3 if self.has_ties else order for order in late])
+        drawn = self.random.random
+        places = np.arange(ORDERS) + np.array([drawn() for _ in range(ORDERS)]) * spread
+        late = np.argsort(places, kind="stable")
+        self._orders = iter((late // 3 if self.has_ties else late).tolist())
         self._delete_rate = 0.6 if self.is_forgetful else self.random.choice([0.2, 0.4])
         self.observer = Observer(self)
         self.trace.append(f"{self} keeps deletes for {self.retention}")
