@@ -45,7 +45,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.upsert.plan", "spark_upsert.watchers"),
     ("spark_upsert.table",),
     ("spark_upsert.views",),
-    ("spark_upsert.metadata", "spark_upsert.feedback", "spark_upsert.source"),
+    (
+        "spark_upsert.metadata",
+        "spark_upsert.feedback",
+        "spark_upsert.loader",
+        "spark_upsert.source",
+    ),
     ("spark_upsert",),
     ("spark_upsert.cli", "spark_upsert_sink"),
     ("pyspark_upsertflow",),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import assert_never
 
 import pyarrow as pa
@@ -13,10 +12,9 @@ from spark_upsert.changelog.new_values import new_values
 from spark_upsert.changelog.read import read_changes
 from spark_upsert.changelog.render import as_inserts
 from spark_upsert.changelog.stretches import Stretch
-from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
-from spark_upsert.state.log.log import Log
+from spark_upsert.source.versions import expiry_is_no_damage
 from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
@@ -43,15 +41,15 @@ def serve(
             rows = Snapshot(store, split.manifest).read(columns, hash_range=split.hash_range)
             if options.change_feed:
                 rows = as_inserts(rows, split.manifest)
-            with _expiry_is_no_damage(store, split.manifest.version):
+            with expiry_is_no_damage(store, split.manifest.version):
                 yield from rows
         case QuarantineSplit():
             snapshot = Snapshot(store, split.manifest)
-            with _expiry_is_no_damage(store, split.manifest.version):
+            with expiry_is_no_damage(store, split.manifest.version):
                 yield from read_quarantine(snapshot, hash_range=split.hash_range)
         case ChangesSplit():
             for stretch in split.stretches:
-                with _expiry_is_no_damage(store, stretch.before.version):
+                with expiry_is_no_damage(store, stretch.before.version):
                     yield from _changes(store, split, stretch, options, columns)
         case _:
             assert_never(split)
@@ -74,19 +72,3 @@ def _changes(
         return batches
     keys, ignore_deletes = stretch.schema.keys, options.ignore_deletes
     return new_values(batches, keys=keys, ignore_deletes=ignore_deletes)
-
-
-@contextmanager
-def _expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
-    """Say so if a file is missing because a vacuum has overtaken a running read."""
-    try:
-        yield
-    except CorruptionError as error:
-        head = Log(store).head()
-        if version >= head.since:
-            raise
-        raise DataLossError.state_expired(
-            f"version {version}, which was expired while it was read,",
-            since=head.since,
-            newest=head.version,
-        ) from error

@@ -7,11 +7,14 @@ be left out of them. What comes back is half-open: changes of ``lower <= v < upp
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from spark_upsert.errors import DataLossError
+from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.log_fields import Fields
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.store import Store
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -125,3 +128,19 @@ def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss:
         ),
     )
     return newest.first_changes
+
+
+@contextmanager
+def expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
+    """Say so if a file is missing because a vacuum has overtaken a running read."""
+    try:
+        yield
+    except CorruptionError as error:
+        head = Log(store).head()
+        if version >= head.since:
+            raise
+        raise DataLossError.state_expired(
+            f"version {version}, which was expired while it was read,",
+            since=head.since,
+            newest=head.version,
+        ) from error
