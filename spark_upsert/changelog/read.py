@@ -5,12 +5,17 @@ Here files are opened; what their rows mean is told by `changes`, and shown by `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 
-from spark_upsert.changelog.changes import changes_of_commands, changes_of_overwrite
+from spark_upsert.changelog.changes import (
+    Changes,
+    changes_of_commands,
+    changes_of_overwrite,
+)
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.changelog.render import render
 from spark_upsert.changelog.stretches import Stretch
@@ -20,6 +25,8 @@ from spark_upsert.state.cuts import common
 from spark_upsert.state.log.manifest import Slice
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
+
+T = TypeVar("T")
 
 
 def read_changes(
@@ -42,23 +49,52 @@ def read_changes(
     pyarrow.RecordBatch
         As `render` gives them; none is empty.
     """
-    before = _snapshot(store, stretch, stretch.before.slices)
-    after = _snapshot(store, stretch, stretch.after)
     is_net = options.deduplication is Deduplication.NET_CHANGES
 
-    def rendered(piece: HashRange) -> pa.RecordBatch:
-        if stretch.is_comparison:
-            changes = changes_of_overwrite(
-                before.parts(piece),
-                after.parts(piece),
-                schema=stretch.schema,
-                version=max(stretch.times_ms),
-            )
-        else:
-            changes = changes_of_commands(
-                after.parts(piece), before.find, schema=stretch.schema, net=is_net
-            )
+    def rendered(changes: Changes) -> pa.RecordBatch:
         return render(changes, stretch.times_ms, options)
+
+    for batch in changes_by_piece(
+        store, stretch, rendered, net=is_net, hash_range=hash_range, threads=threads
+    ):
+        if batch.num_rows:
+            yield batch
+
+
+def changes_by_piece(
+    store: Store,
+    stretch: Stretch,
+    made: Callable[[Changes], T],
+    *,
+    net: bool,
+    hash_range: HashRange = ALL_HASHES,
+    threads: int = 1,
+) -> Iterator[T]:
+    """Yield what is made of the changes of each piece of a range, in the order of the hash.
+
+    Parameters
+    ----------
+    made : callable
+        Takes the changes of a piece; may be called in several threads at once.
+    net : bool
+        Whether the changes of a key make one.
+    """
+    before = _snapshot(store, stretch, stretch.before.slices)
+    after = _snapshot(store, stretch, stretch.after)
+
+    def changed(piece: HashRange) -> T:
+        if stretch.is_comparison:
+            return made(
+                changes_of_overwrite(
+                    before.parts(piece),
+                    after.parts(piece),
+                    schema=stretch.schema,
+                    version=max(stretch.times_ms),
+                )
+            )
+        return made(
+            changes_of_commands(after.parts(piece), before.find, schema=stretch.schema, net=net)
+        )
 
     main = before if stretch.is_comparison else after
     useful = useful_threads(sum(slice_.file.rows for slice_ in main.manifest.slices), threads)
@@ -66,9 +102,7 @@ def read_changes(
     cuts = [side.chunks(hash_range, at_least=useful) for side in (main, after)]
     is_uniform = not stretch.schema.hash_prefix
     pieces = max(cuts, key=len) if is_uniform else common(hash_range, cuts)
-    for batch in in_order(rendered, pieces, useful):
-        if batch.num_rows:
-            yield batch
+    yield from in_order(changed, pieces, useful)
 
 
 def _snapshot(store: Store, stretch: Stretch, slices: tuple[Slice, ...]) -> Snapshot:

@@ -52,7 +52,7 @@ TABLES: Mapping[str, Shape] = {
     "O": _shape("id", "c x", indexes="c x"),
     "C": _shape("id", "n", n=pa.string()),
     "D": _shape("id", "m"),
-    "T": _shape("id", "a", a=pa.list_(pa.int64())),
+    "T": _shape("id", "a", a=pa.list_(pa.field("element", pa.int64()))),
     "F": _shape("id", "g f", f=pa.float64()),
     "E": _shape("id", "boss nm", indexes="boss", nm=pa.string()),
     "N": _shape("a b", "v", a=pa.float64()),

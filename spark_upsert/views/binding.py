@@ -1,0 +1,66 @@
+"""Plans bound to their tables: what is checked here is checked when a plan is built."""
+
+from __future__ import annotations
+
+from spark_upsert.errors import PlanError, about_node
+from spark_upsert.views.join import joined
+from spark_upsert.views.plan import Filter, Join, Node, Project, Scan, Unnest
+from spark_upsert.views.relation import Relation
+from spark_upsert.views.rowwise import FilterRelation, ProjectRelation, UnnestRelation
+from spark_upsert.views.scan import OpenBase, ScanRelation
+
+
+def bind(plan: Node, open_base: OpenBase) -> Relation:
+    """Return the relation of a plan, whose rows have a key.
+
+    Raises
+    ------
+    PlanError
+        It cannot be run as it is; the message names the node and the column.
+    """
+    relation = bind_below_group(plan, open_base)
+    _require_key(relation)
+    return relation
+
+
+def bind_below_group(plan: Node, open_base: OpenBase) -> Relation:
+    """Return the relation of a plan, whose rows need no key: they are only summed."""
+    scans: dict[Scan, ScanRelation] = {}
+
+    def relation_of(node: Node) -> Relation:
+        inputs = [relation_of(each) for each in node.inputs]
+        with about_node(node.title):
+            if not isinstance(node, Project | Filter):
+                for below in inputs:
+                    _require_key(below)
+            match node:
+                case Scan():
+                    if node not in scans:
+                        scans[node] = ScanRelation(node, open_base(node))
+                    return scans[node]
+                case Filter():
+                    return FilterRelation(node, *inputs)
+                case Project():
+                    return ProjectRelation(node, *inputs)
+                case Unnest():
+                    return UnnestRelation(node, *inputs)
+                case Join():
+                    return joined(node, *inputs)
+                case _:
+                    raise PlanError(
+                        f"'{node.kind}' gives no rows with changes.",
+                        hint="a group must be kept first: .keep(path).",
+                    )
+
+    return relation_of(plan)
+
+
+def _require_key(relation: Relation) -> None:
+    """Raise unless rows have an identity."""
+    if relation.key is not None:
+        return
+    raise PlanError(
+        f"the projection drops the key '{relation.dropped}'.",
+        hint="keep it, or group.",
+        column=relation.dropped,
+    )

@@ -1,0 +1,192 @@
+"""Relations: what each node of a plan gives, at a position and between two of them.
+
+A *position* names one epoch of each table that a plan reads live; `V(p)` is what the batch query
+gives at ``p``. A *step* goes from one position to a later one. A relation has at most one row per
+key, and tells four things:
+
+    pairs(step)         what the step changed, by bits: each row once, as old and new
+    look_up(keys, at)   the rows of whole keys
+    having(values, at)  the rows whose columns have some values, NULL joining nothing
+    scan(at)            all rows
+
+The rule above all: an old row is computed wholly at the position before the step, a new one wholly
+at the one behind it. An operator finds a *superset* of the keys that a step changed, looks each up
+on both sides, and drops what is the same. Rejected: to look the other side up at the newest
+version, which gives rows of a state that never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Mask
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.words import Words
+from spark_upsert.views.matching import NOWHERE, codes, firsts, joinable, places
+from spark_upsert.views.pairs import Pairs, Rows, columns_of, taken
+
+At: TypeAlias = Mapping[str, int]
+"""A position: the version of each table that is read live, by its path. A table that is missing is
+empty there."""
+
+NOTHING: At = {}
+"""Before all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From a position to a later one."""
+
+    before: At
+    after: At
+    hash_range: HashRange = field(default=ALL_HASHES, kw_only=True)
+    """Of the keys of the table that moved: only what its rows there changed. Only for a step that
+    `Relation.depends_on_one_row` of that table."""
+
+
+class Looked(NamedTuple):
+    """Rows beside the keys that were looked up."""
+
+    rows: Rows
+    """One for each key; of NULLs where there is none."""
+    present: Mask
+
+
+class Driving(NamedTuple):
+    """The table that stands leftmost in a plan: each row of the plan comes of one of its rows.
+
+    (Of a full join a row may come of the right side alone, whose key then stands for it.)
+    """
+
+    columns: tuple[str, ...]
+    """Those that hold the table's key."""
+    hashes: Callable[[Sequence[pa.Array]], Words]
+    """Hashes keys as the table does."""
+
+    def within(self, rows: Rows, hash_range: HashRange) -> Mask:
+        """Return which rows have a driving key with a hash in a range."""
+        if hash_range == ALL_HASHES:
+            return np.ones(rows.num_rows, dtype=np.bool_)
+        if not rows.num_rows:
+            return np.zeros(0, dtype=np.bool_)
+        hashes = self.hashes(columns_of(rows, self.columns))
+        inside = (hashes >= np.uint64(hash_range.first)) & (hashes <= np.uint64(hash_range.last))
+        return np.asarray(inside, dtype=np.bool_)
+
+
+class Relation(Protocol):
+    """What a node gives."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns; any may be NULL."""
+        ...
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        """The columns that identify a row; None: rows have no identity, and can only be summed."""
+        ...
+
+    @property
+    def dropped(self) -> str | None:
+        """A column of the key that a projection has dropped, if there is no key."""
+        ...
+
+    @property
+    def driving(self) -> Driving:
+        """The leftmost table. Without a key, of a relation below this one."""
+        ...
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The tables that are read live, in the order of the plan; one twice if it comes twice."""
+        ...
+
+    def depends_on_one_row(self, path: str) -> bool:
+        """Return whether each output row depends on at most one row of a table."""
+        ...
+
+    def require_findable(self, columns: Sequence[str]) -> None:
+        """Raise unless `having` finds rows by some of these columns without reading all.
+
+        Raises
+        ------
+        PlanError
+            It says which index is missing, of which table.
+        """
+        ...
+
+    def pairs(self, step: Step) -> Pairs:
+        """Return what a step changed; keys with rows that are the same by bits may be among it."""
+        ...
+
+    def look_up(self, keys: Rows, at: At) -> Looked:
+        """Return the rows of keys, which are those of `key`, in any order; none twice."""
+        ...
+
+    def having(self, values: Rows, at: At) -> Rows:
+        """Return the rows whose columns, those of ``values``, hold one of the values' rows."""
+        ...
+
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return all rows whose driving keys have hashes in a range."""
+        ...
+
+
+def changes_of(relation: Relation, step: Step) -> Pairs:
+    """Return what a step changed, as it leaves a plan: rows that are equal are dropped.
+
+    The first step, from nothing, inserts all rows.
+    """
+    if not step.before:
+        return Pairs.of_inserts(relation.scan(step.after, step.hash_range))
+    return relation.pairs(step).changed()
+
+
+def aligned(looked: Rows, keys: Rows) -> Looked:
+    """Return found rows, which hold the columns of their keys, beside the keys."""
+    wanted, found = codes(keys.columns, columns_of(looked, keys.schema.names))
+    at = places(wanted, found)
+    return Looked(taken(looked, at), at != NOWHERE)
+
+
+def among(rows: Rows, values: Rows) -> Mask:
+    """Return which rows hold, in the columns of ``values``, one of their rows; NULL joins none."""
+    own = columns_of(rows, values.schema.names)
+    wanted, found = codes(own, values.columns)
+    can = joinable(own, rows.num_rows)
+    return can & (places(wanted, found) != NOWHERE)
+
+
+def matching(rows: Rows, values: Rows) -> Rows:
+    """Return the rows that `among` keeps."""
+    return rows.filter(pa.array(among(rows, values)))
+
+
+def distinct(rows: Rows) -> Rows:
+    """Return each row once, by the equality of the engine."""
+    return taken(rows, firsts(codes(rows.columns)[0])) if rows.num_columns else rows.slice(0, 1)
+
+
+def distinct_values(rows: Rows) -> Rows:
+    """Return each row that can join once: without NULL."""
+    return distinct(rows.filter(pa.array(joinable(rows.columns, rows.num_rows))))
+
+
+def renamed(rows: Rows, columns: Sequence[str], names: Sequence[str]) -> Rows:
+    """Return some columns under other names."""
+    fields = [
+        rows.schema.field(column).with_name(name)
+        for column, name in zip(columns, names, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns_of(rows, columns), schema=pa.schema(fields))
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return columns any of which may be NULL."""
+    return pa.schema([pa.field(each.name, each.type) for each in schema])

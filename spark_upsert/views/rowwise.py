@@ -1,0 +1,260 @@
+"""Operators that see one row at a time: filters, projections, and lists that become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import PlanError
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.views.formulas import Bound, plain_column
+from spark_upsert.views.matching import NOWHERE
+from spark_upsert.views.pairs import Pairs, Rows, taken
+from spark_upsert.views.plan import Filter, Project, Unnest
+from spark_upsert.views.relation import (
+    At,
+    Driving,
+    Looked,
+    Relation,
+    Step,
+    aligned,
+    distinct,
+    matching,
+    renamed,
+)
+
+POSITION = "pos"
+"""The column that holds an element's place in its list."""
+
+
+class FilterRelation:
+    """The rows of an input for which a condition is TRUE (`Relation`)."""
+
+    def __init__(self, node: Filter, input_: Relation) -> None:
+        self.schema = input_.schema
+        self.key = input_.key
+        self.dropped = input_.dropped
+        self.driving = input_.driving
+        self.paths = input_.paths
+        self._input = input_
+        self._where = Bound.to_condition(node.where, self.schema)
+
+    def depends_on_one_row(self, path: str) -> bool:
+        """As the input's (`Relation.depends_on_one_row`)."""
+        return self._input.depends_on_one_row(path)
+
+    def require_findable(self, columns: Sequence[str]) -> None:
+        """As the input's (`Relation.require_findable`)."""
+        self._input.require_findable(columns)
+
+    def pairs(self, step: Step) -> Pairs:
+        """Return what a step changed: a row that passes no more is a delete."""
+        pairs = self._input.pairs(step)
+        old, new = (self._passing_of(side) for side in _sides(pairs))
+        return Pairs(old.rows, new.rows, old.present, new.present).present()
+
+    def look_up(self, keys: Rows, at: At) -> Looked:
+        """Return the rows of keys (`Relation.look_up`)."""
+        found = self._input.look_up(keys, at)
+        return self._passing_of(_Side(found.rows, found.present))
+
+    def having(self, values: Rows, at: At) -> Rows:
+        """Return the rows with some values (`Relation.having`)."""
+        return self._passing(self._input.having(values, at))
+
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return all rows (`Relation.scan`)."""
+        return self._passing(self._input.scan(at, hash_range))
+
+    def _passing_of(self, side: _Side) -> Looked:
+        present = side.spread(self._where.holds(side.rows))
+        return Looked(taken(side.rows, np.where(present, side.at, NOWHERE)), present)
+
+    def _passing(self, rows: Rows) -> Rows:
+        return rows.filter(pa.array(self._where.holds(rows)))
+
+
+class ProjectRelation:
+    """Other columns of the rows of an input (`Relation`)."""
+
+    def __init__(self, node: Project, input_: Relation) -> None:
+        self._input = input_
+        names = [column.name for column in node.columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise PlanError(f"two columns are called '{twice}'.", hint="rename one.", column=twice)
+        self._bound = [Bound.to(column.formula, input_.schema) for column in node.columns]
+        self.schema = pa.schema(
+            [(name, bound.type) for name, bound in zip(names, self._bound, strict=True)]
+        )
+        self.paths = input_.paths
+        plain = [(plain_column(each.formula, input_.schema), each.name) for each in node.columns]
+        self._sources = {name: source for source, name in plain if source is not None}
+        """The input's column of each that is nothing else."""
+        own = {source: name for name, source in reversed(self._sources.items())}
+        lost = (name for name in input_.key or () if name not in own)
+        self.dropped = input_.dropped or next(lost, None)
+        keeps = self.dropped is None
+        self.key = tuple(own[name] for name in input_.key or ()) if keeps else None
+        driving = input_.driving
+        if keeps:
+            driving = Driving(tuple(own[name] for name in driving.columns), driving.hashes)
+        self.driving = driving
+
+    def depends_on_one_row(self, path: str) -> bool:
+        """As the input's (`Relation.depends_on_one_row`)."""
+        return self._input.depends_on_one_row(path)
+
+    def require_findable(self, columns: Sequence[str]) -> None:
+        """Raise unless the input finds one of the columns that are its own."""
+        stored = [self._sources[name] for name in columns if name in self._sources]
+        if not stored:
+            raise PlanError(
+                f"an index is on stored columns, and '{columns[0]}' is computed.",
+                hint=f"store '{columns[0]}' in the table, or join with reverse='scan'.",
+                column=columns[0],
+            )
+        self._input.require_findable(stored)
+
+    def pairs(self, step: Step) -> Pairs:
+        """Return what a step changed (`Relation.pairs`)."""
+        pairs = self._input.pairs(step)
+        old, new = (taken(self._projected(side.rows), side.at) for side in _sides(pairs))
+        return Pairs(old, new, pairs.has_old, pairs.has_new)
+
+    def look_up(self, keys: Rows, at: At) -> Looked:
+        """Return the rows of keys (`Relation.look_up`)."""
+        assert self.key is not None
+        inner = renamed(keys, self.key, [self._sources[name] for name in self.key])
+        found = self._input.look_up(inner, at)
+        side = _Side(found.rows, found.present)
+        return Looked(taken(self._projected(side.rows), side.at), found.present)
+
+    def having(self, values: Rows, at: At) -> Rows:
+        """Return the rows with some values (`Relation.having`)."""
+        stored = [name for name in values.schema.names if name in self._sources]
+        if stored:
+            inner = renamed(values, stored, [self._sources[name] for name in stored])
+            rows = self._projected(self._input.having(inner, at))
+        else:
+            rows = self.scan(at)
+        return matching(rows, values) if len(stored) < values.num_columns else rows
+
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return all rows (`Relation.scan`)."""
+        return self._projected(self._input.scan(at, hash_range))
+
+    def _projected(self, rows: Rows) -> Rows:
+        return pa.RecordBatch.from_arrays(
+            [bound.of(rows) for bound in self._bound], schema=self.schema
+        )
+
+
+class UnnestRelation:
+    """A row per element of a list (`Relation`)."""
+
+    def __init__(self, node: Unnest, input_: Relation) -> None:
+        schema = input_.schema
+        if node.column not in schema.names:
+            raise PlanError.missing_column(node.column, schema.names)
+        list_type = schema.field(node.column).type
+        if not (pa.types.is_list(list_type) or pa.types.is_large_list(list_type)):
+            raise PlanError(
+                f"'{node.column}' is {list_type}, and a list is unnested.",
+                hint="name a column of lists.",
+                column=node.column,
+            )
+        if POSITION in schema.names:
+            raise PlanError(
+                f"the input has a column '{POSITION}' already: rename one.",
+                hint=f"select it under another name before: '{POSITION}' is the place in the list.",
+                column=POSITION,
+            )
+        self._input = input_
+        self._column = node.column
+        fields = []
+        for each in schema:
+            if each.name == node.column:
+                fields += [
+                    pa.field(POSITION, pa.int64()),
+                    pa.field(each.name, list_type.value_type),
+                ]
+            else:
+                fields.append(each)
+        self.schema = pa.schema(fields)
+        assert input_.key is not None
+        self.key = (*input_.key, POSITION)
+        self.dropped = None
+        self.driving = input_.driving
+        self.paths = input_.paths
+
+    def depends_on_one_row(self, path: str) -> bool:
+        """As the input's (`Relation.depends_on_one_row`)."""
+        return self._input.depends_on_one_row(path)
+
+    def require_findable(self, columns: Sequence[str]) -> None:
+        """Raise unless the input finds one of the columns that are its own."""
+        stored = [name for name in columns if name not in (self._column, POSITION)]
+        if not stored:
+            raise PlanError(
+                f"an index is on stored columns, and '{columns[0]}' is unnested.",
+                hint="join on another column, or with reverse='scan'.",
+                column=columns[0],
+            )
+        self._input.require_findable(stored)
+
+    def pairs(self, step: Step) -> Pairs:
+        """Return what a step changed (`Relation.pairs`)."""
+        pairs = self._input.pairs(step)
+        old, new = self._exploded(pairs.old_rows()), self._exploded(pairs.new_rows())
+        return Pairs.aligned(old, new, self.key)
+
+    def look_up(self, keys: Rows, at: At) -> Looked:
+        """Return the rows of keys (`Relation.look_up`)."""
+        assert self._input.key is not None
+        found = self._input.look_up(distinct(keys.select(list(self._input.key))), at)
+        return aligned(self._exploded(found.rows.filter(pa.array(found.present))), keys)
+
+    def having(self, values: Rows, at: At) -> Rows:
+        """Return the rows with some values (`Relation.having`)."""
+        own = (self._column, POSITION)
+        stored = [name for name in values.schema.names if name not in own]
+        if not stored:
+            return matching(self.scan(at), values)
+        return matching(self._exploded(self._input.having(values.select(stored), at)), values)
+
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return all rows (`Relation.scan`)."""
+        return self._exploded(self._input.scan(at, hash_range))
+
+    def _exploded(self, rows: Rows) -> Rows:
+        lists = rows.column(self._column)
+        counts = np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
+        owners = np.repeat(np.arange(rows.num_rows), counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        beside = taken(rows, owners)
+        own = {POSITION: pa.array(within), self._column: lists.flatten()}
+        arrays = [own[name] if name in own else beside.column(name) for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+class _Side:
+    """The rows of one side of pairs that are there, and where each belongs."""
+
+    def __init__(self, rows: Rows, present: Mask) -> None:
+        self.rows = rows.filter(pa.array(present))
+        self.at: Positions = np.where(present, np.cumsum(present) - 1, NOWHERE)
+
+    def spread(self, mask: Mask) -> Mask:
+        """Return what holds for the rows as it holds for the pairs."""
+        result = self.at != NOWHERE
+        result[result] = mask
+        return result
+
+
+def _sides(pairs: Pairs) -> tuple[_Side, _Side]:
+    return _Side(pairs.old, pairs.has_old), _Side(pairs.new, pairs.has_new)

@@ -1,0 +1,161 @@
+"""Scans: the rows of one table, live or at a fixed version, found by key, by index or by reading.
+
+**The index proposes, the table disposes.** An index shows *some* version of its table: it may lag
+behind the position that is asked for, or lead. Rows with a value are among those that the index
+names and those that the table's commands between both versions touched; each is looked up in the
+table itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError, setting
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.words import Words
+from spark_upsert.views.pairs import Pairs, Rows, concat
+from spark_upsert.views.plan import Scan
+from spark_upsert.views.relation import (
+    At,
+    Driving,
+    Looked,
+    Step,
+    distinct,
+    distinct_values,
+    matching,
+)
+
+
+class KeysHaving(NamedTuple):
+    """What an index proposes."""
+
+    keys: Rows
+    """Keys of the table: all whose rows had one of the values."""
+    shows_version: int
+    """In this version of the table."""
+
+
+class Index(Protocol):
+    """Finds the keys of rows by the values of one column."""
+
+    def keys_having(self, values: pa.Array) -> KeysHaving:
+        """Return the keys of rows with one of some values, which are different and not NULL."""
+        ...
+
+
+class Base(Protocol):
+    """A table, as a plan reads it. Versions are those of epochs; None is before the first."""
+
+    def hashes(self, keys: Sequence[pa.Array]) -> Words:
+        """Return the hashes of keys, as the table is sorted by them."""
+        ...
+
+    def index(self, column: str) -> Index | None:
+        """Return the index on a column, if there is one."""
+        ...
+
+    def pairs(
+        self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
+    ) -> Pairs:
+        """Return what changed between two versions, once per key that a command touched."""
+        ...
+
+    def look_up(self, keys: Rows, version: int | None) -> Looked:
+        """Return the rows of keys."""
+        ...
+
+    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return all rows whose keys have hashes in a range."""
+        ...
+
+
+OpenBase = Callable[[Scan], Base]
+"""Opens the table of a scan; the same for equal scans."""
+
+
+class ScanRelation:
+    """The rows of a table (`Relation`)."""
+
+    def __init__(self, node: Scan, base: Base) -> None:
+        self.node = node
+        self.schema = node.schema
+        self.key = node.key
+        self.dropped = None
+        self.paths = () if node.version is not None else (node.path,)
+        self.driving = Driving(node.key, base.hashes)
+        self._base = base
+        self._last: tuple[Step, Pairs] | None = None
+        """A table that stands twice in a plan is asked twice for each step."""
+
+    def depends_on_one_row(self, path: str) -> bool:
+        """Each row is one of the table (`Relation.depends_on_one_row`)."""
+        return True
+
+    def require_findable(self, columns: Sequence[str]) -> None:
+        """Raise unless the columns are the key or one has an index."""
+        if set(self.key) <= set(columns) or any(map(self._base.index, columns)):
+            return
+        label, column = self.node.label, columns[0]
+        raise PlanError(
+            f"needs an index of {label} on '{column}': a change of the other side touches its "
+            f"{label}.",
+            hint=f"write {label} with {setting('indexBy', column)}, pin the other side by "
+            "at_version(), or join with reverse='scan'.",
+            table=label,
+            column=column,
+        )
+
+    def pairs(self, step: Step) -> Pairs:
+        """Return what a step changed (`Relation.pairs`)."""
+        if self._last is None or self._last[0] is not step:
+            before, after = self._version(step.before), self._version(step.after)
+            if before == after:
+                found = Pairs.none(self.schema)
+            else:
+                found = self._base.pairs(before, after, step.hash_range)
+            self._last = step, found
+        return self._last[1]
+
+    def look_up(self, keys: Rows, at: At) -> Looked:
+        """Return the rows of keys (`Relation.look_up`)."""
+        return self._base.look_up(keys, self._version(at))
+
+    def having(self, values: Rows, at: At) -> Rows:
+        """Return the rows with some values (`Relation.having`)."""
+        values = distinct_values(values)
+        if not values.num_rows:
+            return self.scan({}).slice(0, 0)
+        names, version = values.schema.names, self._version(at)
+        if set(self.key) <= set(names):
+            keys = distinct(values.select(list(self.key)))
+        else:
+            by = next((name for name in names if self._base.index(name)), None)
+            if by is None:
+                return matching(self.scan(at), values)
+            keys = self._candidates(by, values, version)
+        looked = self._base.look_up(keys, version)
+        return matching(looked.rows.filter(pa.array(looked.present)), values)
+
+    def _candidates(self, by: str, values: Rows, version: int | None) -> Rows:
+        """Return the keys of all rows that may have a value: those of the index, and the bridge."""
+        index = self._base.index(by)
+        assert index is not None
+        proposed, shows = index.keys_having(distinct(values.select([by])).column(0))
+        proposed = pa.RecordBatch.from_arrays(
+            proposed.columns, schema=pa.schema([self.schema.field(name) for name in self.key])
+        )
+        if version is None or shows == version:
+            return proposed
+        lower, upper = min(shows, version), max(shows, version)
+        bridge = self._base.pairs(lower, upper).keys(self.key)
+        return distinct(concat([proposed, bridge]))
+
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return all rows (`Relation.scan`)."""
+        return self._base.scan(self._version(at), hash_range)
+
+    def _version(self, at: At) -> int | None:
+        return at.get(self.node.path) if self.node.version is None else self.node.version

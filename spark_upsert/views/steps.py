@@ -1,0 +1,69 @@
+"""The steps of a micro-batch: the epochs of all tables, one after the other.
+
+Tables have no common clock, so that their epochs are put in *an* order: by commit time, then by the
+place of the table in the plan, then by version. It is a function of both positions and of the logs
+alone: whoever replays a batch takes the same way. Epochs of one table are never out of order, as
+its commit times never fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from spark_upsert.views.relation import At, Step
+
+
+class Moved(NamedTuple):
+    """An epoch of a table, in the order of the steps."""
+
+    time_ms: int
+    place: int
+    """Of the table among those of the plan."""
+    version: int
+    path: str
+
+
+class Timed(NamedTuple):
+    """A step, and what its rows say about it."""
+
+    step: Step
+    version: int
+    """The sum of the versions at its end, which grows with every step."""
+    time_ms: int
+    """The greatest commit time there, which never falls."""
+
+
+def in_order(moved: Iterable[Moved]) -> list[Moved]:
+    """Return epochs in the order in which steps take them."""
+    return sorted(moved)
+
+
+def steps(before: At, moved: Sequence[Moved], times_ms: Mapping[str, int]) -> list[Timed]:
+    """Return the steps from a position on, one for each epoch.
+
+    Parameters
+    ----------
+    before : mapping of str to int
+        The position.
+    moved : sequence of Moved
+        In order.
+    times_ms : mapping of str to int
+        When the version of each table there was committed.
+    """
+    found = []
+    at, time_ms = dict(before), max(times_ms.values(), default=0)
+    for each in moved:
+        start, at = at, {**at, each.path: each.version}
+        time_ms = max(time_ms, each.time_ms)
+        found.append(Timed(Step(start, at), sum(at.values()), time_ms))
+    return found
+
+
+def netted(before: At, moved: Sequence[Moved], times_ms: Mapping[str, int]) -> list[Timed]:
+    """Return the one step that goes all the way; none if nothing moved."""
+    every = steps(before, moved, times_ms)
+    if not every:
+        return []
+    last = every[-1]
+    return [Timed(Step(before, last.step.after), last.version, last.time_ms)]

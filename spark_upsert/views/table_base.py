@@ -1,0 +1,151 @@
+"""A table as a scan reads it: its changes as pairs, its rows by key or whole, at any version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.changelog.changes import Changes
+from spark_upsert.changelog.read import changes_by_piece
+from spark_upsert.changelog.stretches import cut_into_stretches
+from spark_upsert.errors import SchemaError
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
+from spark_upsert.model.words import Words
+from spark_upsert.state.found import ABSENT
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.table import Table
+from spark_upsert.views.matching import NOWHERE
+from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
+from spark_upsert.views.plan import Scan
+from spark_upsert.views.relation import Looked
+from spark_upsert.views.scan import Index
+from spark_upsert.views.types import type_text
+
+IndexOf = Callable[[str], Index | None]
+"""Finds the index on a column."""
+
+
+class TableBase:
+    """A table as a plan reads it (`Base`).
+
+    Parameters
+    ----------
+    scan : Scan
+        Of the plan: its columns and key must still be those of the table, of the same types.
+    table : Table
+    index_of : callable
+        Finds the table's index on a column.
+    """
+
+    def __init__(self, scan: Scan, table: Table, index_of: IndexOf) -> None:
+        head = table.log.head()
+        _require_columns(scan, head.schema.columns, head.schema.keys)
+        # In the newest schema, like changes: rows older than a column have NULL in it.
+        self._own = head.schema
+        self._schema = scan.schema
+        self._names = self._schema.names
+        self._table = table
+        self._index_of = index_of
+
+    def hashes(self, keys: Sequence[pa.Array]) -> Words:
+        """Return the hashes of keys (`Base.hashes`)."""
+        return hash_keys(keys, seed=self._own.hash_seed, prefix=self._own.hash_prefix)
+
+    def index(self, column: str) -> Index | None:
+        """Return the index on a column (`Base.index`)."""
+        return self._index_of(column)
+
+    def pairs(
+        self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
+    ) -> Pairs:
+        """Return what changed between two versions (`Base.pairs`)."""
+        if before is None:
+            return Pairs.of_inserts(self.scan(after, hash_range))
+        assert after is not None
+        stretches = cut_into_stretches(self._table.log, before + 1, after + 1, self._own, net=True)
+        found = [
+            pairs
+            for stretch in stretches
+            for pairs in changes_by_piece(
+                self._table.store, stretch, self._as_pairs, net=True, hash_range=hash_range
+            )
+        ]
+        return Pairs.concat([Pairs.none(self._schema), *found])
+
+    def look_up(self, keys: Rows, version: int | None) -> Looked:
+        """Return the rows of keys (`Base.look_up`)."""
+        if version is None or not keys.num_rows:
+            return self._none_of(keys.num_rows)
+        columns = [keys.column(name) for name in self._own.keys]
+        hashes = self.hashes(columns)
+        order = np.argsort(hashes, kind="stable")
+        sorted_keys = [column.take(pa.array(order)) for column in columns]
+        if RAW_KEY in self._own.identity:
+            sorted_keys.append(pa.nulls(keys.num_rows, pa.binary()))
+        found = self._at(version).find(hashes[order], sorted_keys)
+        at = found.at.copy()
+        hit = np.flatnonzero(at != ABSENT)
+        dead = ~is_live(found.rows.take([DIFF], at[hit])[0]) if len(hit) else np.empty(0, bool)
+        at[hit[dead]] = ABSENT
+        places = np.empty(keys.num_rows, dtype=np.int64)
+        places[order] = at
+        return Looked(self._rows(found.rows.take, places), places != ABSENT)
+
+    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return all rows (`Base.scan`)."""
+        if version is None:
+            return no_rows(self._schema)
+        batches = self._at(version).read(self._names, hash_range=hash_range)
+        given = (pa.RecordBatch.from_arrays(b.columns, schema=self._schema) for b in batches)
+        return concat([no_rows(self._schema), *given])
+
+    def _at(self, version: int) -> Snapshot:
+        manifest = self._table.log.at(version)
+        return Snapshot(self._table.store, replace(manifest, schema=self._own))
+
+    def _as_pairs(self, changes: Changes) -> Pairs:
+        old, new = (self._rows(changes.rows.take, side) for side in (changes.old, changes.new))
+        return Pairs(old, new, changes.old != ABSENT, changes.new != ABSENT)
+
+    def _rows(
+        self, take: Callable[[Sequence[str], Positions], list[pa.Array]], places: Positions
+    ) -> Rows:
+        """Return the rows at some places, of NULLs for `ABSENT`."""
+        hit = places != ABSENT
+        if not bool(hit.any()):
+            return self._none_of(len(places)).rows
+        rows = pa.RecordBatch.from_arrays(take(self._names, places[hit]), schema=self._schema)
+        if bool(hit.all()):
+            return rows
+        beside = np.where(hit, np.cumsum(hit) - 1, NOWHERE)
+        return rows.take(pa.array(beside, mask=~hit))
+
+    def _none_of(self, count: int) -> Looked:
+        arrays = [pa.nulls(count, field.type) for field in self._schema]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return Looked(rows, np.zeros(count, dtype=np.bool_))
+
+
+def _require_columns(scan: Scan, columns: pa.Schema, keys: tuple[str, ...]) -> None:
+    """Raise if the table has not the columns that the plan froze."""
+    remedy = "make the plan anew, and give the query a new checkpointLocation."
+    if scan.key != keys:
+        raise SchemaError(
+            f"the plan reads '{scan.path}' by the key {scan.key}, and it is {keys} there.",
+            hint=remedy,
+        )
+    for column in scan.columns:
+        found = columns.field(column.name).type if column.name in columns.names else None
+        if found is None or type_text(found) != column.type:
+            raise SchemaError(
+                f"the plan reads '{column.name}' of '{scan.path}' as {column.type}, and it is "
+                f"{'gone' if found is None else type_text(found)} there.",
+                hint=remedy,
+                column=column.name,
+            )

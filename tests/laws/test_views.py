@@ -1,0 +1,170 @@
+"""Laws of views: what comes out of a plan, folded, is the batch query, at every position."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import PlanError
+from spark_upsert.model.hash_range import ALL_HASHES
+from spark_upsert.views.binding import bind
+from spark_upsert.views.pairs import Pairs, Rows
+from spark_upsert.views.plan import Scan
+from spark_upsert.views.relation import Relation, Step, changes_of
+from tests.support.view_cases import Row
+from tests.support.view_plays import P, RealWorld, World, canonical, changes, records, rows_of
+from tests.support.view_trees import random_epoch, random_plan
+
+RUNS = int(os.environ.get("VIEW_RUNS", "60"))
+"""Random plans with a history each; ``VIEW_RUNS=20000`` is the long form."""
+
+SLICES = 5
+
+State = dict[Any, Row]
+
+
+def batch(plan: P, tables: World | RealWorld, at: Mapping[str, int]) -> list[Row]:
+    return [tuple(row.values()) for row in rows_of(plan.node, tables.contents(at))]
+
+
+def by_key(relation: Relation, rows: list[Row]) -> State:
+    assert relation.key is not None
+    places = [relation.schema.names.index(name) for name in relation.key]
+    found = {canonical([row[place] for place in places]): canonical(row) for row in rows}
+    assert len(found) == len(rows), "two rows share a key"
+    return found
+
+
+def fold(relation: Relation, state: State, pairs: Pairs) -> None:
+    """Apply pairs: an old row must be there as it is said, a new one must not."""
+    given = changes(pairs)
+    for old, new in given:
+        assert old is not None or new is not None
+        assert canonical(old) != canonical(new), "nothing changed"
+    for row in (old for old, _ in given if old is not None):
+        [(key, value)] = by_key(relation, [row]).items()
+        assert state.pop(key, None) == value, "it retracts what is not there"
+    for row in (new for _, new in given if new is not None):
+        [(key, value)] = by_key(relation, [row]).items()
+        assert key not in state, "it inserts what is there"
+        state[key] = value
+
+
+def advanced(
+    chance: random.Random, tables: World | RealWorld, relation: Relation, at: dict[str, int]
+) -> dict[str, int]:
+    """Commit some epochs; return a later position."""
+    paths = list(dict.fromkeys(relation.paths))
+    moved = dict(at)
+    for _ in range(chance.choice([1, 1, 1, 2, 3])):
+        epoch = random_epoch(chance, paths)
+        moved[epoch.table] = tables.apply(epoch)
+    return moved
+
+
+def delta(chance: random.Random, relation: Relation, step: Step) -> Pairs:
+    """Return what a step changed, whole or range by range of the hash."""
+    moved = [path for path in step.after if step.before[path] != step.after[path]]
+    if len(moved) != 1 or not relation.depends_on_one_row(moved[0]) or chance.random() < 0.5:
+        return changes_of(relation, step)
+    ranges = [Step(step.before, step.after, hash_range=piece) for piece in ALL_HASHES.cut(3)]
+    return Pairs.concat([changes_of(relation, each) for each in ranges])
+
+
+def check_reads(
+    chance: random.Random, relation: Relation, expected: list[Row], at: Mapping[str, int]
+) -> None:
+    """Compare what is read at a position by range, by key and by values."""
+    ranges = ALL_HASHES.cut(chance.choice([1, 2]))
+    rows = [row for piece in ranges for row in records(relation.scan(at, piece))]
+    state = by_key(relation, expected)
+    assert by_key(relation, rows) == state
+    assert relation.key is not None
+    if not expected:
+        return
+    sample = pa.RecordBatch.from_pylist(
+        [
+            dict(zip(relation.schema.names, row, strict=True))
+            for row in chance.sample(expected, chance.randint(1, len(expected)))
+        ],
+        schema=relation.schema,
+    )
+    found = relation.look_up(sample.select(list(relation.key)), at)
+    assert list(map(canonical, records(found.rows))) == list(map(canonical, records(sample)))
+    assert bool(np.all(found.present))
+    column = chance.choice(relation.schema.names)
+    if pa.types.is_list(relation.schema.field(column).type):
+        return
+    check_having(relation, sample.select([column]), expected, at)
+
+
+def check_having(
+    relation: Relation, values: Rows, expected: list[Row], at: Mapping[str, int]
+) -> None:
+    [column] = values.schema.names
+    place = relation.schema.names.index(column)
+    wanted = {canonical(value) for value in values.column(0).to_pylist()} - {None}
+    having = [row for row in expected if canonical(row[place]) in wanted]
+    found = records(relation.having(values, at))
+    assert by_key(relation, found) == by_key(relation, having)
+
+
+def needed(plan: P, at: Mapping[str, int]) -> dict[str, int]:
+    """Return the oldest version of each table that moves on and is read."""
+    pins = [scan for scan in plan.node.walk() if isinstance(scan, Scan)]
+    read = [(scan.path, scan.version) for scan in pins if scan.version is not None]
+    return {
+        path: min([version, *(pinned for where, pinned in read if where == path)])
+        for path, version in at.items()
+    }
+
+
+def play(chance: random.Random, tables: World | RealWorld, *, count: int) -> None:
+    model = tables if isinstance(tables, World) else tables.model
+    for _ in range(chance.randint(0, 8)):
+        tables.apply(random_epoch(chance, list(model.shapes)))
+    versions = tables.known_versions
+    plan, relation = random_plan(chance, lambda node: bind(node, tables.open), versions)
+    at = {path: versions(path)[-1] for path in dict.fromkeys(relation.paths)}
+    if not at:
+        return
+    state: State = {}
+    fold(relation, state, changes_of(relation, Step({}, at)))
+    assert state == by_key(relation, batch(plan, tables, at))
+    for _ in range(count):
+        end = advanced(chance, tables, relation, at)
+        if isinstance(tables, RealWorld):
+            tables.disturb(chance, needed(plan, at))
+            relation = bind(plan.node, tables.open)
+        fold(relation, state, delta(chance, relation, Step(at, end)))
+        expected = batch(plan, tables, end)
+        assert state == by_key(relation, expected)
+        check_reads(chance, relation, expected, end)
+        at = end
+
+
+@pytest.mark.parametrize("index", range(SLICES))
+def test_folded_changes_are_the_batch_query(index: int) -> None:
+    for seed in range(index * RUNS // SLICES, (index + 1) * RUNS // SLICES):
+        chance = random.Random(seed)
+        try:
+            play(chance, World(chance), count=5)
+        except (AssertionError, PlanError) as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_folded_changes_of_real_tables_are_the_batch_query() -> None:
+    for seed in range(RUNS // 10):
+        chance = random.Random(seed)
+        try:
+            play(chance, RealWorld(World(chance)), count=3)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise

@@ -1,0 +1,460 @@
+"""Cases and histories of views, played: on real tables, or on tables that are dictionaries.
+
+What a view is, is told by `rows_of`: the batch query in plain Python, over dictionaries.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.words import Words
+from spark_upsert.table import Table
+from spark_upsert.views.pairs import Pairs, no_rows
+from spark_upsert.views.plan import (
+    Filter,
+    How,
+    Join,
+    Named,
+    Node,
+    On,
+    Project,
+    Reverse,
+    Scan,
+    Unnest,
+)
+from spark_upsert.views.relation import Looked
+from spark_upsert.views.scan import Base, Index, KeysHaving
+from spark_upsert.views.table_base import TableBase
+from tests.support.stores import MemoryStore
+from tests.support.view_cases import TABLES, Epoch, Row, Shape
+
+Key = tuple[Any, ...]
+Contents = Mapping[Key, Row]
+"""Rows by their canonical keys."""
+
+
+def canonical(value: Any) -> Any:
+    """Return a value that is equal to another exactly where the engine finds both equal."""
+    if isinstance(value, tuple | list):
+        return tuple(map(canonical, value))
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, int | float):
+        return float(value) + 0.0
+    return value
+
+
+# -- plans in the words of the cases ---------------------------------------------------------
+
+SIGN = """CASE WHEN f IS NULL THEN NULL
+     WHEN CAST(f AS STRING) LIKE '-%' THEN CAST(-1 AS DOUBLE) ELSE CAST(1 AS DOUBLE) END"""
+
+
+def _sign(value: float) -> float:
+    return 1.0 if math.isnan(value) else math.copysign(1.0, value)
+
+
+FORMULAS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "x>5": ("x > 5", lambda row: None if row["x"] is None else row["x"] > 5),
+    "x<2": ("x < 2", lambda row: None if row["x"] is None else row["x"] < 2),
+    "x*2": ("x * 2", lambda row: None if row["x"] is None else row["x"] * 2),
+    # 1.0 and -1.0 for both zeros, too: what an expression can tell and the engine cannot.
+    "sign(f)": (SIGN, lambda row: None if row["f"] is None else _sign(row["f"])),
+}
+"""Formulas in SQL, and in plain Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class P:
+    """A plan, built as the cases write it."""
+
+    node: Node
+
+    def filter(self, where: str) -> P:
+        return P(Filter(input=self.node, where=FORMULAS[where][0]))
+
+    def project(self, *plain: str, **named: str) -> P:
+        columns = [Named(name, name) for name in plain]
+        columns += [Named(name, FORMULAS.get(f, (f,))[0]) for name, f in named.items()]
+        return P(Project(input=self.node, columns=tuple(columns)))
+
+    def unnest(self, column: str) -> P:
+        return P(Unnest(input=self.node, column=column))
+
+    def join(self, other: P, on: str, how: str = "inner", reverse: str = "index") -> P:
+        pairs = [(each.split("=") * 2)[:2] for each in on.split(",")]
+        return P(
+            Join(
+                left=self.node,
+                right=other.node,
+                on=tuple(On(left, right) for left, right in pairs),
+                how=How(how),
+                reverse=Reverse(reverse),
+            )
+        )
+
+    def at_version(self, version: int) -> P:
+        assert isinstance(self.node, Scan)
+        scan = self.node
+        return P(Scan(path=scan.path, columns=scan.columns, key=scan.key, version=version))
+
+
+SCANS = {name: P(Scan.of(name, shape.columns, shape.key)) for name, shape in TABLES.items()}
+
+
+def plan_of(text: str) -> Node:
+    """Return the plan that a case names."""
+    found = eval(text, {"__builtins__": {}}, dict(SCANS))
+    assert isinstance(found, P)
+    return found.node
+
+
+# -- the batch query, in plain Python --------------------------------------------------------
+
+Record = Mapping[str, Any]
+
+
+def rows_of(node: Node, contents: Callable[[Scan], Iterable[Row]]) -> list[Record]:
+    """Return what a plan gives over some contents of its tables."""
+    match node:
+        case Scan(columns=columns):
+            return [
+                dict(zip([each.name for each in columns], row, strict=True))
+                for row in contents(node)
+            ]
+        case Filter(input=below, where=where):
+            holds = _python(where)
+            return [row for row in rows_of(below, contents) if holds(row) is True]
+        case Project(input=below, columns=columns):
+            made = [(each.name, _python(each.formula)) for each in columns]
+            return [
+                {name: formula(row) for name, formula in made} for row in rows_of(below, contents)
+            ]
+        case Unnest(input=below, column=column):
+            return [
+                _unnested(row, column, place, element)
+                for row in rows_of(below, contents)
+                for place, element in enumerate(row[column] or ())
+            ]
+        case Join():
+            return _joined(node, rows_of(node.left, contents), rows_of(node.right, contents))
+    raise AssertionError(node)
+
+
+def _python(formula: Any) -> Callable[[Record], Any]:
+    known = dict(FORMULAS.values())
+    return known.get(formula) or (lambda row: row[formula])
+
+
+def _unnested(row: Record, column: str, place: int, element: Any) -> Record:
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        found |= {"pos": place, name: element} if name == column else {name: value}
+    return found
+
+
+def _joined(node: Join, left: Sequence[Record], right: Sequence[Record]) -> list[Record]:
+    def partners(row: Record) -> list[Record]:
+        wanted = [canonical(row[on.left]) for on in node.on]
+        if None in wanted:
+            return []
+        return [r for r in right if [canonical(r[on.right]) for on in node.on] == wanted]
+
+    hidden = {on.right for on in node.on}
+
+    def beside(row: Record, other: Record | None) -> Record:
+        names = right_names if other is None else other
+        shown = {name: other and other[name] for name in names if name not in hidden}
+        return {**row, **shown}
+
+    right_names = names_of(node.right)
+    found: list[Record] = []
+    for row in left:
+        met = partners(row)
+        if not node.how.shows_right:
+            if bool(met) == (node.how is How.SEMI):
+                found.append(row)
+            continue
+        found += [beside(row, other) for other in met]
+        if not met and node.how is not How.INNER:
+            found.append(beside(row, None))
+    if node.how is How.FULL:
+        [on] = node.on
+        known = {canonical(row[on.left]) for row in left} - {None}
+        empty = dict.fromkeys(names_of(node.left))
+        for other in right:
+            if canonical(other[on.right]) not in known:
+                found.append({**beside(empty, other), on.left: other[on.right]})
+    return found
+
+
+def names_of(node: Node) -> list[str]:
+    """Return the columns of a plan."""
+    match node:
+        case Scan(columns=columns) | Project(columns=columns):
+            return [each.name for each in columns]
+        case Unnest(input=below, column=column):
+            return list(_unnested(dict.fromkeys(names_of(below)), column, 0, None))
+        case Join():
+            hidden = {on.right for on in node.on}
+            shown = names_of(node.right) if node.how.shows_right else []
+            return [*names_of(node.left), *(name for name in shown if name not in hidden)]
+        case _:
+            return names_of(node.inputs[0])
+
+
+# -- tables ----------------------------------------------------------------------------------
+
+
+def table_of(shape: Shape, rows: Iterable[Row]) -> pa.RecordBatch:
+    """Return rows as Arrow."""
+    given = list(rows)
+    columns = list(zip(*given, strict=True)) if given else [()] * len(shape.columns)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, shape.columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=shape.columns)
+
+
+def applied(shape: Shape, contents: Contents, epoch: Epoch) -> dict[Key, Row]:
+    """Return what an epoch makes of the contents of a table."""
+    width = len(shape.key)
+    found = {} if epoch.overwrite else dict(contents)
+    for key in epoch.deletes:
+        found.pop(canonical(key), None)
+    for row in epoch.puts:
+        found[canonical(row[:width])] = row
+    return found
+
+
+@dataclass(slots=True)
+class PlayedIndex:
+    """An index that shows any version of its table: it lags, or it leads."""
+
+    shape: Shape
+    column: str
+    contents: Mapping[int, Contents]
+    """The table's at each version."""
+    chance: random.Random
+    oldest: int = 0
+    """It shows none before this: their changes are expired."""
+
+    def keys_having(self, values: pa.Array) -> KeysHaving:
+        shown = self.chance.choice([v for v in self.contents if v >= self.oldest])
+        wanted = {canonical(value) for value in values.to_pylist()}
+        place = self.shape.columns.names.index(self.column)
+        rows = [row for row in self.contents[shown].values() if canonical(row[place]) in wanted]
+        return KeysHaving(table_of(self.shape, rows).select(list(self.shape.key)), shown)
+
+
+@dataclass(slots=True)
+class DictBase:
+    """A table that is a dictionary per version (`Base`)."""
+
+    shape: Shape
+    contents: dict[int, dict[Key, Row]]
+    commands: dict[int, set[Key]]
+    """The keys that the commands of each version touched."""
+    indexes: Mapping[str, Index]
+
+    def hashes(self, keys: Sequence[pa.Array]) -> Words:
+        return hash_keys(keys, seed=7)
+
+    def index(self, column: str) -> Index | None:
+        return self.indexes.get(column)
+
+    def pairs(
+        self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
+    ) -> Pairs:
+        if before is None:
+            return Pairs.of_inserts(self.scan(after, hash_range))
+        assert after is not None
+        old, new = self.contents[before], self.contents[after]
+        every = (self.commands[v] for v in self.commands if before < v <= after)
+        keys = sorted(set().union(*every), key=repr)
+        sides = []
+        for side in (old, new):
+            absent = (None,) * len(self.shape.columns)
+            rows = table_of(self.shape, [side.get(key, absent) for key in keys])
+            sides.append((rows, np.array([key in side for key in keys], dtype=np.bool_)))
+        pairs = Pairs(sides[0][0], sides[1][0], sides[0][1], sides[1][1]).present()
+        own = pairs.keys(self.shape.key)
+        return pairs.where(self._within(own, hash_range)) if len(pairs) else pairs
+
+    def look_up(self, keys: pa.RecordBatch, version: int | None) -> Looked:
+        rows = {} if version is None else self.contents[version]
+        wanted = [canonical(tuple(key.values())) for key in keys.to_pylist()]
+        absent = (None,) * len(self.shape.columns)
+        found = table_of(self.shape, [rows.get(key, absent) for key in wanted])
+        return Looked(found, np.array([key in rows for key in wanted], dtype=np.bool_))
+
+    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> pa.RecordBatch:
+        if version is None:
+            return no_rows(self.shape.columns)
+        rows = table_of(self.shape, self.contents[version].values())
+        return rows.filter(pa.array(self._within(rows, hash_range)))
+
+    def _within(self, rows: pa.RecordBatch, hash_range: HashRange) -> Any:
+        if not rows.num_rows:
+            return np.zeros(0, dtype=np.bool_)
+        hashes = self.hashes([rows.column(name) for name in self.shape.key])
+        return np.array([int(hash_) in hash_range for hash_ in hashes], dtype=np.bool_)
+
+
+@dataclass(slots=True)
+class World:
+    """The tables of the cases, empty at first; every one at version 0."""
+
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
+    shapes: Mapping[str, Shape] = field(default_factory=lambda: TABLES)
+    bases: dict[str, DictBase] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, shape in self.shapes.items():
+            contents: dict[int, dict[Key, Row]] = {0: {}}
+            indexes = {
+                column: PlayedIndex(shape, column, contents, self.chance)
+                for column in shape.indexes
+            }
+            self.bases[name] = DictBase(shape, contents, {0: set()}, indexes)
+
+    def open(self, scan: Scan) -> Base:
+        return self.bases[scan.path]
+
+    def apply(self, epoch: Epoch) -> int:
+        """Commit an epoch; return its version."""
+        base = self.bases[epoch.table]
+        newest = max(base.contents)
+        contents = applied(base.shape, base.contents[newest], epoch)
+        base.contents[newest + 1] = contents
+        keys = {canonical(row[: len(base.shape.key)]) for row in (*epoch.puts, *epoch.deletes)}
+        base.commands[newest + 1] = keys | (
+            set(base.contents[newest]) if epoch.overwrite else set()
+        )
+        return newest + 1
+
+    def known_versions(self, path: str) -> list[int]:
+        """Return the versions of a table, the oldest first."""
+        return sorted(self.bases[path].contents)
+
+    def contents(self, at: Mapping[str, int]) -> Callable[[Scan], Iterable[Row]]:
+        """Return what tells the rows of a scan at a position."""
+
+        def rows(scan: Scan) -> Iterable[Row]:
+            version = at[scan.path] if scan.version is None else scan.version
+            return self.bases[scan.path].contents[version].values()
+
+        return rows
+
+
+@dataclass(slots=True)
+class RealWorld:
+    """The same over real tables, beside the dictionaries, which tell what is right."""
+
+    model: World = field(default_factory=World)
+    tables: dict[str, Table] = field(default_factory=dict)
+    now_s: float = 1_700_000_000.0
+    versions: dict[str, list[int]] = field(default_factory=dict)
+    """The version of each epoch of a table; that of the model's epochs is its place."""
+
+    def __post_init__(self) -> None:
+        for name, shape in self.model.shapes.items():
+            self.tables[name] = Table(MemoryStore(), clock=self._clock)
+            self.tables[name].ensure(TableSchema.of(shape.columns, keys=shape.key))
+            self.versions[name] = [0]
+
+    def _clock(self) -> float:
+        return self.now_s
+
+    def open(self, scan: Scan) -> Base:
+        indexes = self.model.bases[scan.path].indexes
+        versions = self.versions[scan.path]
+
+        def index_of(column: str) -> Index | None:
+            return _Renumbered(indexes[column], versions) if column in indexes else None
+
+        return TableBase(scan, self.tables[scan.path], index_of)
+
+    def apply(self, epoch: Epoch, *, time: float | None = None) -> int:
+        """Commit an epoch; return its version."""
+        self.now_s = self.now_s + 1 if time is None else 1_700_000_000.0 + time
+        shape = self.model.shapes[epoch.table]
+        gone = [False] * len(epoch.puts) + [True] * len(epoch.deletes)
+        pad = (None,) * (len(shape.columns) - len(shape.key))
+        rows = table_of(shape, [*epoch.puts, *((*key, *pad) for key in epoch.deletes)])
+        given = pa.Table.from_batches([rows]).append_column("gone", pa.array(gone, pa.bool_()))
+        commit = self.tables[epoch.table].append(given, deletes="gone", overwrite=epoch.overwrite)
+        assert commit is not None
+        self.model.apply(epoch)
+        self.versions[epoch.table].append(commit.version)
+        return int(commit.version)
+
+    def known_versions(self, path: str) -> list[int]:
+        """Return the versions of a table's epochs, the oldest first."""
+        return list(self.versions[path])
+
+    def disturb(self, chance: random.Random, needed: Mapping[str, int]) -> None:
+        """Compact tables, and expire what nobody needs; neither changes an answer.
+
+        Parameters
+        ----------
+        needed : mapping of str to int
+            The oldest version of each table that is still read, which is what a view leases.
+        """
+        for path, version in needed.items():
+            table = self.tables[path]
+            if chance.random() < 0.4:
+                table.compact(full=True)
+            if chance.random() < 0.3:
+                table.hold("view", version)
+                table.expire(retain_versions=1, safety_ms=0)
+                table.vacuum(grace_ms=0)
+                oldest = self.versions[path].index(version)
+                for index in self.model.bases[path].indexes.values():
+                    assert isinstance(index, PlayedIndex)
+                    index.oldest = oldest
+
+    def contents(self, at: Mapping[str, int]) -> Callable[[Scan], Iterable[Row]]:
+        """Return what tells the rows of a scan at a position."""
+
+        def rows(scan: Scan) -> Iterable[Row]:
+            version = at[scan.path] if scan.version is None else scan.version
+            place = self.versions[scan.path].index(version)
+            return self.model.bases[scan.path].contents[place].values()
+
+        return rows
+
+
+@dataclass(slots=True)
+class _Renumbered:
+    """An index of the model, over the versions of the real table."""
+
+    index: Index
+    versions: list[int]
+
+    def keys_having(self, values: pa.Array) -> KeysHaving:
+        keys, shown = self.index.keys_having(values)
+        return KeysHaving(keys, self.versions[shown])
+
+
+def records(rows: pa.RecordBatch) -> list[Row]:
+    """Return rows as tuples."""
+    return [tuple(row.values()) for row in rows.to_pylist()]
+
+
+def changes(pairs: Pairs) -> list[tuple[Row | None, Row | None]]:
+    """Return pairs as tuples of an old and a new row."""
+    return [
+        (tuple(old.values()) if has_old else None, tuple(new.values()) if has_new else None)
+        for old, new, has_old, has_new in zip(
+            pairs.old.to_pylist(), pairs.new.to_pylist(), pairs.has_old, pairs.has_new, strict=True
+        )
+    ]

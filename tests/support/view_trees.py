@@ -1,0 +1,124 @@
+"""Random plans and random histories for views: few keys, few values, so that they meet."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError
+from spark_upsert.views.plan import How, Node
+from spark_upsert.views.relation import Relation
+from tests.support.view_cases import TABLES, Epoch, Row
+from tests.support.view_plays import SCANS, P
+
+_TRIES = 40
+
+VALUES: dict[str, Sequence[Any]] = {
+    "id": (1, 2, 3),
+    "c": (1, 2, 3, None),
+    "x": (1, 2, 6, 7, None),
+    "n": ("a", "b", None),
+    "m": (1, 2, None),
+    "a": ([1, 2], [2, 2, None], [], None),
+    "g": (1, 2, None),
+    "f": (0.0, -0.0, float("nan"), 2.5, None),
+    "boss": (1, 2, 3, None),
+    "nm": ("a", "b"),
+    "v": (1, 2),
+    "w": (1, 2),
+}
+"""By the columns; ``a`` and ``b`` of two tables are a key (`_PAIR`)."""
+
+_PAIR: dict[str, Sequence[Any]] = {"a": (1.0, float("nan"), 0.0, None), "b": (1, 2)}
+
+
+def random_epoch(chance: random.Random, tables: Sequence[str]) -> Epoch:
+    """Return puts and deletes of a few keys of one table; now and then an overwrite."""
+    table = chance.choice(list(tables))
+    shape = TABLES[table]
+    values = {**VALUES, **_PAIR} if len(shape.key) == 2 else VALUES
+
+    def drawn(names: Sequence[str]) -> Row:
+        # The sign of a zero key is that of one writer: it is the same key.
+        return tuple(chance.choice(values[name]) for name in names)
+
+    keys = {repr(key): key for key in (drawn(shape.key) for _ in range(chance.randint(1, 3)))}
+    others = shape.columns.names[len(shape.key) :]
+    overwrite = chance.random() < 0.08
+    puts, deletes = [], []
+    for key in keys.values():
+        if overwrite or chance.random() < 0.7:
+            puts.append((*key, *drawn(others)))
+        else:
+            deletes.append(key)
+    return Epoch(table, tuple(puts), tuple(deletes), overwrite)
+
+
+def random_plan(
+    chance: random.Random, bind: Callable[[Node], Relation], versions: Callable[[str], list[int]]
+) -> tuple[P, Relation]:
+    """Return a plan that can be bound, and its relation."""
+    plan, size = _scan(chance, versions), chance.randint(1, 4)
+    relation = bind(plan.node)
+    for _ in range(_TRIES):
+        if size == 0:
+            break
+        try:
+            grown = _grown(chance, plan, relation, bind, versions)
+            relation = bind(grown.node)
+        except PlanError:
+            continue
+        plan, size = grown, size - 1
+    return plan, relation
+
+
+def _scan(chance: random.Random, versions: Callable[[str], list[int]]) -> P:
+    name = chance.choice(list(SCANS))
+    if chance.random() < 0.1:
+        return SCANS[name].at_version(chance.choice(versions(name)))
+    return SCANS[name]
+
+
+def _grown(
+    chance: random.Random,
+    plan: P,
+    relation: Relation,
+    bind: Callable[[Node], Relation],
+    versions: Callable[[str], list[int]],
+) -> P:
+    names = relation.schema.names
+    kind = chance.choice(["filter", "project", "unnest", "join", "join", "join", "join"])
+    if kind == "filter":
+        return plan.filter(chance.choice(["x>5", "x<2"]))
+    if kind == "project":
+        kept = [name for name in names if name in (relation.key or ()) or chance.random() < 0.7]
+        computed = {"x": {"y": "x*2"}, "f": {"z": "sign(f)"}}
+        name = chance.choice(list(computed))
+        return plan.project(*kept, **(computed[name] if name in names else {}))
+    if kind == "unnest":
+        return plan.unnest("a")
+    other = _scan(chance, versions)
+    if chance.random() < 0.3:
+        other = other.filter(chance.choice(["x>5", "x<2"]))
+    below = bind(other.node)
+    fresh = {name: f"{name}{len(names)}" for name in below.schema.names}
+    other = other.project(**{new: old for old, new in fresh.items()})
+    on = _on(chance, relation.schema, below.schema, below.key or ())
+    how = chance.choice([how.value for how in How])
+    reverse = "scan" if chance.random() < 0.2 else "index"
+    return plan.join(other, ",".join(f"{a}={fresh[b]}" for a, b in on), how, reverse)
+
+
+def _on(
+    chance: random.Random, left: pa.Schema, right: pa.Schema, key: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return columns to join on, of equal types where there are some; often the right key."""
+    wanted = list(key) if chance.random() < 0.6 else [chance.choice(right.names)]
+    found = []
+    for name in wanted:
+        same = [each.name for each in left if each.type == right.field(name).type]
+        found.append((chance.choice(same or left.names), name))
+    return found
