@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.task.operators.merge_join import MergeJoinOperator
-from spark_upsert.task.plan import ArrowScan, JoinKind, MergeJoin
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.words import Words
+from spark_upsert.task.operators import key_index
+from spark_upsert.task.operators.hash_join import HashJoinRows
+from spark_upsert.task.operators.merge_join import MergeJoinRows
+from spark_upsert.task.plan import ArrowScan, HashJoin, JoinKind, MergeJoin
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 from tests.support.operator_rows import (
     VALUES,
@@ -82,10 +89,40 @@ def merge_joined(world: World, kind: JoinKind, *, is_waiting: bool) -> list[list
         right_keys=world.right_keys,
         batch_rows=world.random.choice([1, 2, 100]),
     )
-    operator = MergeJoinOperator(plan, world.left, source, Dropping(right=source))
+    operator = MergeJoinRows(plan, world.left, source, Dropping(right=source))
     given = Chain([operator], [source]).run(lefts)
     assert all(batch.num_rows <= plan.batch_rows for batches in given for batch in batches)
     return [rows_of(batches) for batches in given]
+
+
+def hash_joined(world: World, kind: JoinKind) -> list[list[Row]]:
+    lefts = [cut(world.random, world.left, rows) for rows, _ in world.sets]
+    rights = [
+        with_waits(world.random, cut(world.random, world.right, rows)) for _, rows in world.sets
+    ]
+    source = Scripted(world.right, rights)
+    plan = HashJoin(
+        id="join",
+        left=world.scan("left"),
+        right=world.scan("right"),
+        join=kind,
+        left_keys=world.left_keys,
+        right_keys=world.right_keys,
+        batch_rows=world.random.choice([1, 2, 100]),
+    )
+    operator = HashJoinRows(plan, world.left, source)
+    given = Chain([operator], [source]).run(lefts)
+    assert all(batch.num_rows <= plan.batch_rows for batches in given for batch in batches)
+    return [rows_of(batches) for batches in given]
+
+
+def few_hashes(original: Callable[..., Words]) -> Callable[..., Words]:
+    """Give hashes of which many are equal, and whose bits lie where buckets look."""
+
+    def hashed(columns: Sequence[pa.Array], *, seed: int) -> Words:
+        return (original(columns, seed=seed) % np.uint64(3)) << np.uint64(62)
+
+    return hashed
 
 
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["at once", "with waits"])
@@ -95,6 +132,26 @@ def test_a_merge_join_is_that_of_nested_loops(kind: JoinKind, is_waiting: bool) 
         world = World(seed)
         found = merge_joined(world, kind, is_waiting=is_waiting)
         assert [alike(rows) for rows in found] == [*world.expected(kind), []], seed
+
+
+@pytest.mark.parametrize("kind", JoinKind, ids=lambda kind: kind.value)
+def test_a_hash_join_is_that_of_nested_loops(kind: JoinKind) -> None:
+    for seed in range(SEEDS):
+        world = World(seed)
+        found = hash_joined(world, kind)
+        assert [alike(rows) for rows in found] == [*world.expected(kind), []], seed
+
+
+def test_a_hash_join_is_right_where_nearly_all_hashes_are_equal() -> None:
+    hashes = few_hashes(hash_keys)
+    with (
+        patch.object(key_index, "hash_keys", hashes),
+        patch.object(key_index, "is_injective", lambda types: False),
+    ):
+        for seed in range(SEEDS):
+            world = World(seed)
+            found = hash_joined(world, JoinKind.FULL)
+            assert [alike(rows) for rows in found] == [*world.expected(JoinKind.FULL), []], seed
 
 
 @pytest.mark.parametrize("kind", JoinKind, ids=lambda kind: kind.value)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
-from spark_upsert.task.operators.merge_join import MergeJoinOperator, side_to_drop
-from spark_upsert.task.operators.operator import Context, Operator
-from spark_upsert.task.plan import ArrowScan, JoinKind, MergeJoin
+from spark_upsert.task.operators.hash_join import HashJoinRows
+from spark_upsert.task.operators.merge_join import MergeJoinRows, side_to_drop
+from spark_upsert.task.operators.operator import Context, Operator, Signal
+from spark_upsert.task.plan import ArrowScan, HashJoin, JoinKind, MergeJoin
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 
 LEFT = pa.schema({"a": pa.int64()})
 RIGHT = pa.schema({"b": pa.int64()})
+
+
+Join = TypeVar("Join", MergeJoin, HashJoin)
 
 
 def plan(
@@ -27,7 +31,19 @@ def plan(
     right_keys: Sequence[str] = ("b",),
     **settings: Any,
 ) -> MergeJoin:
-    return MergeJoin(
+    return joining(MergeJoin, kind, left, right, left_keys, right_keys, **settings)
+
+
+def joining(
+    cls: type[Join],
+    kind: JoinKind = JoinKind.INNER,
+    left: pa.Schema = LEFT,
+    right: pa.Schema = RIGHT,
+    left_keys: Sequence[str] = ("a",),
+    right_keys: Sequence[str] = ("b",),
+    **settings: Any,
+) -> Join:
+    return cls(
         id="join",
         left=ArrowScan(id="left", schema=left),
         right=ArrowScan(id="right", schema=right),
@@ -40,7 +56,12 @@ def plan(
 
 def merging(node: MergeJoin, right: Scripted, context: Context) -> Operator:
     assert isinstance(node.left, ArrowScan)
-    return MergeJoinOperator(node, node.left.schema, right, context)
+    return MergeJoinRows(node, node.left.schema, right, context)
+
+
+def hashing(node: HashJoin, right: Scripted) -> Operator:
+    assert isinstance(node.left, ArrowScan)
+    return HashJoinRows(node, node.left.schema, right)
 
 
 def batches(schema: pa.Schema, keys: Sequence[int | None], rows: int = 100) -> list[pa.RecordBatch]:
@@ -233,9 +254,20 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_a_join_that_cannot_be_is_refused_by_name(words: str) -> None:
     node = REFUSED[words]
+    assert isinstance(node.left, ArrowScan)
     assert isinstance(node.right, ArrowScan)
+    source = Scripted(node.right.schema, [])
     with pytest.raises(PlanError, match=f"node 'join': .*{words}"):
-        merging(node, Scripted(node.right.schema, []), Dropping())
+        merging(node, source, Dropping())
+    hashed = joining(
+        HashJoin,
+        left=node.left.schema,
+        right=node.right.schema,
+        left_keys=node.left_keys,
+        right_keys=node.right_keys,
+    )
+    with pytest.raises(PlanError, match=f"node 'join': .*{words}"):
+        hashing(hashed, source)
 
 
 def test_a_semi_join_may_have_the_same_names_on_both_sides() -> None:
@@ -271,5 +303,72 @@ def test_close_in_the_middle_of_a_match_releases_both_sides() -> None:
     driver = Chain([operator], [right])
     next(iter(driver.barrier(batches(LEFT, [1] * 3))))
     driver.close()
+    assert right.is_closed
+    assert operator.output() is None
+
+
+def test_a_hash_join_takes_left_rows_once_its_right_side_is_whole() -> None:
+    right = Scripted(RIGHT, [[*batches(RIGHT, [1, 2], 1), Signal.WAIT]])
+    operator = hashing(joining(HashJoin), right)
+    assert not operator.needs_input()
+    assert operator.output() is None
+    assert not operator.needs_input(), "the right side said that it waits"
+    assert operator.output() is None
+    assert operator.needs_input()
+
+
+def test_a_right_side_that_does_not_fit_is_an_error_that_names_the_node() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, range(1000))])
+    driver = Chain([hashing(joining(HashJoin, memory_bytes_max=4000), right)], [right])
+    with pytest.raises(MemoryLimitError, match="node 'join': the right side has") as caught:
+        driver.run([batches(LEFT, [1])])
+    assert caught.value.fields["limit"] == 4000
+    assert right.taken == 6, "it stops at the batch with which it is too large"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (INNER, []),
+        (OUTER, [(1, None)]),
+        (RIGHTS, []),
+        (FULL, [(1, None)]),
+        (SEMI, []),
+        (ANTI, [(1,)]),
+    ],
+    ids=lambda value: value.value if isinstance(value, JoinKind) else "",
+)
+def test_a_hash_join_with_an_empty_right_side(
+    kind: JoinKind, expected: list[tuple[int | None, ...]]
+) -> None:
+    right = Scripted(RIGHT, [[]])
+    (given,) = Chain([hashing(joining(HashJoin, kind), right)], [right]).run(
+        [batches(LEFT, [1])], is_ended=False
+    )
+    assert [tuple(row.values()) for row in rows_of(given)] == expected
+
+
+def test_a_hash_join_keeps_the_order_of_the_left_rows_and_ends_with_lone_right_rows() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [9, 2, None, 1, 2, 8])])
+    (given, _) = Chain([hashing(joining(HashJoin, FULL), right)], [right]).run(
+        [batches(LEFT, [2, None, 1, 7], 2)]
+    )
+    assert [tuple(row.values()) for row in rows_of(given)] == [
+        (2, 2), (2, 2), (None, None), (1, 1), (7, None), (None, 9), (None, None), (None, 8)
+    ]  # fmt: skip
+
+
+def test_what_was_built_before_a_barrier_is_forgotten() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [1]), batches(RIGHT, [2])])
+    given = Chain([hashing(joining(HashJoin), right)], [right]).run(
+        [batches(LEFT, [1, 2]), batches(LEFT, [1, 2])]
+    )
+    assert [[row["a"] for row in rows_of(each)] for each in given] == [[1], [2], []]
+
+
+def test_close_of_a_hash_join_releases_both_sides() -> None:
+    right = Scripted(RIGHT, [batches(RIGHT, [1])])
+    operator = hashing(joining(HashJoin), right)
+    Chain([operator], [right]).close()
     assert right.is_closed
     assert operator.output() is None

@@ -23,15 +23,19 @@ def ranks_of(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Words
     left, right : sequence of pyarrow.Array
         As many columns, of the same types, without nulls; at least one row in each.
     """
-    columns = [
-        _ranks(pa.concat_arrays([one, other])) for one, other in zip(left, right, strict=True)
-    ]
-    ranks = columns[0]
-    for column in columns[1:]:
+    whole = [pa.concat_arrays([one, other]) for one, other in zip(left, right, strict=True)]
+    both = ranks(whole)
+    return both[: len(left[0])], both[len(left[0]) :]
+
+
+def ranks(columns: Sequence[pa.Array]) -> Words:
+    """Return numbers that put keys in order; at least one row."""
+    result, *others = (_ranks(column) for column in columns)
+    for other in others:
         # Dense numbers are below the number of rows, so that two of them fit into one.
-        high, low = (np.unique(each, return_inverse=True)[1] for each in (ranks, column))
-        ranks = (high * (int(low.max()) + 1) + low).astype(np.uint64)
-    return ranks[: len(left[0])], ranks[len(left[0]) :]
+        high, low = (np.unique(each, return_inverse=True)[1] for each in (result, other))
+        result = (high * (int(low.max()) + 1) + low).astype(np.uint64)
+    return result
 
 
 def _ranks(column: pa.Array) -> Words:

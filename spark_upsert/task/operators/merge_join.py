@@ -132,7 +132,7 @@ class _Arriving:
             )
 
 
-class MergeJoinOperator:
+class MergeJoinRows:
     """A merge join, in the chain of its left side.
 
     The order of what it gives is that of the keys, and within a key that of the left rows, then of
