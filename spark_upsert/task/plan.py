@@ -295,9 +295,10 @@ class IndexLookupJoin(Node):
     keys: tuple[str, ...]
     prefetch: int = 4
     """Batches whose look-ups are under way at once."""
+    batch_rows: int = 1 << 14
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "prefetch")
+        _at_least(self, 1, "prefetch", "batch_rows")
 
 
 NODES: dict[str, type[Node]] = {

@@ -16,8 +16,10 @@ from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
 from spark_upsert.task.operators import key_index
 from spark_upsert.task.operators.hash_join import HashJoinRows
+from spark_upsert.task.operators.lookup_join import LookupJoinRows
+from spark_upsert.task.operators.lookups import ArrowLookup
 from spark_upsert.task.operators.merge_join import MergeJoinRows
-from spark_upsert.task.plan import ArrowScan, HashJoin, JoinKind, MergeJoin
+from spark_upsert.task.plan import ArrowScan, HashJoin, IndexLookupJoin, JoinKind, MergeJoin
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 from tests.support.operator_rows import (
     VALUES,
@@ -152,6 +154,38 @@ def test_a_hash_join_is_right_where_nearly_all_hashes_are_equal() -> None:
             world = World(seed)
             found = hash_joined(world, JoinKind.FULL)
             assert [alike(rows) for rows in found] == [*world.expected(JoinKind.FULL), []], seed
+
+
+def lookup_joined(world: World, kind: JoinKind, right: list[Row]) -> list[list[Row]]:
+    """Look rows up in Arrow rows; the key of what is found is shown, too."""
+    rows = pa.Table.from_batches(cut(world.random, world.right, right), world.right)
+    lookup = ArrowLookup(rows, world.right_keys, world.right.names)
+    plan = IndexLookupJoin(
+        id="join",
+        input=world.scan("left"),
+        join=kind,
+        keys=world.left_keys,
+        prefetch=world.random.choice([1, 3]),
+        batch_rows=world.random.choice([1, 2, 100]),
+    )
+    chain = Chain([LookupJoinRows(plan, world.left, lookup)])
+    given = chain.run([cut(world.random, world.left, left) for left, _ in world.sets])
+    chain.close()
+    assert all(batch.num_rows <= plan.batch_rows for batches in given for batch in batches)
+    return [rows_of(batches) for batches in given]
+
+
+@pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.LEFT], ids=lambda kind: kind.value)
+def test_an_index_lookup_join_is_that_of_nested_loops(kind: JoinKind) -> None:
+    for seed in range(SEEDS):
+        world = World(seed)
+        right = world.sets[0][1]
+        found = lookup_joined(world, kind, right)
+        assert found[-1] == []
+        for rows, (left, _) in zip(found, world.sets, strict=False):
+            expected = joined_rows(kind, left, right, world.keys, world.right.names)
+            assert alike(rows) == alike(expected), seed
+            assert [row["id"] for row in rows] == sorted(row["id"] for row in rows), seed
 
 
 @pytest.mark.parametrize("kind", JoinKind, ids=lambda kind: kind.value)

@@ -185,4 +185,4 @@ class HashJoinRows:
         order: Positions | None = None,
     ) -> None:
         if len(matches.left):
-            self._joined.append(Joined(self._shape, matches, left, built.rows, order))
+            self._joined.append(Joined(self.schema, matches, left, built.rows, order))

@@ -74,47 +74,71 @@ class Shape:
             for name in side.keys:
                 if name not in side.schema.names:
                     raise PlanError.missing_column(name, side.schema.names)
-        for left, right in zip(self.left.keys, self.right.keys, strict=True):
-            self._require_type(left, right)
-        names = self.schema.names
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise PlanError(
-                f"both sides have a column '{twice[0]}'.",
-                hint="rename it, or leave it out, by a projection below the join.",
-                column=twice[0],
-            )
-
-    def _require_type(self, left: str, right: str) -> None:
-        types = self.left.schema.field(left).type, self.right.schema.field(right).type
-        if types[0] != types[1]:
-            raise PlanError(
-                f"keys of one type are joined, but '{left}' is {types[0]} and '{right}' is "
-                f"{types[1]}.",
-                hint="cast one of them in a projection below the join.",
-                left=left,
-                right=right,
-            )
-        if not is_hashable(types[0]):
-            raise PlanError(
-                f"'{left}' cannot be joined on, because it is {types[0]}.",
-                hint="cast both sides in a projection below the join, to a text for instance.",
-                left=left,
-                right=right,
-            )
+        left, right = ([side.schema.field(name) for name in side.keys] for side in pairs)
+        require_types(left, right)
+        require_names(self.schema)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the left side, then those of the right one."""
-        if self.kind in SHOWS_LEFT_ONLY:
-            return self.left.schema.remove_metadata()
-        left = _fields(self.left.schema, may_be_null=self.kind in SHOWS_RIGHT_ALONE)
-        right = _fields(self.right.schema, may_be_null=self.kind in SHOWS_LEFT_ALONE)
-        return pa.schema([*left, *right])
+        """The columns that it gives."""
+        return schema_of(self.kind, self.left.schema, self.right.schema)
+
+
+def schema_of(kind: JoinKind, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    """Return the columns of a join: those of the left side, then those of the right one."""
+    if kind in SHOWS_LEFT_ONLY:
+        return left.remove_metadata()
+    return pa.schema(
+        [
+            *_fields(left, may_be_null=kind in SHOWS_RIGHT_ALONE),
+            *_fields(right, may_be_null=kind in SHOWS_LEFT_ALONE),
+        ]
+    )
 
 
 def _fields(schema: pa.Schema, *, may_be_null: bool) -> list[pa.Field]:
     return [field.with_nullable(True) if may_be_null else field for field in schema]
+
+
+def require_types(left: Sequence[pa.Field], right: Sequence[pa.Field]) -> None:
+    """Refuse keys of which two that belong together are of different types.
+
+    Raises
+    ------
+    PlanError
+    """
+    for one, other in zip(left, right, strict=True):
+        if one.type != other.type:
+            raise PlanError(
+                f"keys of one type are joined, but '{one.name}' is {one.type} and '{other.name}' "
+                f"is {other.type}.",
+                hint="cast one of them in a projection below the join.",
+                left=one.name,
+                right=other.name,
+            )
+        if not is_hashable(one.type):
+            raise PlanError(
+                f"'{one.name}' cannot be joined on, because it is {one.type}.",
+                hint="cast both sides in a projection below the join, to a text for instance.",
+                left=one.name,
+                right=other.name,
+            )
+
+
+def require_names(schema: pa.Schema) -> None:
+    """Refuse columns of which two have one name.
+
+    Raises
+    ------
+    PlanError
+    """
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise PlanError(
+            f"both sides have a column '{twice[0]}'.",
+            hint="rename it, or leave it out, by a projection below the join.",
+            column=twice[0],
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +196,8 @@ class Joined:
 
     Parameters
     ----------
-    shape : Shape
+    schema : pyarrow.Schema
+        Of what comes out: without columns of the right side, if it is of no more than the left.
     matches : Matches
     left, right : pyarrow.RecordBatch
         Where the rows of the matches lie.
@@ -182,14 +207,13 @@ class Joined:
 
     def __init__(
         self,
-        shape: Shape,
+        schema: pa.Schema,
         matches: Matches,
         left: pa.RecordBatch,
         right: pa.RecordBatch,
         order: Positions | None = None,
     ) -> None:
-        self._shape = shape
-        self._schema = shape.schema
+        self._schema = schema
         self._matches = matches
         self._ends = np.cumsum(matches.counts)
         self._left = left
@@ -212,7 +236,7 @@ class Joined:
         self._given += count
         matches = self._matches
         columns = _taken(self._left.columns, matches.left[entries])
-        if self._shape.kind not in SHOWS_LEFT_ONLY:
+        if len(self._schema) > len(columns):
             starts = matches.starts[entries]
             within = at - (self._ends[entries] - matches.counts[entries])
             places = np.where(starts == NONE, NONE, starts + within)

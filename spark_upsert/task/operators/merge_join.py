@@ -302,7 +302,7 @@ class MergeJoinRows:
 
     def _show(self, matches: Matches, left: pa.RecordBatch, right: pa.RecordBatch) -> None:
         if len(matches.left):
-            self._joined.append(Joined(self._shape, matches, left, right))
+            self._joined.append(Joined(self.schema, matches, left, right))
 
     def _pass(self, left_count: int, right_count: int, *, matched_rows: int) -> None:
         """Forget rows that have met all that they could."""

@@ -1,0 +1,161 @@
+"""A join of rows with what is found under their keys, several batches of look-ups at once.
+
+Look-ups wait for storage, not for a processor: each batch is looked up by a thread of its own, and
+the batches behind it come in as long as no more than `prefetch` of them are under way. What comes
+out is in the order of what came in, however long each look-up took. At a barrier all that are under
+way are waited for; none is begun.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError, about_node
+from spark_upsert.task.operators.join_rows import (
+    Joined,
+    Matches,
+    Side,
+    require_names,
+    require_types,
+    schema_of,
+)
+from spark_upsert.task.operators.lookups import Looked, Lookup
+from spark_upsert.task.plan import IndexLookupJoin, JoinKind
+
+THREADS_MAX = 16
+"""Of one join, however many look-ups may be under way: storages answer no more at once."""
+
+
+class _UnderWay(NamedTuple):
+    """A batch of which the rows are looked up."""
+
+    batch: pa.RecordBatch
+    found: Future[Looked | None]
+
+
+class LookupJoinRows:
+    """An index lookup join: inner, or left.
+
+    Parameters
+    ----------
+    node : IndexLookupJoin
+    left : pyarrow.Schema
+        Of the rows that come.
+    lookup : Lookup
+        Its keys are those of the node, in their order.
+    """
+
+    def __init__(self, node: IndexLookupJoin, left: pa.Schema, lookup: Lookup) -> None:
+        self._node = node
+        self._lookup = lookup
+        self._side = Side(left, node.keys)
+        with about_node(node.id):
+            self._check(left)
+            self.schema = schema_of(node.join, left, lookup.schema)
+            require_names(self.schema)
+        self._nothing = Side(lookup.schema, ()).nothing
+        self._threads: ThreadPoolExecutor | None = None
+        self._under_way: deque[_UnderWay] = deque()
+        self._joined: Joined | None = None
+        self._is_draining = False
+        self._is_at_end = False
+
+    def _check(self, left: pa.Schema) -> None:
+        kinds = (JoinKind.INNER, JoinKind.LEFT)
+        if self._node.join not in kinds:
+            raise PlanError(
+                f"an index lookup join is inner or left, found {self._node.join.value}: it sees "
+                "only the rows that it is asked for.",
+                hint="use a merge join or a hash join.",
+            )
+        if len(self._node.keys) != len(self._lookup.keys):
+            names = ", ".join(field.name for field in self._lookup.keys)
+            raise PlanError(
+                f"rows are looked up by {names}, but there are {len(self._node.keys)} keys.",
+                hint="give a key for each of them, in their order.",
+            )
+        for name in self._node.keys:
+            if name not in left.names:
+                raise PlanError.missing_column(name, left.names)
+        require_types([left.field(name) for name in self._node.keys], self._lookup.keys)
+
+    def needs_input(self) -> bool:
+        return (
+            len(self._under_way) < self._node.prefetch
+            and not self._is_draining
+            and not self._is_at_end
+        )
+
+    def add_input(self, batch: pa.RecordBatch) -> None:
+        if self._threads is None:
+            count = min(self._node.prefetch, THREADS_MAX)
+            self._threads = ThreadPoolExecutor(count, f"lookup-{self._node.id}")
+        found = self._threads.submit(copy_context().run, self._look_up, batch)
+        self._under_way.append(_UnderWay(batch, found))
+
+    def output(self) -> pa.RecordBatch | None:
+        while True:
+            if self._joined is not None:
+                batch = self._joined.next(self._node.batch_rows)
+                if batch is not None:
+                    return batch
+                self._joined = None
+            if not self._under_way or not self._under_way[0].found.done():
+                return None
+            asked = self._under_way.popleft()
+            with about_node(self._node.id):
+                self._joined = self._join(asked.batch, asked.found.result())
+
+    def start_drain(self) -> bool:
+        self._is_draining = not self._is_empty
+        return self._is_draining
+
+    def is_drained(self) -> bool:
+        self._is_draining = not self._is_empty
+        return not self._is_draining
+
+    def no_more_input(self) -> None:
+        self._is_at_end = True
+
+    def is_finished(self) -> bool:
+        return self._is_at_end and self._is_empty
+
+    def waiting_on(self) -> Future[Any] | None:
+        if self._joined is not None or not self._under_way:
+            return None
+        first = self._under_way[0].found
+        return None if first.done() else first
+
+    def close(self) -> None:
+        self._under_way.clear()
+        self._joined = None
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            # Whoever closes the table behind this must not close it under a look-up.
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self._under_way and self._joined is None
+
+    def _look_up(self, batch: pa.RecordBatch) -> Looked | None:
+        """Return what is found under the keys of the rows that have one; in a thread."""
+        keyed, _ = self._side.split(batch)
+        return self._lookup.look_up(self._side.keys_of(keyed)) if keyed.num_rows else None
+
+    def _join(self, batch: pa.RecordBatch, looked: Looked | None) -> Joined:
+        starts, counts = (np.zeros(batch.num_rows, dtype=np.int64) for _ in range(2))
+        rows, order = self._nothing, None
+        if looked is not None:
+            has_key = self._side.has_key(batch)
+            chosen = slice(None) if has_key is None else has_key
+            starts[chosen], counts[chosen] = looked.starts, looked.counts
+            rows, order = looked.rows, looked.order
+        matches = Matches.of(self._node.join, starts, counts)
+        return Joined(self.schema, matches, batch, rows, order)

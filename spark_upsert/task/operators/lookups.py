@@ -1,0 +1,127 @@
+"""Where an index lookup join looks keys up: a version of a table, or Arrow rows in memory.
+
+What is found is shown without its key, which stands in the rows that asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.precedence import NONE
+from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.task.operators.join_rows import Side
+from spark_upsert.task.operators.key_index import KeyIndex
+
+
+class Looked(NamedTuple):
+    """The rows of some keys: of each, where they begin and how many there are."""
+
+    rows: pa.RecordBatch
+    starts: Positions
+    counts: Positions
+    order: Positions | None = None
+    """Which row stands at each place; the row itself if there is none."""
+
+
+class Lookup(Protocol):
+    """Finds rows by their keys; several threads may ask at once."""
+
+    @property
+    def keys(self) -> Sequence[pa.Field]:
+        """By what rows are found."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the rows."""
+        ...
+
+    def look_up(self, keys: Sequence[pa.Array]) -> Looked:
+        """Return the rows of some keys, which have no nulls; there is at least one."""
+        ...
+
+
+class TableLookup:
+    """The rows of a table at one version, found by its whole key.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    columns : sequence of str, optional
+        Which of them are given; by default all that are not of the key.
+    """
+
+    def __init__(self, snapshot: Snapshot, columns: Sequence[str] | None = None) -> None:
+        self._snapshot = snapshot
+        self._table = snapshot.manifest.schema
+        self.keys = [self._table.columns.field(name) for name in self._table.keys]
+        self.schema = _chosen(self._table.columns, self._table.keys, columns)
+
+    def look_up(self, keys: Sequence[pa.Array]) -> Looked:
+        table = self._table
+        hashes = hash_keys(keys, seed=table.hash_seed, prefix=table.hash_prefix)
+        order = np.argsort(hashes, kind="stable")
+        sought = [key.take(pa.array(order)) for key in keys]
+        if RAW_KEY in table.identity:
+            sought.append(pa.nulls(len(order), pa.binary()))
+        found = self._snapshot.find(hashes[order], sought)
+        hits = np.flatnonzero(found.present)
+        *columns, diffs = found.rows.take([*self.schema.names, DIFF], found.at[hits])
+        live = is_live(diffs)
+        counts = np.zeros(len(order), dtype=np.int64)
+        counts[order[hits[live]]] = 1
+        starts = np.zeros_like(counts)
+        starts[order[hits]] = np.arange(len(hits))
+        return Looked(pa.RecordBatch.from_arrays(columns, schema=self.schema), starts, counts)
+
+
+class ArrowLookup:
+    """Rows in memory, found by columns of which several rows may have the same values.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+    keys : sequence of str
+        The columns by which they are found; a row with a null in one of them never is.
+    columns : sequence of str, optional
+        Which of them are given; by default all that are not of the key.
+    """
+
+    def __init__(
+        self, rows: pa.Table, keys: Sequence[str], columns: Sequence[str] | None = None
+    ) -> None:
+        for name in keys:
+            if name not in rows.schema.names:
+                raise PlanError.missing_column(name, rows.schema.names)
+        self.keys = [rows.schema.field(name) for name in keys]
+        self.schema = _chosen(rows.schema, keys, columns)
+        side = Side(rows.schema, tuple(keys))
+        batches = rows.to_batches()
+        keyed, _ = side.split(pa.concat_batches(batches) if batches else side.nothing)
+        self._rows = keyed.select(self.schema.names)
+        self._index = KeyIndex(side.keys_of(keyed))
+
+    def look_up(self, keys: Sequence[pa.Array]) -> Looked:
+        groups = self._index.find(keys)
+        found = groups != NONE
+        starts, counts = np.zeros_like(groups), np.zeros_like(groups)
+        starts[found] = self._index.starts[groups[found]]
+        counts[found] = self._index.counts[groups[found]]
+        return Looked(self._rows, starts, counts, self._index.order)
+
+
+def _chosen(schema: pa.Schema, keys: Sequence[str], columns: Sequence[str] | None) -> pa.Schema:
+    if columns is None:
+        columns = [name for name in schema.names if name not in keys]
+    for name in columns:
+        if name not in schema.names:
+            raise PlanError.missing_column(name, schema.names)
+    return pa.schema([schema.field(name) for name in columns])

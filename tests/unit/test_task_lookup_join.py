@@ -1,0 +1,236 @@
+"""Index lookup joins: what is under way, what waits, and where keys are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import PlanError
+from spark_upsert.model.schema import ErrorPolicy
+from spark_upsert.table import Table
+from spark_upsert.task.operators.lookup_join import LookupJoinRows
+from spark_upsert.task.operators.lookups import ArrowLookup, Looked, Lookup, TableLookup
+from spark_upsert.task.plan import ArrowScan, IndexLookupJoin, JoinKind
+from tests.support.chains import Chain, rows_of
+
+LEFT = pa.schema({"a": pa.int64()})
+NAMES = pa.table({"id": pa.array([1, 2, 2, None]), "name": ["one", "two", "too", "none"]})
+
+
+def plan(
+    kind: JoinKind = JoinKind.INNER, keys: Sequence[str] = ("a",), **settings: Any
+) -> IndexLookupJoin:
+    scan = ArrowScan(id="rows", schema=LEFT)
+    return IndexLookupJoin(id="found", input=scan, join=kind, keys=tuple(keys), **settings)
+
+
+def batch(*keys: int | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(keys, pa.int64())], schema=LEFT)
+
+
+class Held:
+    """Doubles each key; a look-up ends when it is let go, by its first key."""
+
+    def __init__(self) -> None:
+        self.keys = [pa.field("k", pa.int64())]
+        self.schema = pa.schema({"double": pa.int64()})
+        self.begun = {key: Event() for key in range(10)}
+        self.may_end = {key: Event() for key in range(10)}
+        self.error: Exception | None = None
+
+    def look_up(self, keys: Sequence[pa.Array]) -> Looked:
+        first = keys[0][0].as_py()
+        self.begun[first].set()
+        assert self.may_end[first].wait(60)
+        if self.error is not None:
+            raise self.error
+        doubles = pa.RecordBatch.from_arrays([pa.array(np.asarray(keys[0]) * 2)], names=["double"])
+        count = len(keys[0])
+        return Looked(doubles, np.arange(count), np.ones(count, dtype=np.int64))
+
+
+@contextmanager
+def joining(lookup: Lookup, **settings: Any) -> Iterator[LookupJoinRows]:
+    operator = LookupJoinRows(plan(**settings), LEFT, lookup)
+    try:
+        yield operator
+    finally:
+        if isinstance(lookup, Held):
+            for event in lookup.may_end.values():
+                event.set()
+        operator.close()
+
+
+def waited(operator: LookupJoinRows) -> Future[Any]:
+    future = operator.waiting_on()
+    assert future is not None
+    return future
+
+
+def test_rows_come_in_the_order_of_the_input_whichever_look_up_ends_first() -> None:
+    held = Held()
+    with joining(held) as operator:
+        operator.add_input(batch(1))
+        operator.add_input(batch(2))
+        held.may_end[2].set()
+        assert held.begun[2].wait(60)
+        assert operator.output() is None, "the first look-up is under way"
+        held.may_end[1].set()
+        waited(operator).result(timeout=60)
+        assert rows_of(filter(None, [operator.output()])) == [{"a": 1, "double": 2}]
+        if (second := operator.waiting_on()) is not None:
+            second.result(timeout=60)
+        assert rows_of(filter(None, [operator.output()])) == [{"a": 2, "double": 4}]
+        assert operator.waiting_on() is None
+
+
+def test_no_more_look_ups_are_under_way_than_prefetch_says() -> None:
+    held = Held()
+    with joining(held, prefetch=2) as operator:
+        assert operator.needs_input()
+        operator.add_input(batch(1))
+        assert operator.needs_input()
+        operator.add_input(batch(2))
+        assert not operator.needs_input()
+        assert held.begun[1].wait(60)
+        assert held.begun[2].wait(60), "both are looked up at once"
+        held.may_end[1].set()
+        waited(operator).result(timeout=60)
+        assert operator.output() is not None
+        assert operator.needs_input()
+
+
+def test_it_drains_if_something_is_under_way_and_takes_nothing_until_it_has() -> None:
+    held = Held()
+    with joining(held) as operator:
+        assert not operator.start_drain(), "nothing is under way"
+        operator.add_input(batch(1))
+        assert operator.start_drain()
+        assert not operator.needs_input()
+        assert not operator.is_drained()
+        held.may_end[1].set()
+        waited(operator).result(timeout=60)
+        assert operator.output() is not None
+        assert operator.output() is None
+        assert operator.is_drained()
+        assert operator.needs_input(), "the next barrier begins"
+
+
+def test_an_error_of_a_look_up_is_raised_where_its_rows_would_come_and_names_the_node() -> None:
+    held = Held()
+    held.error = OSError("the storage is gone")
+    with joining(held) as operator:
+        operator.add_input(batch(1))
+        held.may_end[1].set()
+        with pytest.raises(OSError, match="the storage is gone"):
+            waited(operator).result(timeout=60)
+        with pytest.raises(OSError, match="the storage is gone") as caught:
+            operator.output()
+        assert caught.value.__notes__ == ["It is about the node 'found' of the plan."]
+
+
+def test_close_waits_for_what_is_under_way_and_releases_it() -> None:
+    held = Held()
+    with joining(held, prefetch=2) as operator:
+        operator.add_input(batch(1))
+        assert held.begun[1].wait(60)
+        held.may_end[1].set()
+        operator.close()
+        assert operator.waiting_on() is None
+        assert operator.output() is None
+        operator.close()
+
+
+def test_rows_without_a_key_are_not_looked_up() -> None:
+    given = Chain([LookupJoinRows(plan(JoinKind.LEFT), LEFT, ArrowLookup(NAMES, ["id"]))]).run(
+        [[batch(None, None)], [batch(None, 2, 3, 1)]]
+    )
+    assert [[(row["a"], row["name"]) for row in rows_of(each)] for each in given] == [
+        [(None, None), (None, None)],
+        [(None, None), (2, "two"), (2, "too"), (3, None), (1, "one")],
+        [],
+    ]
+
+
+def test_an_empty_table_of_arrow_has_no_rows() -> None:
+    lookup = ArrowLookup(NAMES.slice(0, 0), ["id"])
+    (given, _) = Chain([LookupJoinRows(plan(JoinKind.LEFT), LEFT, lookup)]).run([[batch(1)]])
+    assert rows_of(given) == [{"a": 1, "name": None}]
+
+
+INNER, OUTER = JoinKind.INNER, JoinKind.LEFT
+
+
+@pytest.mark.parametrize("kind", [INNER, OUTER], ids=["inner", "left"])
+@pytest.mark.parametrize(
+    "policy", [ErrorPolicy.FAIL, ErrorPolicy.QUARANTINE], ids=lambda p: p.value
+)
+def test_rows_of_a_table_are_found_as_of_a_version(
+    kind: JoinKind, policy: ErrorPolicy, tmp_path: Path
+) -> None:
+    columns = pa.schema({"k": pa.int64(), "v": pa.string()})
+    table = Table.create(str(tmp_path / "t"), columns, keys=["k"], on_error=policy)
+    table.append(pa.table({"k": [1, 2], "v": ["a", "b"], "gone": [False, False]}), deletes="gone")
+    table.append(
+        pa.table({"k": [1, 2, 3], "v": [None, "B", "c"], "gone": [True, False, False]}),
+        deletes="gone",
+    )
+    found = {}
+    for version in (1, 2):
+        lookup = TableLookup(table.at(version))
+        driver = Chain([LookupJoinRows(plan(kind), LEFT, lookup)])
+        (given, _) = driver.run([[batch(3, 1, 2), batch(1, 9)]])
+        driver.close()
+        found[version] = [(row["a"], row["v"]) for row in rows_of(given)]
+    lone = [] if kind is INNER else [(9, None)]
+    assert found[1] == [
+        *([] if kind is INNER else [(3, None)]),
+        (1, "a"),
+        (2, "b"),
+        (1, "a"),
+        *lone,
+    ]
+    gone = [] if kind is INNER else [(1, None)]
+    assert found[2] == [(3, "c"), *gone, (2, "B"), *gone, *lone]
+
+
+REFUSED = {
+    "an index lookup join is inner or left, found full": plan(JoinKind.FULL),
+    "rows are looked up by id, but there are 2 keys": plan(keys=["a", "a"]),
+    "there is no column 'b' among a": plan(keys=["b"]),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_lookup_join_that_cannot_be_is_refused_by_name(words: str) -> None:
+    with pytest.raises(PlanError, match=f"node 'found': {words}"):
+        LookupJoinRows(REFUSED[words], LEFT, ArrowLookup(NAMES, ["id"]))
+
+
+def test_keys_of_different_types_are_refused() -> None:
+    names = NAMES.set_column(0, "id", NAMES["id"].cast(pa.int32()))
+    with pytest.raises(PlanError, match=r"node .found.: .* .a. is int64 and .id. is int32"):
+        LookupJoinRows(plan(), LEFT, ArrowLookup(names, ["id"]))
+
+
+def test_columns_of_the_same_name_are_refused() -> None:
+    with pytest.raises(PlanError, match="node 'found': both sides have a column 'a'"):
+        LookupJoinRows(plan(), LEFT, ArrowLookup(NAMES.rename_columns(["id", "a"]), ["id"]))
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns"), [(["x"], None), (["id"], ["x"])], ids=["key", "column"]
+)
+def test_a_lookup_without_such_a_column_is_refused(
+    keys: list[str], columns: list[str] | None
+) -> None:
+    with pytest.raises(PlanError, match="there is no column 'x' among id, name"):
+        ArrowLookup(NAMES, keys, columns)
