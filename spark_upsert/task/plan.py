@@ -104,7 +104,7 @@ class ArrowScan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan(Node):
-    """Splits that are files (`splits.FileSplit`)."""
+    """Splits that are files; their reader is given to the task."""
 
     kind: ClassVar[str] = "file_scan"
     schema: pa.Schema
@@ -112,7 +112,7 @@ class FileScan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableScan(Node):
-    """Splits that are rows of a version of a table (`splits.SnapshotSplit`)."""
+    """Splits that are rows of a version of a table; their reader is given to the task."""
 
     kind: ClassVar[str] = "table_scan"
     schema: pa.Schema
@@ -120,7 +120,7 @@ class TableScan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeScan(Node):
-    """Splits that are changes of a table (`splits.StretchSplit`).
+    """Splits that are changes of a table; their reader is given to the task.
 
     The changelog is computed whole: if it were cut into a scan, a join and a projection, values
     would be gathered before duplicates fall.

@@ -1,0 +1,234 @@
+"""A driver: moves batches along one chain, from its feed to an exchange.
+
+It is called step by step. A step goes from the end of the chain to its begin and moves one batch by
+one stage, or tells one operator to drain or that nothing comes any more.
+
+**Barriers.** When the feed has drained, the operators drain one after the other: all before
+`_front` have, that one does, those behind it have not begun. The end of all input runs along the
+chain in the same way, once.
+
+**Drop-input.** The output of all stages before `_drop` is thrown away until the barrier; a later
+request may only raise it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from spark_upsert.errors import about_node
+from spark_upsert.task.exchange import Feed, Producer
+from spark_upsert.task.operators.operator import Operator, Signal
+
+
+class Stage(NamedTuple):
+    """An operator, and the node of the plan that it is."""
+
+    node: str
+    operator: Operator
+
+
+class _Mode(Enum):
+    FLOWING = auto()
+    DRAINING = auto()
+    AT_BARRIER = auto()
+    ENDING = auto()
+    ENDED = auto()
+
+
+class Driver:
+    """One chain of operators, with its feed and where its rows go.
+
+    Parameters
+    ----------
+    node : str
+        Of the plan, that the feed is.
+    feed : Feed
+    stages : sequence of Stage
+        From the feed to the end.
+    producer : Producer
+    """
+
+    def __init__(self, node: str, feed: Feed, stages: Sequence[Stage], producer: Producer) -> None:
+        self._node = node
+        self._feed = feed
+        self._stages = list(stages)
+        self._producer = producer
+        self._mode = _Mode.FLOWING
+        self._front = 0
+        self._is_told = False
+        """Whether the operator at the front knows that it drains, or that the end has come."""
+        self._drop = 0
+        self._asked = 0
+
+    @property
+    def is_at_barrier(self) -> bool:
+        """Whether all before the barrier was given, or nothing will come any more."""
+        return self._mode in (_Mode.AT_BARRIER, _Mode.ENDED)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing will come any more."""
+        return self._mode is _Mode.ENDED
+
+    def step(self) -> bool:
+        """Move something; False if nothing could be moved.
+
+        Raises
+        ------
+        Exception
+            What an operator raised, which tells its node.
+        """
+        if self.is_at_barrier:
+            return False
+        self._heed_drop()
+        return self._end_early() or self._flow() or self._advance()
+
+    def _flow(self) -> bool:
+        """Move a batch by one stage, as near to the end of the chain as possible."""
+        for place in range(len(self._stages), -1, -1):
+            is_dropped = place < self._drop
+            if is_dropped or self._takes(place):
+                batch = self._given(place)
+                if batch is not None:
+                    if not is_dropped:
+                        self._give(place, batch)
+                    return True
+        return False
+
+    def _takes(self, place: int) -> bool:
+        """Say whether what stands behind a stage takes a batch of it."""
+        if place == len(self._stages):
+            return self._producer.needs_input()
+        return self._stages[place].operator.needs_input()
+
+    def _given(self, place: int) -> pa.RecordBatch | None:
+        """Return a batch of a stage; the feed stands at 0, an operator at its number from 1."""
+        if place == 0:
+            return self._fed()
+        if self._mode is _Mode.ENDING and place <= self._front:
+            return None
+        stage = self._stages[place - 1]
+        with about_node(stage.node):
+            batch = stage.operator.output()
+        return batch if batch is not None and batch.num_rows else None
+
+    def _fed(self) -> pa.RecordBatch | None:
+        if self._mode is not _Mode.FLOWING:
+            return None
+        with about_node(self._node):
+            found = self._feed.poll()
+        match found:
+            case Signal.DRAINED:
+                self._begin(_Mode.DRAINING, 0)
+            case Signal.ENDED:
+                self._begin(_Mode.ENDING, 0)
+            case Signal.WAIT:
+                pass
+            case _:
+                return found
+        return None
+
+    def _give(self, place: int, batch: pa.RecordBatch) -> None:
+        if place == len(self._stages):
+            self._producer.add_input(batch)
+            return
+        stage = self._stages[place]
+        with about_node(stage.node):
+            stage.operator.add_input(batch)
+
+    # -- barriers, and the end
+
+    def _begin(self, mode: _Mode, front: int) -> None:
+        self._mode, self._front, self._is_told = mode, front, False
+
+    def _advance(self) -> bool:
+        """Let the operator at the front drain or end, and go on to the next when it has."""
+        if self._mode not in (_Mode.DRAINING, _Mode.ENDING):
+            return False
+        if self._front == len(self._stages):
+            self._arrive()
+            return True
+        stage = self._stages[self._front]
+        was_told = self._is_told
+        with about_node(stage.node):
+            is_done = self._is_done(stage.operator)
+        if is_done:
+            self._begin(self._mode, self._front + 1)
+        return is_done or not was_told
+
+    def _is_done(self, operator: Operator) -> bool:
+        if self._mode is _Mode.DRAINING:
+            if self._is_told:
+                return operator.is_drained()
+            self._is_told = True
+            return not operator.start_drain()
+        if not self._is_told:
+            self._is_told = True
+            operator.no_more_input()
+        return operator.is_finished()
+
+    def _arrive(self) -> None:
+        if self._mode is _Mode.DRAINING:
+            self._mode = _Mode.AT_BARRIER
+            self._producer.drained()
+        else:
+            self._mode = _Mode.ENDED
+            self._feed.close()
+            self._producer.ended()
+
+    def _end_early(self) -> bool:
+        """Go on from an operator that wants no more: what stands before it has nothing to do."""
+        if self._mode is _Mode.ENDING:
+            return False
+        for index in range(len(self._stages) - 1, -1, -1):
+            if self._stages[index].operator.is_finished():
+                self._feed.close()
+                self._begin(_Mode.ENDING, index + 1)
+                return True
+        return False
+
+    # -- what the task says
+
+    def drop_before(self, place: int) -> None:
+        """Throw away the output of all stages before one, until the barrier.
+
+        May be called by another thread: it is heeded in the next step. Nothing, if the driver has
+        come to the barrier.
+        """
+        if not self.is_at_barrier:
+            self._asked = max(self._asked, place)
+
+    def drop_all(self) -> None:
+        """Throw away all that it gives, until the barrier."""
+        self.drop_before(len(self._stages) + 1)
+
+    def _heed_drop(self) -> None:
+        if self._asked > self._drop:
+            if not self._drop:
+                self._feed.drop()
+            self._drop = self._asked
+
+    def pass_barrier(self) -> None:
+        """Go on behind the barrier."""
+        self._drop = self._asked = 0
+        self._feed.pass_barrier()
+        if self._mode is _Mode.AT_BARRIER:
+            self._mode = _Mode.FLOWING
+
+    def waiting_on(self) -> list[Future[Any]]:
+        """Return what its operators wait for."""
+        found = (stage.operator.waiting_on() for stage in self._stages)
+        return [] if self.is_ended else [each for each in found if each is not None]
+
+    def close(self) -> None:
+        """Close the feed and every operator, whatever another one raises."""
+        with ExitStack() as stack:
+            stack.callback(self._feed.close)
+            for stage in self._stages:
+                stack.callback(stage.operator.close)

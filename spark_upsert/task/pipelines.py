@@ -1,0 +1,376 @@
+"""From a plan to drivers: the tree is cut into chains where rows change hands.
+
+A chain begins at a leaf, or where the rows of other chains meet (local partition, mixed union), and
+ends in an exchange: that of the node above it, or the task's own output. The right side of a join
+is a chain of its own.
+
+**How many drivers.** A chain has as many as the task allows, but one where more would change what
+comes out: with a join, a limit, numbers, given rows, a mixed union, or groups whose rows are
+not partitioned by some of their keys; and all that stands below a node for which the order of rows
+matters. So the rows do not depend on the number of drivers. With one, their order does not depend
+on anything but the splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Condition
+
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError, about_node, did_you_mean
+from spark_upsert.model.words import is_hashable
+from spark_upsert.task import exchange as exchanges
+from spark_upsert.task.driver import Driver, Stage
+from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Route, by_keys
+from spark_upsert.task.expressions import bind, bind_condition
+from spark_upsert.task.operators.aggregation import aggregation
+from spark_upsert.task.operators.hash_join import HashJoinRows
+from spark_upsert.task.operators.merge_join import MergeJoinRows
+from spark_upsert.task.operators.operator import Operator, Signal, Streaming
+from spark_upsert.task.operators.rows import LimitRows, UnnestRows, numbered
+from spark_upsert.task.plan import (
+    Aggregation,
+    ArrowScan,
+    AssignUniqueId,
+    Filter,
+    HashJoin,
+    Limit,
+    LocalPartition,
+    MergeJoin,
+    MixedUnion,
+    Node,
+    Project,
+    Scan,
+    Unnest,
+    Values,
+    check,
+)
+from spark_upsert.task.scanning import Reader, ScanFeed, SplitQueue, ValuesFeed, read_arrow
+
+Join = MergeJoin | HashJoin
+"""The nodes whose right side is a chain of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a task gives to those who run its plan.
+
+    Parameters
+    ----------
+    condition : threading.Condition
+        The lock of all queues.
+    width : int
+        How many drivers a chain may have.
+    readers : mapping of str to Reader
+        What reads the splits of a scan, by its name.
+    stands_next : callable
+        `Signal.DRAINED` under a barrier, `Signal.ENDED` if no more splits come, else `Signal.WAIT`.
+    has_tail : callable
+        Whether splits came behind the last barrier, or there was none.
+    """
+
+    condition: Condition
+    width: int
+    readers: Mapping[str, Reader]
+    stands_next: Callable[[], Signal]
+    has_tail: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class Pipelines:
+    """All that runs a plan.
+
+    Parameters
+    ----------
+    drivers : list of Driver
+        Those near the output first: who runs them in this order makes only what is taken.
+    queues : dict of str to SplitQueue
+        Of each scan.
+    exchanges : list of Exchange
+        The first one is the output of the task.
+    drops : dict of str to callable
+        What gives up, until the barrier, what a node and all below it give.
+    """
+
+    drivers: list[Driver] = field(default_factory=list)
+    queues: dict[str, SplitQueue] = field(default_factory=dict)
+    exchanges: list[Exchange] = field(default_factory=list)
+    drops: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    @property
+    def output(self) -> Exchange:
+        """Where the rows of the whole plan come out."""
+        return self.exchanges[0]
+
+    def drop_input(self, node: str) -> None:
+        """Give up what a node and all below it give; `operator.Context`."""
+        self.drops[node]()
+
+
+def build(plan: Node, settings: Settings) -> Pipelines:
+    """Return what runs a plan.
+
+    Raises
+    ------
+    PlanError
+        A node is not what it may be over the columns that come to it; it is named.
+    """
+    check(plan)
+    scans = {node.id for node in plan.walk() if isinstance(node, Scan)}
+    for name in settings.readers:
+        if name not in scans:
+            raise PlanError(
+                f"there is a reader for '{name}', but no scan of that name.",
+                hint=did_you_mean(name, scans) if scans else "leave it out.",
+            )
+    builder = _Builder(settings)
+    builder.run([plan], is_ordered=False)
+    return builder.built
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The nodes of a chain, from its feed to its end, and how many drivers run it."""
+
+    nodes: list[Node]
+    width: int
+    is_ordered: bool
+
+
+def _chain_of(top: Node, *, width: int, is_ordered: bool) -> _Chain:
+    nodes = [top]
+    while not isinstance(nodes[-1], Scan | Values | LocalPartition | MixedUnion):
+        below = nodes[-1]
+        nodes.append(below.left if isinstance(below, Join) else below.inputs[0])
+    nodes.reverse()
+    is_ordered = is_ordered or any(map(_needs_order, nodes))
+    is_single = (
+        is_ordered
+        or any(isinstance(node, Values | HashJoin) for node in nodes)
+        or not _are_groups_whole(nodes)
+    )
+    return _Chain(nodes, 1 if is_single else width, is_ordered)
+
+
+def _needs_order(node: Node) -> bool:
+    """Say whether what comes out depends on the order of the rows that come."""
+    is_clustered = isinstance(node, Aggregation) and node.is_clustered
+    return is_clustered or isinstance(node, MergeJoin | Limit | AssignUniqueId | MixedUnion)
+
+
+def _are_groups_whole(nodes: Sequence[Node]) -> bool:
+    """Say whether equal keys of each aggregation of a chain come to one driver."""
+    for index, node in enumerate(nodes):
+        if isinstance(node, Aggregation):
+            feed, between = nodes[0], nodes[1:index]
+            # Other nodes may give other values to a column of the same name.
+            if not isinstance(feed, LocalPartition) or not feed.keys:
+                return False
+            if not all(isinstance(each, Filter | Aggregation) for each in between):
+                return False
+            if not set(feed.keys) <= set(node.keys):
+                return False
+    return True
+
+
+class _Builder:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.built = Pipelines()
+
+    def run(
+        self,
+        tops: Sequence[Node],
+        *,
+        is_ordered: bool,
+        consumers: int = 1,
+        route: Route | None = None,
+        capacity: int = exchanges.QUEUED_BATCHES,
+    ) -> Exchange:
+        """Build the chains that end in some nodes, and return the exchange that they fill."""
+        exchange: Exchange | None = None
+        own: list[Driver] = []
+        for top in tops:
+            chain = _chain_of(top, width=self._settings.width, is_ordered=is_ordered)
+            place = len(self.built.drivers)
+            stages = self._stages(chain)
+            schema = stages[0][1]
+            if exchange is None:
+                exchange = Exchange(
+                    self._settings.condition,
+                    schema,
+                    consumers=consumers,
+                    route=route,
+                    capacity=capacity,
+                )
+                self.built.exchanges.insert(0, exchange)
+            elif not schema.equals(exchange.schema):
+                raise _other_columns(top, schema, exchange.schema)
+            drivers = [
+                Driver(chain.nodes[0].id, feed, own_stages, exchange.add_producer())
+                for feed, own_stages in ((each[0], each[2]) for each in stages)
+            ]
+            self._note_drops(chain, drivers)
+            # Above those that were built meanwhile, from whom these take.
+            self.built.drivers[place:place] = drivers
+            own.extend(drivers)
+        assert exchange is not None, "a node without inputs"
+        exchange.is_dropped = partial(_drop_all, own)
+        return exchange
+
+    def _note_drops(self, chain: _Chain, drivers: Sequence[Driver]) -> None:
+        for place, node in enumerate(chain.nodes):
+            if isinstance(node, MergeJoin):
+                [driver] = drivers
+                self.built.drops[node.left.id] = partial(driver.drop_before, place)
+
+    # -- stages
+
+    def _stages(self, chain: _Chain) -> list[tuple[Feed, pa.Schema, list[Stage]]]:
+        """Return the feed and the operators of each driver, and the columns that come out."""
+        feeds = self._feeds(chain)
+        rights = {node.id: self._right(node) for node in chain.nodes if isinstance(node, Join)}
+        found = []
+        for feed in feeds:
+            schema, stages = feed.schema, []
+            for node in chain.nodes[1:]:
+                with about_node(node.id):
+                    operator = self._operator(node, schema, rights)
+                stages.append(Stage(node.id, operator))
+                schema = operator.schema
+            found.append((feed, schema, stages))
+        return found
+
+    def _right(self, node: Join) -> Consumer:
+        exchange = self.run([node.right], is_ordered=isinstance(node, MergeJoin))
+        consumer = exchange.consumer()
+        self.built.drops[node.right.id] = consumer.drop
+        return consumer
+
+    def _operator(self, node: Node, schema: pa.Schema, rights: Mapping[str, Consumer]) -> Operator:
+        match node:
+            case Filter():
+                return Streaming(schema, bind_condition(node.where, schema).true_rows)
+            case Project():
+                return _project(node, schema)
+            case Unnest():
+                return UnnestRows(node, schema)
+            case Limit():
+                return LimitRows(node, schema)
+            case AssignUniqueId():
+                return numbered(node, schema)
+            case Aggregation():
+                return aggregation(node, schema)
+            case MergeJoin():
+                return MergeJoinRows(node, schema, rights[node.id], self.built)
+            case HashJoin():
+                return HashJoinRows(node, schema, rights[node.id])
+            case _:
+                raise PlanError(f"a {node.kind} cannot be run.", hint="use another node.")
+
+    # -- feeds
+
+    def _feeds(self, chain: _Chain) -> Sequence[Feed]:
+        node = chain.nodes[0]
+        match node:
+            case Values():
+                return [ValuesFeed(node.rows, self._settings.stands_next, self._settings.has_tail)]
+            case MixedUnion():
+                return [self._union(node.id, node.parts)]
+            case LocalPartition():
+                return self._partitions(node, chain)
+            case _:
+                return self._scans(node, chain.width)
+
+    def _scans(self, node: Node, width: int) -> Sequence[Feed]:
+        assert isinstance(node, Scan)
+        reader = self._settings.readers.get(node.id)
+        if reader is None:
+            reader = _READERS.get(type(node))
+        if reader is None:
+            raise PlanError(
+                f"node '{node.id}': a {node.kind} has no reader of its own.",
+                hint=f"give the task one: readers={{'{node.id}': ...}}.",
+                node=node.id,
+            )
+        queue = self.built.queues[node.id] = SplitQueue(self._settings.condition)
+        return [ScanFeed(queue, reader, node.schema) for _ in range(width)]
+
+    def _union(self, name: str, parts: Sequence[Node]) -> Feed:
+        _require_parts(name, parts)
+        feeds = [self.run([part], is_ordered=True, capacity=1).consumer() for part in parts]
+        for part, feed in zip(parts, feeds, strict=True):
+            if not feed.schema.equals(feeds[0].schema):
+                raise _other_columns(part, feed.schema, feeds[0].schema)
+        return exchanges.Union(feeds)
+
+    def _partitions(self, node: LocalPartition, chain: _Chain) -> Sequence[Feed]:
+        _require_parts(node.id, node.parts)
+        if chain.is_ordered:
+            # In turn and not as they come, so that threads do not change the order.
+            union = self._union(node.id, node.parts)
+            _require_keys(node, union.schema)
+            return [union]
+        exchange = self.run(
+            node.parts,
+            is_ordered=False,
+            consumers=chain.width,
+            route=by_keys(node.keys) if node.keys else InTurn(),
+        )
+        _require_keys(node, exchange.schema)
+        return [exchange.consumer(index) for index in range(chain.width)]
+
+
+_READERS: Mapping[type[Node], Reader] = {ArrowScan: read_arrow}
+
+
+def _project(node: Project, schema: pa.Schema) -> Streaming:
+    names = [name for name, _ in node.columns]
+    for name in names:
+        if names.count(name) > 1:
+            raise PlanError(f"two columns are called '{name}'.", hint="rename one of them.")
+    bound = [bind(expression, schema) for _, expression in node.columns]
+    given = pa.schema([pa.field(name, each.type) for name, each in zip(names, bound, strict=True)])
+
+    def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([each(batch) for each in bound], schema=given)
+
+    return Streaming(given, apply)
+
+
+def _drop_all(drivers: Sequence[Driver]) -> None:
+    for driver in drivers:
+        driver.drop_all()
+
+
+def _require_parts(name: str, parts: Sequence[Node]) -> None:
+    if not parts:
+        raise PlanError(f"node '{name}': it has no parts.", hint="give it at least one.", node=name)
+
+
+def _require_keys(node: LocalPartition, schema: pa.Schema) -> None:
+    with about_node(node.id):
+        for name in node.keys:
+            if name not in schema.names:
+                raise PlanError.missing_column(name, schema.names)
+            if not is_hashable(schema.field(name).type):
+                raise PlanError(
+                    f"rows cannot be shared out by '{name}', which is {schema.field(name).type}.",
+                    hint="name columns of numbers, texts or moments.",
+                )
+
+
+def _other_columns(node: Node, found: pa.Schema, expected: pa.Schema) -> PlanError:
+    return PlanError(
+        f"node '{node.id}': its columns are not those of the part before it: "
+        f"{_columns(found)}, and {_columns(expected)}.",
+        hint="bring them to one form by a project.",
+        node=node.id,
+    )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{each.name} {each.type}" for each in schema)

@@ -1,0 +1,213 @@
+"""The life of a task: what may be asked of it when, as one table.
+
+``step(state, event)`` returns the next state and what is to be done, or raises; it does nothing.
+
+==================  =========================  ==============  =========
+event               open                       under barrier   over
+==================  =========================  ==============  =========
+add a split         queue it [1]_              refuse          pass by
+set the mark        it only rises              it only rises   nothing
+no more splits      end the leaf [2]_          end the leaf    nothing
+request a barrier   begin one [3]_             join it         over already
+pull                refuse [4]_                pull            refuse
+all have drained                               end it
+all have ended      end, and release           the same        nothing
+fail, abort         release                    release         nothing
+==================  =========================  ==============  =========
+
+.. [1] Refuse it if the leaf has no more; pass it by if its number is not above the leaf's mark.
+.. [2] Behind the splits that are queued, and the barrier.
+.. [3] Refuse it if a leaf has no more.
+.. [4] Unless no leaf gets more splits: then there is an end to pull to.
+
+*Release*: whoever waits for the barrier is told that it is over, so that nobody waits for ever; who
+is told looks at the task. The count of barriers stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from types import MappingProxyType
+
+from spark_upsert.errors import TaskError
+
+
+class Phase(Enum):
+    """Where a task stands."""
+
+    OPEN = "open"
+    UNDER_BARRIER = "under a barrier"
+    FINISHED = "finished"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it may still give rows."""
+        return self in (Phase.OPEN, Phase.UNDER_BARRIER)
+
+
+class Action(Enum):
+    """What is to be done."""
+
+    NOTHING = auto()
+    QUEUE = auto()
+    """The split is put behind the others of its leaf."""
+    PASS_BY = auto()
+    """The split is not read."""
+    BEGIN_BARRIER = auto()
+    JOIN_BARRIER = auto()
+    ALREADY_OVER = auto()
+    """Who asked is told so at once."""
+    END_BARRIER = auto()
+    END_LEAF = auto()
+    RELEASE = auto()
+    """Close all, and tell who waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the table goes by.
+
+    Parameters
+    ----------
+    leaves : frozenset of str
+        The nodes that take splits.
+    ended : frozenset of str
+        Those that get no more.
+    marks : mapping of str to int
+        The highest number of a split of a leaf that is done, where one was told.
+    barriers : int
+        How many have begun; who joins one does not count.
+    """
+
+    leaves: frozenset[str]
+    phase: Phase = Phase.OPEN
+    ended: frozenset[str] = frozenset()
+    marks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    barriers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AddSplit:
+    """A split of a leaf, with a number of its sequence or without."""
+
+    leaf: str
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetMark:
+    """The splits of a leaf up to a number are done."""
+
+    leaf: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoMoreSplits:
+    """A leaf gets no more."""
+
+    leaf: str
+
+
+class Plain(Enum):
+    """Events that say nothing but themselves."""
+
+    REQUEST_BARRIER = auto()
+    PULL = auto()
+    ALL_DRAINED = auto()
+    ALL_ENDED = auto()
+    FAIL = auto()
+    ABORT = auto()
+
+
+Event = AddSplit | SetMark | NoMoreSplits | Plain
+
+
+def step(state: State, event: Event) -> tuple[State, Action]:
+    """Return the next state and what is to be done; pure.
+
+    Raises
+    ------
+    TaskError
+        What is asked for is not possible there; the state stays.
+    """
+    match event, state.phase:
+        case AddSplit(leaf=leaf), Phase.UNDER_BARRIER:
+            raise _split_under_barrier(leaf)
+        case AddSplit(leaf=leaf, sequence=sequence), Phase.OPEN:
+            if leaf in state.ended:
+                raise _leaf_has_ended(leaf, "a split was added")
+            is_done = sequence is not None and sequence <= state.marks.get(leaf, sequence - 1)
+            return state, Action.PASS_BY if is_done else Action.QUEUE
+        case AddSplit(), _:
+            return state, Action.PASS_BY
+
+        case SetMark(leaf=leaf, sequence=sequence), Phase.OPEN | Phase.UNDER_BARRIER:
+            mark = max(sequence, state.marks.get(leaf, sequence))
+            marks = MappingProxyType({**state.marks, leaf: mark})
+            return replace(state, marks=marks), Action.NOTHING
+
+        case NoMoreSplits(leaf=leaf), Phase.OPEN | Phase.UNDER_BARRIER:
+            return replace(state, ended=state.ended | {leaf}), Action.END_LEAF
+
+        case Plain.REQUEST_BARRIER, Phase.OPEN:
+            for leaf in sorted(state.ended):
+                raise _leaf_has_ended(leaf, "a barrier was requested")
+            return _at(state, Phase.UNDER_BARRIER, state.barriers + 1), Action.BEGIN_BARRIER
+        case Plain.REQUEST_BARRIER, Phase.UNDER_BARRIER:
+            return state, Action.JOIN_BARRIER
+        case Plain.REQUEST_BARRIER, _:
+            return state, Action.ALREADY_OVER
+
+        case Plain.PULL, Phase.OPEN if state.ended != state.leaves:
+            raise _nothing_to_pull(state)
+        case Plain.PULL, Phase.FINISHED | Phase.FAILED | Phase.ABORTED:
+            raise _is_over(state.phase)
+
+        case Plain.ALL_DRAINED, Phase.UNDER_BARRIER:
+            return _at(state, Phase.OPEN), Action.END_BARRIER
+        case Plain.ALL_ENDED, Phase.OPEN | Phase.UNDER_BARRIER:
+            return _at(state, Phase.FINISHED), Action.RELEASE
+        case Plain.FAIL, Phase.OPEN | Phase.UNDER_BARRIER:
+            return _at(state, Phase.FAILED), Action.RELEASE
+        case Plain.ABORT, Phase.OPEN | Phase.UNDER_BARRIER:
+            return _at(state, Phase.ABORTED), Action.RELEASE
+    return state, Action.NOTHING
+
+
+def _at(state: State, phase: Phase, barriers: int | None = None) -> State:
+    return replace(state, phase=phase, barriers=state.barriers if barriers is None else barriers)
+
+
+def _split_under_barrier(leaf: str) -> TaskError:
+    return TaskError(
+        f"node '{leaf}': a split was added under a barrier, which is not over.",
+        hint="pull until the barrier is reached, then add it: it belongs to the next one.",
+        node=leaf,
+    )
+
+
+def _leaf_has_ended(leaf: str, what: str) -> TaskError:
+    return TaskError(
+        f"node '{leaf}': {what}, but no more splits were to come.",
+        hint="call `no_more_splits` behind the last barrier; a new task takes more.",
+        node=leaf,
+    )
+
+
+def _nothing_to_pull(state: State) -> TaskError:
+    open_ = ", ".join(sorted(state.leaves - state.ended))
+    return TaskError(
+        f"rows were pulled, but there is no barrier, and {open_} may get more splits.",
+        hint="call `request_barrier`, or `no_more_splits` for each leaf.",
+    )
+
+
+def _is_over(phase: Phase) -> TaskError:
+    return TaskError(
+        f"rows were pulled from a task that is {phase.value}.", hint="make a new task."
+    )

@@ -1,0 +1,484 @@
+"""A task: runs a plan over splits that are given to it, and is clean at every barrier.
+
+>>> import pyarrow as pa
+>>> from spark_upsert.task import ArrowScan, Filter, Task
+>>> rows = pa.table({"n": [1, 2, 3]})
+>>> plan = Filter(id="big", input=ArrowScan(id="rows", schema=rows.schema), where="n > 1")
+>>> with Task(plan) as task:
+...     task.add_split("rows", rows)
+...     done = task.request_barrier()
+...     print([batch["n"].to_pylist() for batch in task.iter_batches()], done.done())
+True
+[[2, 3]] True
+
+**What a barrier means.** All rows of the splits before it come before it is reached, no row of a
+split behind it does, and no row is made of both: joins and groups are of one set of splits. Only
+limits and unique numbers go on counting.
+
+**Threads.** With one driver all work is done by the thread that calls `next`, and the same splits
+give the same rows in the same order. With more, threads work ahead within bounds, and the same rows
+come between the same barriers, in any order. The task itself is used by one thread at a time.
+
+**Failure.** Whatever an operator raises comes out of `next`. All is closed by then, and the future
+of the barrier is fulfilled, not failed: who waited for it looks at the task.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import ExitStack
+from threading import Condition, RLock, Thread
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError, did_you_mean
+from spark_upsert.task.driver import Driver
+from spark_upsert.task.operators.operator import Signal
+from spark_upsert.task.pipelines import Settings, build
+from spark_upsert.task.plan import Node
+from spark_upsert.task.scanning import Reader
+from spark_upsert.task.states import (
+    Action,
+    AddSplit,
+    Event,
+    NoMoreSplits,
+    Phase,
+    Plain,
+    SetMark,
+    State,
+    step,
+)
+from spark_upsert.task.statistics import Histogram, SplitCounts, Statistics
+
+DRIVERS_MAX = 64
+"""Threads of one task: more would not run at once on a machine that runs others, too."""
+
+JOIN_SECONDS = 60.0
+"""How long closing waits for a thread that reads; it is a daemon."""
+
+Pulled = tuple[pa.RecordBatch | None, Future[None] | None]
+"""A batch; or none, and what it waits for; or neither: a barrier was reached, or the end."""
+
+
+class Task:
+    """A plan that runs.
+
+    Parameters
+    ----------
+    plan : Node
+    drivers : int
+        How many threads a chain of operators may have (`pipelines`); 1: none, all is done by the
+        caller.
+    readers : mapping of str to Reader
+        What reads the splits of a scan, by its name. Scans of Arrow need none.
+    clock : callable
+        Seconds, for the time that barriers take.
+
+    Raises
+    ------
+    PlanError
+        The plan cannot be run; the node is named.
+    """
+
+    def __init__(
+        self,
+        plan: Node,
+        *,
+        drivers: int = 1,
+        readers: Mapping[str, Reader] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if drivers < 1:
+            raise PlanError(f"drivers are at least 1, found {drivers}.", hint="give 1.")
+        self._condition = Condition(RLock())
+        self._clock = clock
+        self._is_threaded = drivers > 1
+        settings = Settings(
+            condition=self._condition,
+            width=drivers,
+            readers=readers or {},
+            stands_next=self._stands_next,
+            has_tail=lambda: self._has_tail,
+        )
+        self._pipelines = build(plan, settings)
+        if self._is_threaded and len(self._pipelines.drivers) > DRIVERS_MAX:
+            raise PlanError(
+                f"the plan needs {len(self._pipelines.drivers)} threads with {drivers} drivers, at "
+                f"most {DRIVERS_MAX} are run.",
+                hint="give fewer drivers.",
+            )
+        self._output = self._pipelines.output.consumer()
+        self._state = State(leaves=frozenset(self._pipelines.queues))
+        self._has_tail = True
+        self._histogram = Histogram()
+        self._rows = 0
+        self._begun = 0.0
+        self._futures: list[Future[None]] = []
+        """Of those who wait for the barrier."""
+        self._changed: list[Future[None]] = []
+        """Of those who wait for anything to happen."""
+        self._threads: list[Thread] = []
+        self._version = 0
+        """Grows whenever something has moved, so that no driver sleeps over it."""
+        self._failure: Exception | None = None
+        self._is_released = False
+
+    # -- what the caller says
+
+    def add_split(self, node: str, split: Any, sequence: int | None = None) -> bool:
+        """Queue a split behind the others of a leaf.
+
+        Parameters
+        ----------
+        node : str
+            The name of the scan.
+        split : any
+            What its reader reads.
+        sequence : int or None
+            Its number among those of the leaf, for `set_max_sequence`.
+
+        Returns
+        -------
+        bool
+            False if it is not read: its number is done, or the task runs no more.
+
+        Raises
+        ------
+        TaskError
+            Under a barrier, or behind `no_more_splits`.
+        PlanError
+            There is no such scan.
+        """
+        self._require_leaf(node)
+        with self._condition:
+            action = self._apply(AddSplit(node, sequence))
+            if action is Action.QUEUE:
+                self._pipelines.queues[node].add(split)
+                self._has_tail = True
+                self._start()
+                self._notify()
+        return action is Action.QUEUE
+
+    def set_max_sequence(self, node: str, sequence: int) -> None:
+        """Note that the splits of a leaf are done up to a number; it only rises."""
+        self._require_leaf(node)
+        with self._condition:
+            self._apply(SetMark(node, sequence))
+
+    def no_more_splits(self, node: str) -> None:
+        """End a leaf behind the splits, and the barrier, that it has."""
+        self._require_leaf(node)
+        with self._condition:
+            if self._apply(NoMoreSplits(node)) is Action.END_LEAF:
+                self._pipelines.queues[node].end()
+                self._start()
+                self._notify()
+
+    def request_barrier(self) -> Future[None]:
+        """Draw a line behind all splits; it is reached when `next` gives neither batch nor future.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Done when it is reached, or when the task has failed or was aborted.
+
+        Raises
+        ------
+        TaskError
+            A leaf gets no more splits.
+        """
+        future: Future[None] = Future()
+        with self._condition:
+            action = self._apply(Plain.REQUEST_BARRIER)
+            if action is Action.ALREADY_OVER:
+                future.set_result(None)
+                return future
+            self._futures.append(future)
+            if action is Action.BEGIN_BARRIER:
+                self._begun = self._clock()
+                self._has_tail = False
+                for queue in self._pipelines.queues.values():
+                    queue.add_barrier()
+                self._start()
+                self._notify()
+        return future
+
+    def abort(self) -> None:
+        """End at once; whoever waits is told. Nothing, if the task runs no more."""
+        self._end_by(Plain.ABORT)
+
+    close = abort
+    """Leave nothing behind; a task that has finished is closed already."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+    # -- what it gives
+
+    @property
+    def phase(self) -> Phase:
+        """Where it stands."""
+        return self._state.phase
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return self._output.schema
+
+    @property
+    def statistics(self) -> Statistics:
+        """What it has done so far."""
+        with self._condition:
+            counts = [queue.counts() for queue in self._pipelines.queues.values()]
+            return Statistics(
+                barriers=self._state.barriers,
+                splits=SplitCounts(
+                    total=sum(each.total for each in counts),
+                    queued=sum(each.queued for each in counts),
+                    finished=sum(each.finished for each in counts),
+                ),
+                rows=self._rows,
+                histogram=self._histogram.counts(),
+            )
+
+    def next(self) -> Pulled:
+        """Return the next batch.
+
+        Returns
+        -------
+        batch, None
+        None, future
+            There is nothing now; the future is done when it is worth asking again.
+        None, None
+            The barrier is reached; or all has ended, if no more splits were to come.
+
+        Raises
+        ------
+        TaskError
+            There is neither a barrier nor an end to come to, or the task runs no more.
+        Exception
+            By which an operator or a reader failed.
+        """
+        self._raise_failure()
+        with self._condition:
+            self._apply(Plain.PULL)
+            self._start()
+        while True:
+            with self._condition:
+                seen = self._version
+                found = self._output.poll()
+                if self._failure is None and not isinstance(found, Signal):
+                    self._rows += found.num_rows
+                    self._notify()
+                    return found, None
+                if self._failure is None and found is Signal.DRAINED and self._end_barrier():
+                    return None, None
+            self._raise_failure()
+            if found is Signal.ENDED:
+                self._end_by(Plain.ALL_ENDED)
+                return None, None
+            if self._is_threaded:
+                return None, self._when_changed(seen)
+            if not self._work():
+                return None, self._when_resolved()
+
+    def iter_batches(self, skip: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield the batches up to the barrier, or to the end, and wait where that is needed.
+
+        Parameters
+        ----------
+        skip : int
+            Rows that are passed by: those that were delivered of the same splits before a restart.
+            Exact with one driver, whose rows have an order.
+        """
+        while True:
+            batch, future = self.next()
+            if batch is not None:
+                rest = batch.slice(skip)
+                skip -= min(skip, batch.num_rows)
+                if rest.num_rows:
+                    yield rest
+            elif future is None:
+                return
+            else:
+                wait_for([future])
+
+    # -- how it goes on
+
+    def _apply(self, event: Event) -> Action:
+        """Change the state by the table; a refusal changes nothing."""
+        self._state, action = step(self._state, event)
+        return action
+
+    def _require_leaf(self, node: str) -> None:
+        if node not in self._pipelines.queues:
+            raise PlanError(
+                f"there is no scan '{node}' in the plan.",
+                hint=did_you_mean(node, self._pipelines.queues)
+                if self._pipelines.queues
+                else "the plan has no leaf that takes splits.",
+            )
+
+    def _stands_next(self) -> Signal:
+        with self._condition:
+            if self._state.phase is Phase.UNDER_BARRIER:
+                return Signal.DRAINED
+            is_over = self._state.ended == self._state.leaves
+            return Signal.ENDED if is_over else Signal.WAIT
+
+    def _end_barrier(self) -> bool:
+        """End the barrier if every driver has come to it; under the lock."""
+        if not all(driver.is_at_barrier for driver in self._pipelines.drivers):
+            return False
+        self._histogram.add(self._clock() - self._begun)
+        for driver in self._pipelines.drivers:
+            driver.pass_barrier()
+        for exchange in self._pipelines.exchanges:
+            exchange.pass_barrier()
+        self._apply(Plain.ALL_DRAINED)
+        self._notify()
+        self._fulfil()
+        return True
+
+    def _fulfil(self) -> None:
+        futures, self._futures = self._futures, []
+        for future in futures:
+            future.set_result(None)
+
+    def _work(self) -> bool:
+        """Let the first driver that can move something do so; those near the output come first."""
+        try:
+            return any(driver.step() for driver in self._pipelines.drivers)
+        except Exception as error:  # noqa: BLE001
+            self._fail(error)
+            return True
+
+    def _when_resolved(self) -> Future[None]:
+        """Return a future of what the drivers wait for, of which there must be something."""
+        waited = [each for driver in self._pipelines.drivers for each in driver.waiting_on()]
+        assert waited, f"no driver can move, and none waits: {self._state}"
+        changed: Future[None] = Future()
+        with self._condition:
+            self._changed.append(changed)
+        for each in waited:
+            each.add_done_callback(self._resolved)
+        return changed
+
+    def _when_changed(self, seen: int) -> Future[None]:
+        changed: Future[None] = Future()
+        with self._condition:
+            if self._version == seen:
+                self._changed.append(changed)
+                return changed
+        changed.set_result(None)
+        return changed
+
+    def _resolved(self, _: Future[Any]) -> None:
+        with self._condition:
+            self._notify()
+
+    def _notify(self) -> None:
+        self._version += 1
+        self._condition.notify_all()
+        changed, self._changed = self._changed, []
+        for each in changed:
+            each.set_result(None)
+
+    # -- threads
+
+    def _start(self) -> None:
+        if not self._is_threaded or self._threads or not self._state.phase.is_running:
+            return
+        self._threads = [
+            Thread(target=self._drive, args=(driver,), name=f"task driver {index}", daemon=True)
+            for index, driver in enumerate(self._pipelines.drivers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _drive(self, driver: Driver) -> None:
+        """Run one driver until it has ended, or the task has; closes it."""
+        watched: list[Future[Any]] = []
+        try:
+            while True:
+                with self._condition:
+                    seen = self._version
+                    if not self._state.phase.is_running or driver.is_ended:
+                        break
+                if driver.step():
+                    with self._condition:
+                        self._notify()
+                    continue
+                waited, watched = watched, driver.waiting_on()
+                for each in watched:
+                    if each not in waited:
+                        each.add_done_callback(self._resolved)
+                with self._condition:
+                    while self._version == seen:
+                        self._condition.wait()
+        except Exception as error:  # noqa: BLE001
+            self._fail(error)
+        finally:
+            self._close_driver(driver)
+
+    def _close_driver(self, driver: Driver) -> None:
+        try:
+            driver.close()
+        except Exception as error:  # noqa: BLE001
+            self._fail(error)
+
+    # -- the end
+
+    def _fail(self, error: Exception) -> None:
+        """Fail by the first error; who pulls next gets it."""
+        with self._condition:
+            if self._apply(Plain.FAIL) is Action.RELEASE:
+                self._failure = error
+                self._notify()
+                self._fulfil()
+
+    def _raise_failure(self) -> None:
+        """Raise what made the task fail, once, with all closed."""
+        failure, self._failure = self._failure, None
+        if failure is None:
+            return
+        try:
+            self._release()
+        except Exception as error:  # noqa: BLE001
+            failure.add_note(f"While all was closed: {error!r}")
+        raise failure
+
+    def _end_by(self, event: Plain) -> None:
+        """Close everything, and tell who waits."""
+        with self._condition:
+            self._apply(event)
+            self._notify()
+        try:
+            self._release()
+        finally:
+            with self._condition:
+                self._fulfil()
+
+    def _release(self) -> None:
+        """Close all that is open, whatever of it fails; nothing the second time."""
+        if self._is_released:
+            return
+        self._is_released = True
+        with ExitStack() as stack:
+            for thread in self._threads:
+                stack.callback(thread.join, JOIN_SECONDS)
+            for driver in [] if self._threads else self._pipelines.drivers:
+                stack.callback(driver.close)
