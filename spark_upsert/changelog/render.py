@@ -47,6 +47,56 @@ def render(changes: Changes, times_ms: Mapping[int, int], options: ChangeOptions
         old, new, epochs = old[changed], new[changed], epochs[changed]
     by_epoch = np.argsort(epochs, kind="stable")
     old, new, epochs = old[by_epoch], new[by_epoch], epochs[by_epoch]
+    versions = np.array(list(times_ms), dtype=np.int64)
+    micros = 1000 * np.array(list(times_ms.values()), dtype=np.int64)
+    sources, own = _rows_of_pairs(
+        old, new, epochs, micros[np.searchsorted(versions, epochs)], options
+    )
+    fields = [rows.schema.columns.field(name) for name in options.columns]
+    return pa.RecordBatch.from_arrays(
+        [*rows.take(options.columns, sources), *own],
+        schema=pa.schema([*fields, *CHANGELOG_FIELDS]),
+    )
+
+
+def render_sides(
+    old: pa.RecordBatch,
+    new: pa.RecordBatch,
+    has_old: Mask,
+    has_new: Mask,
+    *,
+    version: int,
+    time_ms: int,
+    options: ChangeOptions,
+) -> pa.RecordBatch:
+    """Turn pairs of rows into rows of the changelog, all of one version; none is left out.
+
+    Parameters
+    ----------
+    old, new : pyarrow.RecordBatch, shape (n,)
+        Of one schema, that of the table.
+    has_old, has_new : numpy.ndarray of bool, shape (n,)
+        Which rows there are.
+    version, time_ms : int
+        Those of all changes.
+    options : ChangeOptions
+    """
+    places = np.arange(old.num_rows)
+    old_at, new_at = np.where(has_old, places, ABSENT), np.where(has_new, places, ABSENT)
+    new_at[has_new] += old.num_rows
+    versions = np.full(len(places), version, dtype=np.int64)
+    sources, own = _rows_of_pairs(old_at, new_at, versions, 1000 * time_ms + 0 * places, options)
+    both = pa.concat_batches([old.select(options.columns), new.select(options.columns)])
+    taken = both.take(pa.array(sources))
+    return pa.RecordBatch.from_arrays(
+        [*taken.columns, *own], schema=pa.schema([*taken.schema, *CHANGELOG_FIELDS])
+    )
+
+
+def _rows_of_pairs(
+    old: Positions, new: Positions, epochs: Positions, micros: Positions, options: ChangeOptions
+) -> tuple[Positions, list[pa.Array]]:
+    """Return the places of the rows that pairs become, and the columns behind those."""
     is_update = (old != ABSENT) & (new != ABSENT) & options.compute_updates
     # Two places per pair, the retraction first; absent ones are then left out.
     sources = np.column_stack([old, new]).reshape(-1)
@@ -54,17 +104,8 @@ def render(changes: Changes, times_ms: Mapping[int, int], options: ChangeOptions
         [np.where(is_update, PREIMAGE, DELETE), np.where(is_update, POSTIMAGE, INSERT)]
     ).reshape(-1)
     shown = sources != ABSENT
-    sources, kinds, epochs = sources[shown], kinds[shown], np.repeat(epochs, 2)[shown]
-    versions = np.array(list(times_ms), dtype=np.int64)
-    micros = 1000 * np.array(list(times_ms.values()), dtype=np.int64)
-    fields = [rows.schema.columns.field(name) for name in options.columns]
-    return pa.RecordBatch.from_arrays(
-        [
-            *rows.take(options.columns, sources),
-            *_change_columns(kinds, epochs, micros[np.searchsorted(versions, epochs)]),
-        ],
-        schema=pa.schema([*fields, *CHANGELOG_FIELDS]),
-    )
+    epochs, micros = np.repeat(epochs, 2)[shown], np.repeat(micros, 2)[shown]
+    return sources[shown], _change_columns(kinds[shown], epochs, micros)
 
 
 def as_inserts(batches: Iterator[pa.RecordBatch], manifest: Manifest) -> Iterator[pa.RecordBatch]:

@@ -53,6 +53,8 @@ class ReadOptions:
     consumer: str | None
     consumer_ttl_ms: int
     metadata: Metadata | None
+    raw: bool
+    """Whether a table that keeps a view shows its entries, not what they mean."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -91,6 +93,7 @@ class ReadOptions:
             consumer=_consumer(options),
             consumer_ttl_ms=options.duration_ms("consumerTtl") or LEASE_MS,
             metadata=choice(options, "metadata", Metadata),
+            raw=options.flag("raw"),
         )
 
     def require_batch(self) -> None:

@@ -149,6 +149,8 @@ READ_OPTIONS: Mapping[str, str] = {
     "consumerId": "Stream: the name of a lease, one per query, that keeps what the query still has "
     "to read from being expired. Without it, only the ages given to `upsertflow expire` do.",
     "consumerTtl": "Stream: how long the lease outlasts a query that stopped. Default `7 days`.",
+    "raw": "Of a table that keeps a grouped view: read its entries, which are sums, and not the "
+    "groups that they make. Default `false`.",
     "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "
     "`consumers` or `pressure` (how far each consumer is behind, against the caps, and whether it "
     "holds up writers); or the rows that could not be applied (`onError=quarantine`): "

@@ -52,13 +52,13 @@ class BatchRead:
         steps = TableSteps(table, options, self._columns)
         if options.change_feed:
             lower, upper = self._versions(table)
-            require_columns(table.log.head().schema, self._columns, options)
+            require_columns(table.log.head(), self._columns, options)
             if lower < upper:
                 table.log.require_changes(lower)
             return [steps.of_changes(version) for version in range(lower, upper)]
         version, time_ms = options.version_as_of, options.timestamp_as_of_ms
         manifest = manifest_at(table.log, version=version, time_ms=time_ms)
-        require_columns(manifest.schema, self._columns, options)
+        require_columns(manifest, self._columns, options)
         return [steps.of_snapshot(manifest, due) for due in snapshot_ranges(manifest)]
 
     def identity(self) -> str:
@@ -77,13 +77,13 @@ class BatchRead:
         table, options = open_table(self._options), self._options
         if options.change_feed:
             lower, upper = self._versions(table)
-            require_columns(table.log.head().schema, self._columns, options)
+            require_columns(table.log.head(), self._columns, options)
             return changes_splits(table.log, options, lower, upper)
         version, time_ms = options.version_as_of, options.timestamp_as_of_ms
         manifest = manifest_at(table.log, version=version, time_ms=time_ms)
         if options.metadata is Metadata.QUARANTINE:
             return quarantine_splits(manifest, options)
-        require_columns(manifest.schema, self._columns, options)
+        require_columns(manifest, self._columns, options)
         return rows_splits(manifest, options)
 
     def _versions(self, table: Table) -> tuple[int, int]:

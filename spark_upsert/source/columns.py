@@ -7,11 +7,15 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError, setting
-from spark_upsert.model.schema import CHANGELOG_FIELDS, TableSchema
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.source.versions import manifest_at
+from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.quarantine import quarantine_schema
 from spark_upsert.table import Table
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.groups.shown import grouping_of
 
 _CHANGE_COLUMNS = tuple(field.name for field in CHANGELOG_FIELDS)
 
@@ -25,21 +29,33 @@ def read_columns(table: Table, options: ReadOptions) -> pa.Schema:
         A column is asked for that the table does not have.
     """
     if options.change_feed:
-        own = table.log.head().schema
+        own = shown_columns(table.log.head(), options)
         return pa.schema([*_chosen(own, options), *CHANGELOG_FIELDS])
     version, time_ms = options.version_as_of, options.timestamp_as_of_ms
-    own = manifest_at(table.log, version=version, time_ms=time_ms).schema
+    manifest = manifest_at(table.log, version=version, time_ms=time_ms)
     if options.metadata is Metadata.QUARANTINE:
-        return quarantine_schema(own)
-    return pa.schema(_chosen(own, options))
+        return quarantine_schema(manifest.schema)
+    return pa.schema(_chosen(shown_columns(manifest, options), options))
 
 
-def _chosen(own: TableSchema, options: ReadOptions) -> list[pa.Field]:
-    names = own.columns.names
+def shown_grouping(manifest: Manifest, options: ReadOptions) -> Grouping | None:
+    """Return what the entries of a table mean to a read; None if it shows them as they are."""
+    return None if options.raw else grouping_of(manifest.properties)
+
+
+def shown_columns(manifest: Manifest, options: ReadOptions) -> pa.Schema:
+    """Return the columns that a read finds in a table: its own, or those of the view it keeps."""
+    grouping = shown_grouping(manifest, options)
+    return manifest.schema.columns if grouping is None else grouping.result
+
+
+def _chosen(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
+    names = own.names
     if options.columns:
         extra = _changelog_columns(options)
-        names = own.select(name for name in options.columns if name not in extra)
-    return [own.columns.field(name) for name in names]
+        wanted = (name for name in options.columns if name not in extra)
+        names = [find_column(name, own.names, role="column") for name in wanted]
+    return [own.field(name) for name in names]
 
 
 def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -61,7 +77,7 @@ def table_columns(planned: pa.Schema) -> tuple[str, ...]:
     return tuple(name for name in planned.names if name not in _CHANGE_COLUMNS)
 
 
-def require_columns(own: TableSchema, planned: pa.Schema, options: ReadOptions) -> None:
+def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions) -> None:
     """Check that a table can give the columns of a read, then those of the changelog.
 
     Raises
@@ -69,14 +85,14 @@ def require_columns(own: TableSchema, planned: pa.Schema, options: ReadOptions) 
     SchemaError
         The schema was given by hand, or the table has changed since the query was planned.
     """
-    wanted = table_columns(planned)
+    wanted, own = table_columns(planned), shown_columns(manifest, options)
     for name in wanted:
-        if name not in own.columns.names:
-            raise SchemaError.missing_column(name, own.columns.names, role="column")
-        if own.columns.field(name).type != planned.field(name).type:
+        if name not in own.names:
+            raise SchemaError.missing_column(name, own.names, role="column")
+        if own.field(name).type != planned.field(name).type:
             raise SchemaError(
                 f"column '{name}' is {planned.field(name).type} in the read, "
-                f"and {own.columns.field(name).type} in the table.",
+                f"and {own.field(name).type} in the table.",
                 hint="drop .schema(...) if you gave one; else the table has changed since: load "
                 "it again, or restart the query.",
                 column=name,

@@ -7,10 +7,10 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from spark_upsert.changelog.modes import ChangeOptions
+from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.changelog.new_values import new_values
 from spark_upsert.changelog.read import read_changes
-from spark_upsert.changelog.render import as_inserts
+from spark_upsert.changelog.render import as_inserts, render_sides
 from spark_upsert.changelog.stretches import Stretch
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
@@ -18,6 +18,7 @@ from spark_upsert.source.versions import expiry_is_no_damage
 from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
+from spark_upsert.views.groups.shown import ShownGroups
 
 
 def serve(
@@ -38,7 +39,7 @@ def serve(
     """
     match split:
         case RowsSplit():
-            rows = Snapshot(store, split.manifest).read(columns, hash_range=split.hash_range)
+            rows = _rows(store, split, columns)
             if options.change_feed:
                 rows = as_inserts(rows, split.manifest)
             with expiry_is_no_damage(store, split.manifest.version):
@@ -55,6 +56,32 @@ def serve(
             assert_never(split)
 
 
+def _rows(store: Store, split: RowsSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a version: the table's own, or those of the view that it keeps."""
+    if split.grouping is None:
+        yield from Snapshot(store, split.manifest).read(columns, hash_range=split.hash_range)
+        return
+    for rows in ShownGroups(split.grouping, store).rows(split.manifest, split.hash_range):
+        yield rows.select(columns)
+
+
+def _changes_of_groups(
+    shown: ShownGroups, split: ChangesSplit, stretch: Stretch, wanted: ChangeOptions
+) -> Iterator[pa.RecordBatch]:
+    net = wanted.deduplication is Deduplication.NET_CHANGES
+    for version, pairs in shown.changes(stretch, split.hash_range, net=net):
+        if len(pairs):
+            yield render_sides(
+                pairs.old,
+                pairs.new,
+                pairs.has_old,
+                pairs.has_new,
+                version=version,
+                time_ms=stretch.times_ms[version],
+                options=wanted,
+            )
+
+
 def _changes(
     store: Store,
     split: ChangesSplit,
@@ -67,8 +94,12 @@ def _changes(
         deduplication=options.deduplication,
         compute_updates=options.compute_updates,
     )
-    batches = read_changes(store, stretch, wanted, hash_range=split.hash_range)
+    keys, ignore_deletes = stretch.schema.keys, options.ignore_deletes
+    if split.grouping is None:
+        batches = read_changes(store, stretch, wanted, hash_range=split.hash_range)
+    else:
+        keys = split.grouping.keys
+        batches = _changes_of_groups(ShownGroups(split.grouping, store), split, stretch, wanted)
     if options.change_feed:
         return batches
-    keys, ignore_deletes = stretch.schema.keys, options.ignore_deletes
     return new_values(batches, keys=keys, ignore_deletes=ignore_deletes)

@@ -13,11 +13,15 @@ from itertools import chain
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.changelog.stretches import Stretch, cut_into_stretches
+from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
+from spark_upsert.source.columns import shown_grouping
 from spark_upsert.state.cuts import cut_by_files
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import QUERY, Manifest, Slice
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.groups.shown import whole_groups
 
 SPLIT_ROWS = 50_000
 """Fewer rows than this are not worth a task of their own."""
@@ -31,6 +35,8 @@ class RowsSplit:
     hash_range: HashRange
     queries: frozenset[str] = frozenset()
     """The streaming queries that made any of it, as their transactions name them."""
+    grouping: Grouping | None = None
+    """What entries mean, where a view is kept that is shown: then the range is of its groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,8 @@ class ChangesSplit:
     hash_range: HashRange
     queries: frozenset[str] = frozenset()
     """The streaming queries that made these epochs, as their transactions name them."""
+    grouping: Grouping | None = None
+    """As of `RowsSplit`."""
 
 
 Split = RowsSplit | QuarantineSplit | ChangesSplit
@@ -58,10 +66,10 @@ def rows_splits(
     manifest: Manifest, options: ReadOptions, hash_range: HashRange = ALL_HASHES
 ) -> list[RowsSplit]:
     """Cut the rows of a version with hashes in a range into splits."""
-    queries = _queries(manifest.transactions)
+    queries, grouping = _queries(manifest.transactions), shown_grouping(manifest, options)
     return [
-        RowsSplit(_within(manifest, piece), piece, queries)
-        for piece in _cut(manifest, options, hash_range)
+        RowsSplit(_within(manifest, piece), piece, queries, grouping)
+        for piece in _of_groups(grouping, _cut(manifest, options, hash_range))
     ]
 
 
@@ -79,7 +87,13 @@ def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> li
     They are shown in the table's newest schema.
     """
     net = options.deduplication is Deduplication.NET_CHANGES
-    stretches = cut_into_stretches(log, lower, upper, log.head().schema, net=net)
+    head = log.head()
+    grouping = shown_grouping(head, options)
+    if grouping is not None and options.deduplication is Deduplication.NONE:
+        raise OptionError.invalid(
+            "deduplicationMode", "none", "another mode: rows of a view that stay are no changes"
+        )
+    stretches = cut_into_stretches(log, lower, upper, head.schema, net=net)
     if not stretches:
         return []
     queries = _queries(
@@ -94,10 +108,19 @@ def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> li
     ]
     count = _split_count(options, sum(slice_.file.rows for slice_ in read))
     is_uniform = not stretches[0].schema.hash_prefix
+    pieces = cut_by_files(ALL_HASHES, read, count, is_uniform=is_uniform)
     return [
-        ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, queries)
-        for piece in cut_by_files(ALL_HASHES, read, count, is_uniform=is_uniform)
+        ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, queries, grouping)
+        for piece in _of_groups(grouping, pieces)
     ]
+
+
+def _of_groups(grouping: Grouping | None, pieces: list[HashRange]) -> list[HashRange]:
+    """Return the ranges of the groups of some pieces, where groups are shown."""
+    if grouping is None:
+        return pieces
+    whole = (whole_groups(grouping, piece) for piece in pieces)
+    return [piece for piece in whole if not piece.is_empty]
 
 
 def _queries(writers: Iterable[str]) -> frozenset[str]:

@@ -239,7 +239,7 @@ class TableInput:
         newest = self._newest(table, last)
         first = self._readable(table, newest, self._beginning(start, last))
         self._hold(table, first)
-        require_columns(newest.schema, self._columns, self._options)
+        require_columns(newest, self._columns, self._options)
         found: list[Split] = []
         with table.log.as_seen():  # All that follows is older than the look before.
             if first.is_in_snapshot:
@@ -259,7 +259,7 @@ class TableInput:
         newest = self._newest(table, last)
         first = self._readable(table, newest, self._beginning(start, last))
         self._hold(table, first)
-        require_columns(newest.schema, self._columns, self._options)
+        require_columns(newest, self._columns, self._options)
         steps = self._table_steps = self._table_steps or TableSteps(
             table, self._options, self._columns
         )

@@ -18,7 +18,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.source.columns import table_columns
+from spark_upsert.source.columns import shown_grouping, table_columns
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits
 from spark_upsert.source.steps import SNAPSHOT_STEPS, Step, refuse_gaps
@@ -84,7 +84,9 @@ class TableSteps:
             return found[0] if found else None
 
         def count() -> int:
-            known = _known_rows(self._table.log.commit(version), self._options)
+            known = None
+            if shown_grouping(self._table.log.head(), self._options) is None:
+                known = _known_rows(self._table.log.commit(version), self._options)
             if known is not None:
                 return known
             own = split()

@@ -34,7 +34,10 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
 }
 
 PROPERTIES = tuple(_CHECKS)
-"""The names of all, each also that of a write option."""
+"""The names of those that are also write options."""
+
+VIEW_PROPERTIES = ("viewPlan", "viewResult")
+"""Of a table that keeps a view: what it was made from, and what it shows (`views.groups`)."""
 
 
 def checked(properties: Mapping[str, str] | None) -> dict[str, str]:
@@ -46,6 +49,8 @@ def checked(properties: Mapping[str, str] | None) -> dict[str, str]:
         A name is unknown, or a value is not one of its property.
     """
     for name, value in (properties or {}).items():
+        if name in VIEW_PROPERTIES and isinstance(value, str):
+            continue
         if name not in _CHECKS:
             raise OptionError(
                 f"a table has no property '{name}'.",

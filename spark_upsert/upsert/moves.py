@@ -84,7 +84,8 @@ def recorded_position(snapshot: Snapshot) -> str:
         pa.array([MARKER_PART if name == PART else None], schema.columns.field(name).type)
         for name in schema.keys
     ]
-    found = snapshot.find(hash_keys(keys, seed=schema.hash_seed), keys)
+    hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+    found = snapshot.find(hashes, keys)
     if not found.present[0]:
         return NOTHING
     [to] = found.rows.take([TO], found.at)

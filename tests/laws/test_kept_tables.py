@@ -124,7 +124,7 @@ def test_a_kept_table_shows_its_view_whatever_happens(history: list[Any]) -> Non
         play.contents.append(content)
         assert play.deliver(play.recorded, play.recorded + 1)
         play.recorded += 1
-        pairs = play.kept.pairs(was, play.kept.table.log.head().version)
+        [(_, pairs)] = play.kept.changes(was + 1, was + 2)
         assert folded_into(before, pairs) == play.rows() == play.expected()
         for action in actions:
             ACTION_NAMES[action](play)

@@ -22,6 +22,7 @@ from spark_upsert.upsert.moves import NOTHING, Move, Verdict
 from spark_upsert.views.groups.contributions import contributions, marker
 from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind
 from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.groups.result import result
 from spark_upsert.views.pairs import Pairs
 from tests.support.grouped import batch_of, kept_in_memory
 
@@ -224,6 +225,15 @@ def test_zeros_of_either_sign_and_all_nans_are_stored_as_one() -> None:
     assert bits == {(bits_of(g), bits_of(v)) for g, v in wanted}
     assert found.num_rows == 4
     assert found.column("n").to_pylist() == [2] * 4
+
+
+@pytest.mark.parametrize("value", [0.3, 0.1, 1e22, 123456789.987654, -0.7])
+def test_a_float_of_few_digits_is_shown_as_it_came(value: float) -> None:
+    rows = pa.schema({"x": pa.float64()})
+    total = Aggregate(name="s", kind=Kind.SUM, column="x", scale=6)
+    grouping = Grouping(rows, (), (total,))
+    entries_ = contributions(grouping, Pairs.of_inserts(batch_of([(value,)], rows)))
+    assert result(grouping, entries_, url="memory").to_pylist() == [{"s": value}]
 
 
 # -- what a merge leaves ------------------------------------------------------------------

@@ -60,7 +60,8 @@ def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
     schema = grouping.kept
     if not entries.num_rows:
         return entries
-    hashes = hash_keys([entries.column(key) for key in schema.keys], seed=schema.hash_seed)
+    keys = [entries.column(key) for key in schema.keys]
+    hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
     own = {HASH: pa.array(hashes), DIFF: pa.array(np.full(len(hashes), PUT, dtype=np.int8))}
     batch = pa.RecordBatch.from_arrays(
         [own[name] if name in own else entries.column(name) for name in schema.run.names],

@@ -25,6 +25,7 @@ Rejected: to read a group again when its smallest value goes (all its rows), to 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -33,11 +34,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import SchemaError, did_you_mean
+from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.kept import FROM, PART, TO, value_column
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import is_hashable
+from spark_upsert.views.types import type_of, type_text
+
+VERSION = 1
+"""Of the text of a grouping."""
 
 DIGITS = 38
 """Digits of the sums of int64, decimals and floats."""
@@ -119,7 +124,7 @@ class Grouping:
 
     Raises
     ------
-    SchemaError
+    PlanError
         A column is not there, or what is wanted of it cannot be kept exactly.
     """
 
@@ -217,7 +222,7 @@ class Grouping:
 
     @cached_property
     def kept(self) -> TableSchema:
-        """The schema of the kept table."""
+        """The schema of the kept table: the entries of a group lie together (`whole_groups`)."""
         fields = [self.rows.field(key) for key in self.keys]
         fields.append(pa.field(PART, pa.int32()))
         for column, part in self.parts.items():
@@ -233,7 +238,9 @@ class Grouping:
         fields += [pa.field(FROM, pa.string()), pa.field(TO, pa.string())]
         rules = dict.fromkeys(sums, Rule.SUM)
         engine = MergeEngine(Engine.AGGREGATION, rules, multiplicity=self.multiplicity)
-        return TableSchema.of(pa.schema(fields), keys=keys, engine=engine)
+        return TableSchema.of(
+            pa.schema(fields), keys=keys, engine=engine, hash_prefix=len(self.keys)
+        )
 
     @cached_property
     def result(self) -> pa.Schema:
@@ -257,15 +264,41 @@ class Grouping:
         scale = min(type_.scale + 4, DIGITS - before)
         return pa.decimal128(before + scale, scale)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what stands of it in a plan, without the columns of the rows."""
-        return {"keys": list(self.keys), "aggregates": [e.to_json() for e in self.aggregates]}
+    def to_json(self) -> str:
+        """Return the text that stands in the properties of a kept table.
+
+        It holds the types of the columns that matter, so that a result is shown without the tables
+        that it was made from.
+        """
+        used = {*self.keys, *(each.column for each in self.aggregates)}
+        rows = [[f.name, type_text(f.type)] for f in self.rows if f.name in used]
+        record = {"v": VERSION, "rows": rows, "keys": list(self.keys)}
+        record["aggregates"] = [each.to_json() for each in self.aggregates]
+        return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any], rows: pa.Schema) -> Grouping:
-        """Rebuild a grouping of rows of some columns."""
-        aggregates = (Aggregate.from_json(each) for each in record["aggregates"])
-        return cls(rows, tuple(record["keys"]), tuple(aggregates))
+    def from_json(cls, text: str) -> Grouping:
+        """Rebuild a grouping from its text.
+
+        Raises
+        ------
+        PlanError
+            It is none.
+        """
+        try:
+            record = json.loads(text)
+            if record["v"] != VERSION:
+                raise ValueError(f"the form {record['v']!r}")
+            rows = pa.schema([(name, type_of(type_)) for name, type_ in record["rows"]])
+            aggregates = tuple(Aggregate.from_json(each) for each in record["aggregates"])
+            return cls(rows, tuple(record["keys"]), aggregates)
+        except PlanError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PlanError(
+                f"expected the text of a grouping in the form {VERSION}, found {text:.200}.",
+                hint="keep the view in another path, by this version of upsertflow.",
+            ) from error
 
 
 def sum_types(
@@ -275,7 +308,7 @@ def sum_types(
 
     Raises
     ------
-    SchemaError
+    PlanError
         There is no exact sum of such values.
     """
     if pa.types.is_floating(type_):
@@ -306,8 +339,8 @@ _APART = ("nan", "inf", "ninf")
 _HASHABLE = "use numbers, texts, binaries, booleans, dates, times or decimals"
 
 
-def _error(column: str, found: str, hint: str) -> SchemaError:
-    return SchemaError(f"column '{column}' {found}.", hint=f"{hint}.", column=column)
+def _error(column: str, found: str, hint: str) -> PlanError:
+    return PlanError(f"column '{column}' {found}.", hint=f"{hint}.", column=column)
 
 
 def _folded(names: Iterable[str]) -> list[str]:

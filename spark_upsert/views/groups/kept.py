@@ -4,32 +4,23 @@
 
 Each step is one epoch: contributions, and the marker that names where the step goes from and to.
 The table takes it exactly once, whoever delivers it and how often (`upsert.moves`).
-
-The changed groups of some epochs are those of their entries; both their rows are made of all their
-entries, before and behind. So a change that takes a smallest value away finds the next one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_upsert.changelog.modes import ChangeOptions, Deduplication
-from spark_upsert.model.arrays import Mask
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART
-from spark_upsert.state.found import ABSENT
+from spark_upsert.changelog.stretches import cut_into_stretches
+from spark_upsert.errors import PlanError
 from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.upsert.moves import recorded_position
 from spark_upsert.views.groups.contributions import folded, marker
 from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.groups.result import result
-from spark_upsert.views.matching import codes, firsts
+from spark_upsert.views.groups.shown import PLAN, RESULT, ShownGroups, grouping_of
 from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
 
 
@@ -39,6 +30,54 @@ class Kept:
 
     table: Table
     grouping: Grouping
+
+    @classmethod
+    def made(cls, table: Table, grouping: Grouping, plan: str) -> Kept:
+        """Return the table that keeps a view; it is made if there is none.
+
+        Parameters
+        ----------
+        table : Table
+            May be absent.
+        grouping : Grouping
+        plan : str
+            The text of the view.
+
+        Raises
+        ------
+        PlanError
+            There is a table, and it is not of this view.
+        TableExistsError
+            There is one that keeps nothing.
+        """
+        text = grouping.to_json()
+        own = {PLAN: plan, RESULT: text}
+        head = table.ensure(grouping.kept, own)
+        found = {name: head.properties.get(name) for name in own}
+        if found != own:
+            raise PlanError(
+                f"the table at '{table.store.url}' keeps another view: expected {plan:.300}, found "
+                f"{found[PLAN]!s:.300}.",
+                hint="keep this view in another path.",
+            )
+        return cls(table, grouping)
+
+    @classmethod
+    def opened(cls, table: Table) -> Kept:
+        """Return a table that keeps a view, as its properties say.
+
+        Raises
+        ------
+        PlanError
+            It keeps none.
+        """
+        grouping = grouping_of(table.log.head().properties)
+        if grouping is None:
+            raise PlanError(
+                f"the table at '{table.store.url}' keeps no view.",
+                hint="read it as any table, or keep a view in another path.",
+            )
+        return cls(table, grouping)
 
     # -- steps -----------------------------------------------------------------------
 
@@ -84,101 +123,19 @@ class Kept:
 
     def rows(self, version: int | None = None) -> Rows:
         """Return the result at a version, by default the newest."""
-        snapshot = self.table.at(version)
-        return self._shown(_all_entries(snapshot))
+        manifest = self.table.at(version).manifest
+        return concat([no_rows(self.grouping.result), *self._shown.rows(manifest)])
 
     def look_up(self, groups: Rows, version: int) -> Rows:
         """Return the rows of some groups at a version: those of them that have any."""
-        return self._shown(entries_of(self.table.at(version), self.grouping, groups))
+        return self._shown.look_up(groups, self.table.at(version).manifest)
 
-    def pairs(self, lower: int, upper: int) -> Pairs:
-        """Return what the epochs behind ``lower`` up to ``upper`` changed in the result.
+    def changes(self, lower: int, upper: int) -> Iterator[tuple[int, Pairs]]:
+        """Yield what the epochs ``lower <= e < upper`` changed in the result, one by one."""
+        log = self.table.log
+        for stretch in cut_into_stretches(log, lower, upper, log.head().schema):
+            yield from self._shown.changes(stretch)
 
-        Parameters
-        ----------
-        lower : int
-            A version; -1 for nothing.
-        upper : int
-            A later version.
-        """
-        groups = self.changed_groups(lower, upper)
-        new = self.look_up(groups, upper)
-        old = self.look_up(groups, lower) if lower >= 0 else no_rows(self.grouping.result)
-        return aligned(self.grouping, old, new).changed()
-
-    def changed_groups(self, lower: int, upper: int) -> Rows:
-        """Return the groups that some epochs touch, each once."""
-        keys = self.grouping.keys
-        options = ChangeOptions(columns=(*keys, PART), deduplication=Deduplication.NONE)
-        batches = self.table.iter_changes(lower + 1, upper + 1, options)
-        found = [batch.filter(pc.not_equal(batch.column(PART), MARKER_PART)) for batch in batches]
-        kept = self.grouping.kept.columns
-        fields = pa.schema([kept.field(name) for name in (*keys, PART)])
-        touched = concat([no_rows(fields), *(batch.select(fields.names) for batch in found)])
-        return _distinct(touched, keys)
-
-    def _shown(self, entries: Rows) -> Rows:
-        return result(self.grouping, entries, url=self.table.store.url)
-
-
-def aligned(grouping: Grouping, old: Rows, new: Rows) -> Pairs:
-    """Return the pairs of two results; without columns of a group there is one group at most."""
-    if grouping.keys:
-        return Pairs.aligned(old, new, grouping.keys)
-    count = max(old.num_rows, new.num_rows)
-    at = [np.arange(count) if side.num_rows else np.full(count, ABSENT) for side in (old, new)]
-    return Pairs.taken_from(old, new, at[0], at[1])
-
-
-def entries_of(snapshot: Snapshot, grouping: Grouping, groups: Rows) -> Rows:
-    """Return all entries of some groups, each once: their own, and those of their values.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        Of the kept table.
-    groups : pyarrow.RecordBatch
-        The columns of the group, one row for each; the first column of others is ignored.
-    """
-    if not groups.num_rows:
-        return no_rows(grouping.kept.columns)
-    if not grouping.parts:
-        return _groups_alone(snapshot, grouping, groups)
-    entries = _all_entries(snapshot)
-    return entries.filter(pa.array(_are_of(entries, groups, grouping)))
-
-
-def _groups_alone(snapshot: Snapshot, grouping: Grouping, groups: Rows) -> Rows:
-    """Return the entries of groups that have no parts: each is one key."""
-    schema = snapshot.manifest.schema
-    own = {PART: pa.repeat(pa.scalar(GROUP_PART, pa.int32()), groups.num_rows)}
-    keys = [own[name] if name in own else groups.column(name) for name in schema.keys]
-    hashes = hash_keys(keys, seed=schema.hash_seed)
-    order = np.argsort(hashes)
-    found = snapshot.find(hashes[order], [key.take(pa.array(order)) for key in keys])
-    names = grouping.kept.columns.names
-    columns = found.rows.take(names, found.at[found.present])
-    return pa.RecordBatch.from_arrays(columns, schema=grouping.kept.columns)
-
-
-def _all_entries(snapshot: Snapshot) -> Rows:
-    batches = list(snapshot.read())
-    return concat([no_rows(snapshot.manifest.schema.columns), *batches])
-
-
-def _are_of(entries: Rows, groups: Rows, grouping: Grouping) -> Mask:
-    """Return which entries belong to some groups."""
-    keys = grouping.keys
-    is_entry = np.asarray(entries.column(PART)) != MARKER_PART
-    if not keys:
-        return is_entry
-    ours, theirs = codes(*([side.column(key) for key in keys] for side in (entries, groups)))
-    found: Mask = is_entry & np.isin(ours, theirs)
-    return found
-
-
-def _distinct(rows: Rows, keys: tuple[str, ...]) -> Rows:
-    if not keys:
-        return rows.slice(0, min(1, rows.num_rows))
-    [numbers] = codes([rows.column(key) for key in keys])
-    return rows.select(list(keys)).take(pa.array(firsts(numbers)))
+    @property
+    def _shown(self) -> ShownGroups:
+        return ShownGroups(self.grouping, self.table.store)

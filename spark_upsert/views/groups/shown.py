@@ -1,0 +1,173 @@
+"""A kept table as its readers see it: the rows of groups at a version, and how they change.
+
+All entries of a group have hashes of one range (`TableSchema.hash_prefix`). So whoever reads a part
+of the hashes reads whole groups: a range is rounded to theirs (`whole_groups`), and rounded ranges
+are neighbours as before. What is held at once are the entries of `Snapshot.chunks`, or of one
+group, if that has more.
+
+The changed groups of an epoch are those of its entries. Both rows of them are made of all of their
+entries, before the epoch and behind it, so that one that loses its smallest value finds the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.changelog.stretches import Stretch
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART
+from spark_upsert.state.log.manifest import Manifest, Slice
+from spark_upsert.state.properties import VIEW_PROPERTIES
+from spark_upsert.state.run.rows import Rows as StoredRows
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import Store
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.groups.result import result
+from spark_upsert.views.matching import NOWHERE, codes, firsts
+from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
+
+PLAN, RESULT = VIEW_PROPERTIES
+"""Properties of a kept table: the text of its view, and what its entries mean (`Grouping`)."""
+
+_RANGE = 1 << 32
+"""Hashes of one group."""
+
+
+def grouping_of(properties: Mapping[str, str]) -> Grouping | None:
+    """Return what the entries of a table mean; None of a table that keeps no groups."""
+    text = properties.get(RESULT)
+    return None if text is None else Grouping.from_json(text)
+
+
+def whole_groups(grouping: Grouping, hash_range: HashRange) -> HashRange:
+    """Return the range of the groups that a range is for; of neighbours, each group is in one.
+
+    A group of all rows has entries anywhere, and is that of the first hash.
+    """
+    if not grouping.keys:
+        return ALL_HASHES if hash_range.first == 0 else HashRange(0, 0)
+    first, end = (-(-bound // _RANGE) * _RANGE for bound in (hash_range.first, hash_range.end))
+    return HashRange(first, end)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGroups:
+    """The result of a kept table, version by version."""
+
+    grouping: Grouping
+    store: Store
+
+    def rows(self, manifest: Manifest, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+        """Yield the rows at a version of the groups of a range, which is one of `whole_groups`."""
+        snapshot = self._snapshot(manifest)
+        pieces = snapshot.chunks(hash_range) if self.grouping.keys else [hash_range]
+        for piece in pieces:
+            whole = whole_groups(self.grouping, piece)
+            if not whole.is_empty:
+                yield self._result(concat([self._nothing, *snapshot.read(hash_range=whole)]))
+
+    def look_up(self, groups: Rows, manifest: Manifest) -> Rows:
+        """Return the rows of some groups at a version: of those that have any.
+
+        Parameters
+        ----------
+        groups : pyarrow.RecordBatch
+            The columns of the group, among others perhaps; each group once.
+        manifest : Manifest
+        """
+        if not groups.num_rows:
+            return no_rows(self.grouping.result)
+        snapshot = self._snapshot(manifest)
+        columns = [groups.column(key) for key in self.grouping.keys]
+        if not self.grouping.parts:
+            found = [self._groups_alone(snapshot, columns, groups.num_rows)]
+        elif columns:
+            found = list(snapshot.having_prefix(columns))
+        else:
+            found = list(snapshot.read())
+        return self._result(concat([self._nothing, *found]))
+
+    def changes(
+        self, stretch: Stretch, hash_range: HashRange = ALL_HASHES, *, net: bool = False
+    ) -> Iterator[tuple[int, Pairs]]:
+        """Yield what each epoch of a stretch changed in a range, which is one of `whole_groups`.
+
+        Parameters
+        ----------
+        net : bool
+            Whether all epochs together make one step, at the last of them.
+
+        Yields
+        ------
+        tuple of int and Pairs
+            The epoch, ascending, and the old and new rows of its changed groups, none equal.
+        """
+        before = replace(stretch.before, schema=stretch.schema)
+        if stretch.is_comparison or net:
+            replaced = before.slices if stretch.is_comparison else ()
+            kept = () if stretch.is_comparison else before.slices
+            groups = self._touched((*replaced, *stretch.after), before, hash_range)
+            after = replace(before, slices=(*kept, *stretch.after))
+            yield max(stretch.times_ms), self._pairs(groups, before, after)
+            return
+        for epoch in stretch.times_ms:
+            added = tuple(s for s in stretch.after if s.epochs.lower == epoch)
+            after = replace(before, slices=(*before.slices, *added))
+            groups = self._touched(added, before, hash_range)
+            yield epoch, self._pairs(groups, before, after)
+            before = after
+
+    def _pairs(self, groups: Rows, before: Manifest, after: Manifest) -> Pairs:
+        old, new = (self.look_up(groups, each) for each in (before, after))
+        return _aligned(self.grouping, old, new).changed()
+
+    def _touched(
+        self, slices: tuple[Slice, ...], manifest: Manifest, hash_range: HashRange
+    ) -> Rows:
+        """Return the groups that have an entry in some slices, each once."""
+        keys = self.grouping.keys
+        fields = pa.schema([self.grouping.kept.columns.field(name) for name in (*keys, PART)])
+        snapshot = self._snapshot(replace(manifest, slices=slices))
+        stored = StoredRows(self.grouping.kept, [p for p, _ in snapshot.parts(hash_range)])
+        columns = stored.take(fields.names, np.arange(len(stored)))
+        entries = pa.RecordBatch.from_arrays(columns, schema=fields)
+        groups = entries.filter(pa.array(np.asarray(entries.column(PART)) != MARKER_PART))
+        if not keys:
+            return groups.slice(0, min(1, groups.num_rows))
+        [numbers] = codes([groups.column(key) for key in keys])
+        return groups.take(pa.array(firsts(numbers)))
+
+    def _groups_alone(self, snapshot: Snapshot, columns: list[pa.Array], count: int) -> Rows:
+        """Return the entries of groups that have no other: each is one key."""
+        schema = snapshot.manifest.schema
+        keys = [*columns, pa.repeat(pa.scalar(GROUP_PART, pa.int32()), count)]
+        hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+        order = np.argsort(hashes)
+        found = snapshot.find(hashes[order], [key.take(pa.array(order)) for key in keys])
+        names = self.grouping.kept.columns.names
+        columns = found.rows.take(names, found.at[found.present])
+        return pa.RecordBatch.from_arrays(columns, schema=self._nothing.schema)
+
+    def _result(self, entries: Rows) -> Rows:
+        return result(self.grouping, entries, url=self.store.url)
+
+    def _snapshot(self, manifest: Manifest) -> Snapshot:
+        return Snapshot(self.store, manifest)
+
+    @property
+    def _nothing(self) -> Rows:
+        return no_rows(self.grouping.kept.columns)
+
+
+def _aligned(grouping: Grouping, old: Rows, new: Rows) -> Pairs:
+    """Return the pairs of two results; without columns of a group there is one group at most."""
+    if grouping.keys:
+        return Pairs.aligned(old, new, grouping.keys)
+    count = max(old.num_rows, new.num_rows)
+    at = [np.arange(count) if s.num_rows else np.full(count, NOWHERE) for s in (old, new)]
+    return Pairs.taken_from(old, new, at[0], at[1])
