@@ -32,7 +32,7 @@ from tests.support.operator_rows import (
     with_waits,
 )
 
-SEEDS = int(os.environ.get("OPERATOR_SEEDS", "60"))
+SEEDS = int(os.environ.get("OPERATOR_SEEDS", "40"))
 """Of each law; more of them are its long form."""
 
 

@@ -167,6 +167,14 @@ def test_answers_come_in_batches_of_bounded_size(is_clustered: bool) -> None:
     assert [each.num_rows for each in given] == [3, 3, 2]
 
 
+@pytest.mark.parametrize("is_clustered", [False, True], ids=["hash", "streaming"])
+def test_groups_come_in_the_order_in_which_they_first_appear(is_clustered: bool) -> None:
+    keys = [(7919 * key) % 10_007 for key in range(5000)]
+    plan = node(is_clustered=is_clustered, aggregates=[Aggregate("n", "count")])
+    (given, _) = chain(plan).run([[batch([(key, 1) for key in keys for _ in range(2)])]])
+    assert [(row["k"], row["n"]) for row in rows_of(given)] == [(key, 2) for key in keys]
+
+
 def test_streaming_aggregation_gives_what_is_complete_before_the_barrier() -> None:
     driver = chain(node(is_clustered=True, batch_rows=2))
     early = list(driver.feed([batch([(key, 1) for key in range(6)])]))

@@ -65,6 +65,7 @@ class HashAggregation:
         self._groups: pa.Table | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
+        self._rows = 0
         self._given: deque[pa.RecordBatch] | None = None
         self._is_ended = False
         self._begin()
@@ -73,7 +74,8 @@ class HashAggregation:
         return self._given is None and not self._is_ended
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        states = self._grouping.fold(self._grouping.states(batch))
+        states = self._grouping.fold(self._grouping.states(batch, self._rows))
+        self._rows += batch.num_rows
         self._waiting.append(states)
         self._waiting_rows += states.num_rows
         known = 0 if self._groups is None else self._groups.num_rows
@@ -163,6 +165,7 @@ class StreamingAggregation:
         self._open: pa.Table | None = None
         self._closed: list[pa.Table] = []
         self._closed_rows = 0
+        self._rows = 0
         self._is_draining = False
         self._is_ended = False
 
@@ -174,7 +177,8 @@ class StreamingAggregation:
         )
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        states = self._grouping.states(batch)
+        states = self._grouping.states(batch, self._rows)
+        self._rows += batch.num_rows
         held = [] if self._open is None else [self._open]
         groups = self._grouping.fold_neighbours(pa.concat_tables([*held, states]))
         self._open = groups.slice(groups.num_rows - 1)

@@ -2,7 +2,8 @@
 
 Rows become *states*: the columns of the key and those of the accumulators (`accumulators`), named
 by their places. States of many rows fold into those of their groups, and those of groups again, so
-that a batch, what is held and an answer have one form.
+that a batch, what is held and an answer have one form. A state also says where its group first
+appeared, by which groups are put in order: Arrow's own grouping promises none.
 
 In a key null equals null, NaN equals NaN, and -0.0 equals 0.0, which is what comes out.
 """
@@ -23,6 +24,10 @@ from spark_upsert.task.operators.accumulators import FUNCTIONS, Accumulator, acc
 from spark_upsert.task.plan import Aggregate
 
 _OPTIONS = {"sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)}
+
+
+_AT = "at"
+"""The column of a state that says where its group first appeared."""
 
 
 class Grouping:
@@ -69,17 +74,18 @@ class Grouping:
         self._key_names = [f"k{index}" for index in range(max(1, len(keys)))]
         counts = [len(each.folds) for each in self._accumulators]
         self._ends = [int(end) for end in np.cumsum(counts)]
-        self._folds = [how for each in self._accumulators for how in each.folds]
-        self._state_names = [f"s{index}" for index in range(len(self._folds))]
+        self._folds = ["min", *(how for each in self._accumulators for how in each.folds)]
+        self._state_names = [_AT, *(f"s{index}" for index in range(len(self._folds) - 1))]
 
-    def states(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return the states of rows, one each."""
+    def states(self, batch: pa.RecordBatch, first: int) -> pa.Table:
+        """Return the states of rows, one each; they are counted from ``first``."""
         keys = [canonical(batch.column(name)) for name in self._keys]
         if not keys:
             keys = [pa.array(np.zeros(batch.num_rows, dtype=np.int8))]
-        columns = []
+        columns = [pa.array(np.arange(first, first + batch.num_rows))]
         for each, accumulator in zip(self._aggregates, self._accumulators, strict=True):
-            values = batch.column(each.column if each.column is not None else 0)
+            is_of_rows = each.column is None
+            values = pa.nulls(batch.num_rows) if is_of_rows else batch.column(each.column)
             columns += accumulator.lift(values)
         return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
 
@@ -87,7 +93,8 @@ class Grouping:
         """Return the state of no rows as that of the only group there is without keys."""
         states = [state for each in self._accumulators for state in each.nothing()]
         return pa.table(
-            [pa.array([0], pa.int8()), *states], names=[*self._key_names, *self._state_names]
+            [pa.array([0], pa.int8()), pa.array([0]), *states],
+            names=[*self._key_names, *self._state_names],
         )
 
     def fold(self, states: pa.Table) -> pa.Table:
@@ -142,13 +149,12 @@ class Grouping:
             for accumulator, states in zip(self._accumulators, self._states_of(table), strict=True)
             for state in accumulator.settle(states)
         ]
-        return pa.table(
-            [*(table.column(name) for name in by), *settled], names=[*by, *self._state_names]
-        )
+        columns = [*(table.column(name) for name in by), table.column(_AT), *settled]
+        return _in_order(pa.table(columns, names=[*by, *self._state_names]))
 
     def _states_of(self, groups: pa.Table) -> list[list[pa.Array]]:
         """Return the columns of the states, apart by accumulator."""
-        columns = [_whole(groups.column(name)) for name in self._state_names]
+        columns = [_whole(groups.column(name)) for name in self._state_names[1:]]
         return [columns[begin:end] for begin, end in pairwise([0, *self._ends])]
 
     def _begins(self, states: pa.Table) -> Mask:
@@ -196,6 +202,14 @@ class Grouping:
                 hint="give the aggregate another name.",
                 column=twice[0],
             )
+
+
+def _in_order(groups: pa.Table) -> pa.Table:
+    """Put groups in the order in which they first appeared."""
+    at = np.asarray(groups.column(_AT))
+    if bool((np.diff(at) > 0).all()):
+        return groups
+    return groups.take(pa.array(np.argsort(at)))
 
 
 def _field(schema: pa.Schema, name: str) -> pa.Field:
