@@ -45,6 +45,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_consumers(sections),
         *_threads(sections),
         *_merge(sections),
+        *_loading(sections),
         *_inputs(sections),
         *_queries(sections),
         *_discovery(sections),
@@ -322,6 +323,30 @@ def _threads(sections: Sections) -> Iterator[str]:
         median = {key: f"{1_000 * found['median_s'][key]:.1f}" for key in ("median", "min", "max")}
         shown = f"{median['median']} ms ({median['min']} to {median['max']})"
         yield _row([name, shown, times(found["p99_s"])])
+    yield ""
+
+
+def _loading(sections: Sections) -> Iterator[str]:
+    section = sections.get("loading")
+    if section is None:
+        return
+    yield from ("## Rows for a training loop, without Spark", "")
+    yield (
+        f"One pass over {count(section['rows'])} rows of about {section['row_bytes']} bytes, in batches of "
+        f"{count(section['batch_rows'])} as arrays of numpy; the files are in the cache of the system. The loader "
+        "counts rows beforehand, once, which is not in it."
+    )
+    yield ""
+    yield "| way | time | processor time | rows per second of it |"
+    yield "|---|---|---|---|"
+    for name, took in sorted(section["ways"].items()):
+        speed = f"{section['rows'] / took['cpu_s']['median'] / 1_000_000:.1f} M"
+        yield _row([name, times(took["seconds"]), times(took["cpu_s"]), speed])
+    yield ""
+    yield "From opening a checkpoint of the middle of an epoch to the first batch behind it:"
+    yield from ("", "| source | time |", "|---|---|")
+    for name, taken in sorted(section["resume"].items()):
+        yield _row([name, times(taken)])
     yield ""
 
 

@@ -49,7 +49,7 @@ class Size:
     behind: int
     """Epochs that a stream has not read."""
     merged: int
-    """Rows that the bare merge hands on."""
+    """Rows that the bare merge hands on, and twice those of a training loop."""
     inputs: tuple[int, ...]
     """Tables of one query, ascending."""
     watched: tuple[int, ...]
@@ -359,6 +359,17 @@ def threads(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def loading(place: Place, size: Size) -> dict[str, Any]:
+    """Measure a pass of a training loop over files and over a table, against plain reads."""
+    from benchmarks.loading import measure
+
+    folder = place.work / "loading"
+    try:
+        return measure(folder, size.merged // 2, rounds=size.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def merge(place: Place, size: Size) -> dict[str, Any]:
     """Measure the bare merge of batches in memory, in each order, against one copy of them."""
     from benchmarks.merging import measure
@@ -538,6 +549,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "floors": floors,
     "threads": threads,
     "merge": merge,
+    "loading": loading,
     "union": union,
     "inputs": inputs,
     "queries": queries,

@@ -47,7 +47,8 @@ def _array(name: str, column: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_fixed_size_list(type_):
         _require_no_nulls(name, column)
         # `flatten` heeds that a batch is a slice of its window, where `values` does not.
-        return _array(name, column.flatten()).reshape(len(column), type_.list_size)
+        flat = _array(name, column.flatten())
+        return flat.reshape(len(column), type_.list_size, *flat.shape[1:])
     if pa.types.is_floating(type_):
         found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return found

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks import loading
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
 from benchmarks.merging import measure
-from benchmarks.report import _discovery, about_machines, write_report
+from benchmarks.report import _discovery, _loading, about_machines, write_report
 from benchmarks.words import count as told
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
@@ -97,6 +98,14 @@ def test_the_page_says_what_another_machine_or_a_busy_one_measured() -> None:
     assert text.startswith("Machine: 2 cores (a), 16 GiB, Linux, Python 3.11. Form: full.")
     assert "another machine: `apart` (2 cores (b)" in text
     assert "up to 9 when these sections began**: `busy`." in text
+
+
+def test_each_way_of_a_training_loop_gets_all_rows(tmp_path: Path) -> None:
+    found = loading.measure(tmp_path, 2_000, rounds=1)
+    assert len(found["ways"]) == 6
+    assert set(figures(found)["resume"]) == {"files", "a table"}
+    page = "\n".join(_loading({"loading": found}))
+    assert all(f"| {name} |" in page for name in (*found["ways"], *found["resume"]))
 
 
 def test_each_order_of_the_bare_merge_hands_on_all_rows() -> None:
