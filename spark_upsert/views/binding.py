@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from spark_upsert.errors import PlanError, about_node
+from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.join import joined
-from spark_upsert.views.plan import Filter, Join, Node, Project, Scan, Unnest
+from spark_upsert.views.plan import Filter, Group, Join, Node, Project, Scan, Unnest
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.rowwise import FilterRelation, ProjectRelation, UnnestRelation
 from spark_upsert.views.scan import OpenBase, ScanRelation
@@ -23,6 +24,19 @@ def bind(plan: Node, open_base: OpenBase) -> Relation:
     return relation
 
 
+def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
+    """Return the relation of the rows that a plan groups, and what is wanted of them.
+
+    Raises
+    ------
+    PlanError
+        As of `bind`; or what is wanted cannot be kept exactly.
+    """
+    relation = bind_below_group(plan.input, open_base)
+    with about_node(plan.title):
+        return relation, Grouping(relation.schema, plan.keys, plan.aggregates)
+
+
 def bind_below_group(plan: Node, open_base: OpenBase) -> Relation:
     """Return the relation of a plan, whose rows need no key: they are only summed."""
     scans: dict[Scan, ScanRelation] = {}
@@ -30,7 +44,7 @@ def bind_below_group(plan: Node, open_base: OpenBase) -> Relation:
     def relation_of(node: Node) -> Relation:
         inputs = [relation_of(each) for each in node.inputs]
         with about_node(node.title):
-            if not isinstance(node, Project | Filter):
+            if not isinstance(node, Project | Filter | Group):
                 for below in inputs:
                     _require_key(below)
             match node:

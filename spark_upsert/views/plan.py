@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import PlanError, about_node, did_you_mean
+from spark_upsert.views.aggregates import Aggregate
 from spark_upsert.views.types import type_of, type_text
 
 VERSION = 1
@@ -260,7 +261,25 @@ class Join(Node):
         return f"join of {self.left.label} and {self.right.label}"
 
 
-KINDS: dict[str, type[Node]] = {kind.kind: kind for kind in (Scan, Filter, Project, Unnest, Join)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group(Node):
+    """What is wanted of the groups of rows. Only at the root: a table keeps it (`views.groups`)."""
+
+    kind: ClassVar[str] = "group"
+    readers: ClassVar[Mapping[str, Reader]] = {
+        "input": read_node,
+        "keys": _strs,
+        "aggregates": lambda value, _: tuple(map(Aggregate.from_json, _list(value))),
+    }
+    input: Node
+    keys: tuple[str, ...]
+    """None for one group of all rows."""
+    aggregates: tuple[Aggregate, ...]
+
+
+KINDS: dict[str, type[Node]] = {
+    kind.kind: kind for kind in (Scan, Filter, Project, Unnest, Join, Group)
+}
 """The nodes that a plan may have, by their names in its text."""
 
 

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.errors import CorruptionError, DataError
+from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.contributions import contributions, folded
-from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind
+from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.result import result
 from tests.support.grouped import Row, expected, pairs_of, shown
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from spark_upsert.errors import OtherTableError
 from spark_upsert.state.compaction import choose, compact_runs
 from spark_upsert.table import Table
+from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.contributions import contributions
-from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind
+from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from tests.support.grouped import Row, expected, kept_in_memory, pairs_of, position, shown
 

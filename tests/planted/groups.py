@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -10,17 +12,20 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.engines import Rule
+from spark_upsert.model.kept import GROUP_PART, PART
+from spark_upsert.source import splits
 from spark_upsert.state import fold
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.upsert import commit, guards
 from spark_upsert.upsert.moves import Move, Verdict
 from spark_upsert.upsert.write_set import WriteSet
-from spark_upsert.views.groups import contributions, grouping, kept, result
+from spark_upsert.views.groups import contributions, grouping, result, shown
 from tests.laws import test_groups as laws
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.support.view_cases import between
 from tests.unit import test_group_cases as cases
 from tests.unit import test_kept_tables as kept_tables
+from tests.unit import test_reads_of_kept_tables as reads
 
 
 def test_p2_the_cases_of_groups() -> None:
@@ -31,6 +36,11 @@ def test_p2_the_cases_of_groups() -> None:
 def test_p2_what_is_stored_of_rows() -> None:
     laws.test_a_bound_that_no_state_passes_may_be_passed_between()
     kept_tables.test_zeros_of_either_sign_and_all_nans_are_stored_as_one()
+
+
+def test_p2_reads_show_whole_groups() -> None:
+    with TemporaryDirectory() as folder:
+        reads.test_a_batch_read_shows_the_groups_of_each_version("one group", "5", Path(folder))
 
 
 def test_p3_merges_of_contributions_change_nothing() -> None:
@@ -175,10 +185,20 @@ def _() -> Patch:
     return together(wrapped(guards, "is_next_move", early), wrapped(commit, "is_next_move", early))
 
 
-@bug("only groups with a changed part are shown anew", test_p2_the_cases_of_groups)
+@bug("groups without a change of their own are not shown anew", test_p2_the_cases_of_groups)
 def _() -> Patch:
-    def parts_alone(original: Any, self: Any, lower: int, upper: int) -> Any:
-        found = original(self, lower, upper)
-        return found.slice(0, 0) if self.grouping.parts else found
+    """A smallest value that changes leaves the count and the sums of its group as they were."""
 
-    return wrapped(kept.Kept, "changed_groups", parts_alone)
+    def of_groups_alone(original: Any, self: Any, *args: Any) -> Any:
+        found = original(self, *args)
+        return found.filter(pa.array(np.asarray(found.column(PART)) == GROUP_PART))
+
+    return wrapped(shown.ShownGroups, "_touched", of_groups_alone)
+
+
+@bug("pieces of a read cut groups", test_p2_reads_show_whole_groups)
+def _() -> Patch:
+    def cut(original: Any, own: Any, hash_range: Any) -> Any:
+        return hash_range
+
+    return wrapped(splits, "whole_groups", cut)

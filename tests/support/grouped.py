@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.table import Table
-from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind
+from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.pairs import Pairs
 from tests.support.stores import MemoryStore

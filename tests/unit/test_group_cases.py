@@ -3,96 +3,63 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from spark_upsert.errors import PlanError
 from spark_upsert.model.kept import FROM, PART, TO, value_column
+from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.views.binding import bind_below_group, bind_group
 from spark_upsert.views.groups.contributions import contributions
-from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind
-from spark_upsert.views.pairs import Pairs
-from tests.support.grouped import kept_in_memory, pairs_of, position
-from tests.support.view_cases import TABLES, Case, Changed, Contribution, Epoch, Row, between, same
-
-Tables = dict[str, dict[Row, Row]]
-
-
-def joined_left(tables: Tables) -> dict[Any, Row]:
-    customers = {key[0]: row for key, row in tables["C"].items()}
-    return {key: (*row, customers.get(row[1], (0, None))[1]) for key, row in tables["O"].items()}
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.plan import Filter, Group, Join, Named, Node, On, Project, plan_from_json
+from spark_upsert.views.relation import Step
+from tests.support.grouped import kept_in_memory, position
+from tests.support.view_cases import Case, Changed, Contribution, between, same
+from tests.support.view_plays import World, changes, plan_of
 
 
-BASES: Mapping[str, tuple[pa.Schema, Callable[[Tables], dict[Any, Row]]]] = {
-    "O": (TABLES["O"].columns, lambda tables: tables["O"]),
-    "F": (TABLES["F"].columns, lambda tables: tables["F"]),
-    'O.project("c")': (
-        pa.schema({"c": pa.int64()}),
-        lambda tables: {key: row[1:2] for key, row in tables["O"].items()},
-    ),
-    'O.join(C,"c=id","left")': (
-        TABLES["O"].columns.append(pa.field("n", pa.string())),
-        joined_left,
-    ),
-}
-"""The bases of the cases with groups: their columns, and their rows by key."""
-
-
-def grouping_of(plan: str) -> tuple[str, Grouping]:
+def group_of(plan: str) -> Group:
     base, words = re.fullmatch(r"(.+)\.group\((.+)\)", plan).groups()  # type: ignore[union-attr]
     key, *wanted = re.findall(r'"([^"]+)"', words)
     aggregates = tuple(aggregate_of(index, text) for index, text in enumerate(wanted))
-    return base, Grouping(BASES[base][0], (key,), aggregates)
+    return Group(input=plan_of(base), keys=(key,), aggregates=aggregates)
 
 
 def aggregate_of(index: int, text: str) -> Aggregate:
     kind, *rest = text.split()
     name = f"a{index}"
     if kind == "n":
-        return Aggregate(name=name, kind=Kind.COUNT)
+        return Aggregate(name, Kind.COUNT)
     if kind == "fsum":
-        return Aggregate(name=name, kind=Kind.SUM, column=rest[0], scale=int(rest[1]))
-    return Aggregate(name=name, kind=Kind(kind), column=rest[0])
-
-
-def applied(tables: Tables, epoch: Epoch) -> None:
-    width = len(TABLES[epoch.table].key)
-    content = {} if epoch.overwrite else dict(tables[epoch.table])
-    content |= {row[:width]: row for row in epoch.puts}
-    tables[epoch.table] = {key: row for key, row in content.items() if key not in epoch.deletes}
-
-
-def steps(case: Case) -> list[list[Pairs]]:
-    """Return the pairs of the base for each epoch of each micro-batch."""
-    base, grouping = grouping_of(case.plan)
-    tables: Tables = {name: {} for name in TABLES}
-    batches = []
-    for epochs in case.batches:
-        found = []
-        for epoch in epochs:
-            before = BASES[base][1](tables)
-            applied(tables, epoch)
-            found.append(pairs_of(before, BASES[base][1](tables), grouping.rows))
-        batches.append(found)
-    return batches
+        return Aggregate(name, Kind.SUM, rest[0], scale=int(rest[1]))
+    return Aggregate(name, Kind(kind), rest[0])
 
 
 @pytest.mark.parametrize("case", between(29, 41), ids=lambda case: case.id)
 def test_a_case_of_groups(case: Case) -> None:
-    _, grouping = grouping_of(case.plan)
-    kept, at = kept_in_memory(grouping), -1
-    for batch, given in zip(steps(case), case.given, strict=True):
-        added = [contributions(grouping, pairs) for pairs in batch]
-        if len(given) < len(batch):  # The table is kept per micro-batch.
+    world = World()
+    relation, grouping = bind_group(group_of(case.plan), world.open)
+    kept, taken = kept_in_memory(grouping), -1
+    at = {path: world.known_versions(path)[-1] for path in relation.paths}
+    for epochs, given in zip(case.batches, case.given, strict=True):
+        added = []
+        for epoch in epochs:
+            after = {**at, epoch.table: world.apply(epoch)}
+            added.append(contributions(grouping, relation.pairs(Step(at, after))))
+            at = after
+        if len(given) < len(added):  # The table is kept per micro-batch.
             added = [pa.concat_batches(added)]
         assert len(added) == len(given)
         for entries, wanted in zip(added, given, strict=True):
             if case.mode == "raw":
                 require_same(raw(grouping, entries), [told(each) for each in wanted])
             version = kept.table.log.head().version
-            assert kept.take(entries, lower=position(at), upper=position(at + 1))
-            at += 1
+            assert kept.take(entries, lower=position(taken), upper=position(taken + 1))
+            taken += 1
             if case.mode != "raw":
                 [(_, pairs)] = kept.changes(version + 1, version + 2)
                 require_same(changes(pairs), [told(each) for each in wanted])
@@ -118,14 +85,6 @@ def told(each: object) -> Any:
     return each.group, each.part, each.value, each.sums
 
 
-def changes(pairs: Pairs) -> list[tuple[Row | None, Row | None]]:
-    sides = zip(pairs.old.to_pylist(), pairs.new.to_pylist(), strict=True)
-    return [
-        (tuple(old.values()) if has_old else None, tuple(new.values()) if has_new else None)
-        for (old, new), has_old, has_new in zip(sides, pairs.has_old, pairs.has_new, strict=True)
-    ]
-
-
 def require_same(found: list[Any], wanted: list[Any]) -> None:
     assert len(found) == len(wanted), found
     assert all(any(same(one, other) for one in found) for other in wanted), found
@@ -135,3 +94,74 @@ def test_the_changes_of_a_group_are_those_of_the_case() -> None:
     """The comparison above tells rows that differ."""
     with pytest.raises(AssertionError):
         require_same([((1, 2), None)], [Changed(None, (1, 2))])
+
+
+def test_a_group_is_the_same_behind_its_text() -> None:
+    for case in between(29, 41):
+        plan = group_of(case.plan)
+        assert plan_from_json(plan.to_json()) == plan
+
+
+ROOTS: dict[str, Callable[[Group], Node]] = {
+    "filter": lambda group: Filter(input=group, where="a0 > 1"),
+    "project": lambda group: Project(input=group, columns=(Named("c", "c"),)),
+    "join": lambda group: Join(left=group, right=plan_of("C"), on=(On("c", "id"),)),
+    "group": lambda group: Group(input=group, keys=("c",), aggregates=()),
+}
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_nothing_stands_above_a_group(name: str) -> None:
+    group = group_of('O.group("c","n")')
+    with pytest.raises(PlanError, match="a group must be kept first"):
+        bind_below_group(ROOTS[name](group), World().open)
+
+
+REFUSED = {
+    "a float without a scale": ("F", "sum", "f", None, "not exact under retraction"),
+    "a scale of an integer": ("O", "sum", "x", 2, "drop it: the sum is exact"),
+    "a scale of a minimum": ("F", "min", "f", 2, "a scale is for sums alone"),
+    "too many digits": ("F", "avg", "f", 16, "use a number from 0 to 15"),
+    "a sum of texts": ("C", "sum", "n", None, "which has no sum"),
+    "the greatest list": ("T", "max", "a", None, "which has no order"),
+    "a column that is not there": ("O", "sum", "y", None, "the rows do not have it"),
+    "a sum of nothing": ("O", "sum", None, None, "is a sum of nothing"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_kept_exactly_is_refused(name: str) -> None:
+    base, kind, column, scale, told_ = REFUSED[name]
+    aggregate = Aggregate("a", Kind(kind), column, scale)
+    plan = Group(input=plan_of(base), keys=(), aggregates=(aggregate,))
+    with pytest.raises(PlanError, match=told_) as raised:
+        bind_group(plan, World().open)
+    assert f"group of {base}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "names", "told_"),
+    [
+        (("c",), ("c",), "stands twice in the result"),
+        ((), ("x", "X"), "stands twice in the result"),
+        (("nope",), (), "named by the group"),
+    ],
+)
+def test_columns_of_a_result_are_there_and_apart(
+    keys: tuple[str, ...], names: tuple[str, ...], told_: str
+) -> None:
+    aggregates = tuple(Aggregate(name, Kind.COUNT) for name in names)
+    with pytest.raises(PlanError, match=told_):
+        bind_group(Group(input=plan_of("O"), keys=keys, aggregates=aggregates), World().open)
+
+
+@pytest.mark.parametrize("name", ["_part", "_V1", "_from"])
+def test_a_group_by_a_name_that_a_kept_table_needs_is_refused(name: str) -> None:
+    rows = pa.schema({name: pa.int64(), "x": pa.int64()})
+    with pytest.raises(PlanError, match="has a name that a kept table needs"):
+        Grouping(rows, (name,), (Aggregate("least", Kind.MIN, "x"),))
+
+
+def test_a_table_groups_by_nothing_that_has_no_hash() -> None:
+    with pytest.raises(PlanError, match="by which nothing can be grouped"):
+        bind_group(Group(input=plan_of("T"), keys=("a",), aggregates=()), World().open)

@@ -19,8 +19,9 @@ from spark_upsert.state.compaction import Job, compact_runs
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.table import Table
 from spark_upsert.upsert.moves import NOTHING, Move, Verdict
+from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.contributions import contributions, marker
-from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind
+from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.result import result
 from spark_upsert.views.pairs import Pairs

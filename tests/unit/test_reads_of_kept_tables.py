@@ -20,8 +20,9 @@ from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
+from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.contributions import contributions
-from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind
+from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.shown import whole_groups
 from tests.support.grouped import Row, expected, pairs_of, position, same_value

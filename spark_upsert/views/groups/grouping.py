@@ -28,7 +28,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +38,7 @@ from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.kept import FROM, PART, TO, value_column
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import is_hashable
+from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.types import type_of, type_text
 
 VERSION = 1
@@ -49,47 +49,6 @@ DIGITS = 38
 
 SCALE_MAX = 15
 """So many digits behind the point a float has at most that mean something."""
-
-
-class Kind(Enum):
-    """What is wanted of a column of a group."""
-
-    COUNT = "count"
-    SUM = "sum"
-    AVG = "avg"
-    MIN = "min"
-    MAX = "max"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate:
-    """One column of the result."""
-
-    name: str
-    kind: Kind
-    column: str | None = None
-    """Of the rows; None to count rows."""
-    scale: int | None = None
-    """Digits behind the point to which each float is rounded before it is added."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form that stands in a plan."""
-        record: dict[str, Any] = {"name": self.name, "kind": self.kind.value}
-        if self.column is not None:
-            record["column"] = self.column
-        if self.scale is not None:
-            record["scale"] = self.scale
-        return record
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Aggregate:
-        """Rebuild an aggregate."""
-        return cls(
-            name=record["name"],
-            kind=Kind(record["kind"]),
-            column=record.get("column"),
-            scale=record.get("scale"),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +231,7 @@ class Grouping:
         """
         used = {*self.keys, *(each.column for each in self.aggregates)}
         rows = [[f.name, type_text(f.type)] for f in self.rows if f.name in used]
-        record = {"v": VERSION, "rows": rows, "keys": list(self.keys)}
+        record: dict[str, Any] = {"v": VERSION, "rows": rows, "keys": list(self.keys)}
         record["aggregates"] = [each.to_json() for each in self.aggregates]
         return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 

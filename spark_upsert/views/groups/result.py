@@ -17,7 +17,8 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.multiplicity import require_possible
-from spark_upsert.views.groups.grouping import Aggregate, Grouping, Kind, Summed
+from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.views.groups.grouping import Grouping, Summed
 from spark_upsert.views.matching import NOWHERE, codes, places
 
 
