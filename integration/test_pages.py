@@ -286,10 +286,16 @@ def regions(place: Place) -> Names:
     return {}
 
 
+def nothing(place: Place) -> Names:
+    """Give nothing: the page makes its own tables."""
+    return {}
+
+
 GRANTED: dict[str, Callable[[Place], Names]] = {
     "docs/object-stores.md": some_rows,
     "docs/many-tables.md": regions,
     "docs/options.md": a_catalog_table,
     "docs/scheduling.md": regions,
+    "docs/training.md": nothing,
 }
 """By page; for all others, `some_orders`."""
