@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -34,6 +34,10 @@ from spark_upsert.errors import (
     TableFullError,
     UpsertFlowError,
 )
+from spark_upsert.index.check import check_index
+from spark_upsert.index.index import Index
+from spark_upsert.index.rows import rows_having
+from spark_upsert.index.upkeep import Indexes
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column
@@ -44,6 +48,7 @@ from spark_upsert.shared_calls import SharedCalls
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import Compacted, Job, choose, choose_all, compact_runs
+from spark_upsert.state.indexed import indexed_columns
 from spark_upsert.state.log.fold import is_applicable
 from spark_upsert.state.log.log import Clock, Log
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Transaction
@@ -158,11 +163,13 @@ class Table:
         self.store = store
         self.threads = threads
         self._sleep = sleep
+        self._clock = clock
         self.log = Log(store, clock=clock)
         self._backlog = BacklogCounter()
         self._gauge = PressureGauge()
         self._watchers = Watchers(self.log, self.changes)
         self._pressure = pressure or (lambda: self._gauge.pressure(self.log.now_ms()))
+        self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
         self._appends = SharedCalls(self._append_round, joins=joins, window_s=self._commit_window_s)
 
     def __repr__(self) -> str:
@@ -282,7 +289,9 @@ class Table:
         It draws its own hash seed.
         """
         seeded = replace(schema, hash_seed=secrets.randbits(64))
-        return Manifest.unborn(seeded, checked(properties), table_id=new_token())
+        given = checked(properties)
+        indexed_columns(seeded, given)
+        return Manifest.unborn(seeded, given, table_id=new_token())
 
     def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
         """Change the schema, and set some properties, unless all is as asked already.
@@ -295,7 +304,14 @@ class Table:
             changed = {**head.properties, **given}
             columns = head.schema.accept(schema.columns, merge=True).columns
             on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
-            wanted = replace(schema, columns=columns, on_error=on_error)
+            wanted = replace(
+                schema,
+                columns=columns,
+                on_error=on_error,
+                hash_seed=head.schema.hash_seed,
+                hash_prefix=head.schema.hash_prefix,
+            )
+            indexed_columns(wanted, changed)
             if head.schema == wanted and changed == head.properties:
                 return None
             return Draft(
@@ -501,6 +517,8 @@ class Table:
         committed = commit(self.log, epoch, admission or self.admission())
         if committed is None:
             self.discard(epoch.staged)
+        else:
+            self._indexes.follow(committed)
         return committed
 
     def restore(self, version: int) -> Commit | None:
@@ -519,7 +537,10 @@ class Table:
         DataLossError
             The version is expired, or not there.
         """
-        return self.log.append(lambda head: restoration(head, self.log.at(version)))
+        committed = self.log.append(lambda head: restoration(head, self.log.at(version)))
+        if committed is not None:
+            self._indexes.follow(committed)
+        return committed
 
     def discard(self, staged: Iterable[Staged], compacted: Iterable[Compacted] = ()) -> None:
         """Remove staged files, unless some version has come to use them.
@@ -658,7 +679,7 @@ class Table:
 
         Nothing is removed yet: `vacuum` does that.
         """
-        return expire(
+        done = expire(
             self.store,
             self.log,
             retain_versions=retain_versions,
@@ -666,6 +687,9 @@ class Table:
             safety_ms=safety_ms,
             writers_ms=writers_ms,
         )
+        for index in self._built_indexes():  # Nobody asks for its past.
+            index.expire(retain_versions=0, safety_ms=safety_ms, writers_ms=writers_ms)
+        return done
 
     def repair_clock(self) -> Commit | None:
         """Repair the times of versions that lie far in the future; see `Log.repair_clock`."""
@@ -673,7 +697,11 @@ class Table:
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
-        return vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
+        done = vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
+        for index in self._built_indexes():
+            own = index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
+            done = done.with_those_below(own, index.store.url[len(self.store.url) + 1 :])
+        return done
 
     def consumers(self) -> list[Lease]:
         """Return the leases of all consumers, the lapsed ones too."""
@@ -719,8 +747,51 @@ class Table:
         release(self.store, consumer)
 
     def check(self) -> Report:
-        """Verify every file, count and order that a readable version depends on."""
-        return check(self.store, self.log)
+        """Verify all files, counts and orders that readable versions depend on, and the indexes."""
+        report = check(self.store, self.log)
+        below = [finding for index in self.indexes() for finding in check_index(index)]
+        return replace(report, findings=(*report.findings, *below))
+
+    # -- indexes ---------------------------------------------------------------------
+
+    def indexes(self) -> list[Index]:
+        """Return the indexes of the table (property ``indexBy``), built or not."""
+        return self._indexes.of(self.log.head())
+
+    def index_of(self, column: str) -> Index | None:
+        """Return the index on a column, if there is one that can be asked at present."""
+        return self._indexes.usable(self.log.head(), column)
+
+    def build_indexes(self, *, rebuild: bool = False) -> list[Index]:
+        """Bring all indexes up to date, and build those that are not there.
+
+        Commits bring them up to date by themselves, but for what would cost them too much: an
+        index of a table that was there before, or one that is far behind.
+
+        Parameters
+        ----------
+        rebuild : bool
+            Whether to build all anew.
+        """
+        found = []
+        for index, _ in self._indexes.bring_up(self.log.head(), rebuild=rebuild):
+            self._table_of(index).compact()
+            found.append(index)
+        return found
+
+    def _table_of(self, index: Index) -> Table:
+        return Table(index.store, clock=self._clock, threads=self.threads)
+
+    def _built_indexes(self) -> Iterator[Table]:
+        """Yield the indexes that are there as the tables that they are."""
+        tables = (self._table_of(index) for index in self.indexes())
+        return (table for table in tables if table.log.try_head() is not None)
+
+    def _compact_once(self, store: Store) -> None:
+        """Do one compaction that is due in a table below this one."""
+        table = Table(store, clock=self._clock)
+        for job in table.compaction_jobs()[:1]:
+            table.commit_compactions([compact_runs(store, table.log.head(), job)])
 
     # -- reading ---------------------------------------------------------------------
 
@@ -808,6 +879,42 @@ class Table:
         names = schema.columns.names if columns is None else schema.select(columns)
         fields = pa.schema([schema.columns.field(name) for name in names])
         return pa.Table.from_batches(snapshot.having_prefix(wanted, names), schema=fields)
+
+    def rows_having(
+        self,
+        column: str,
+        values: pa.Array | Sequence[Any],
+        *,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+    ) -> pa.Table:
+        """Return the rows that have one of some values in a column, in no particular order.
+
+        With an index on the column (property ``indexBy``) the cost follows the rows that are
+        found; without one, or where it is of no use, all rows are read. The answer is the same.
+
+        Parameters
+        ----------
+        column : str
+        values : pyarrow.Array or sequence
+            A null finds nothing, NaN finds NaN.
+        columns : sequence of str, optional
+            By default all.
+        version : int, optional
+            By default the newest.
+        """
+        manifest = self.at(version).manifest
+        schema, newest = manifest.schema, self.schema
+        [own] = schema.select([column])
+        names = schema.columns.names if columns is None else schema.select(columns)
+        type_ = newest.columns.field(own).type
+        wanted = values.cast(type_) if isinstance(values, pa.Array) else pa.array(values, type_)
+        # In the newest types: keys that came later may not fit into those of an old version.
+        snapshot = Snapshot(self.store, replace(manifest, schema=newest))
+        batches = rows_having(self.index_of(own), snapshot, own, wanted, names)
+        wide = pa.schema([newest.columns.field(name) for name in names])
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        return pa.Table.from_batches(batches, schema=wide).cast(fields)
 
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that could not be applied and that nothing has cleared yet.

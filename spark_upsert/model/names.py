@@ -1,10 +1,10 @@
-"""How a name that a user wrote finds its column: exactly, else without regard to case."""
+"""Names of columns that a user wrote: taken apart, and found, exactly or but for case."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_upsert.errors import SchemaError
+from spark_upsert.errors import OptionError, SchemaError
 
 
 def find_column(name: str, available: Sequence[str], *, role: str) -> str:
@@ -15,3 +15,26 @@ def find_column(name: str, available: Sequence[str], *, role: str) -> str:
     if len(alike) == 1:
         return alike[0]
     raise SchemaError.missing_column(name, available, role=role)
+
+
+def split_names(option: str, text: str) -> tuple[str, ...]:
+    """Return the column names in a text, separated by commas; backticks hold a name together.
+
+    Raises
+    ------
+    OptionError
+        A name is missing, or a backtick.
+    """
+    names, current, quoted = [], "", False
+    for char in text:
+        if char == "`":
+            quoted = not quoted
+        elif char == "," and not quoted:
+            names.append(current.strip())
+            current = ""
+        else:
+            current += char
+    names.append(current.strip())
+    if quoted or not all(names):
+        raise OptionError.invalid(option, text, "comma-separated column names")
+    return tuple(names)

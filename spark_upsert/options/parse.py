@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import OptionError
+from spark_upsert.model.names import split_names
 from spark_upsert.options.handed_down import missing_path, users_own
 from spark_upsert.options.reference import (
     COLUMN,
@@ -117,7 +118,7 @@ class Options:
     def names(self, name: str) -> tuple[str, ...]:
         """Return comma-separated names; one that holds a comma stands in backquotes."""
         value = self.text(name)
-        return () if value is None else _split_names(name, value)
+        return () if value is None else split_names(name, value)
 
     def timestamp_ms(self, name: str) -> int | None:
         """Return a time in milliseconds since 1970."""
@@ -167,22 +168,6 @@ def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
                 f"option '{own}' belongs to {side} only.", hint="drop it here.", option=name
             )
     return OptionError.unknown(name, known)
-
-
-def _split_names(option: str, text: str) -> tuple[str, ...]:
-    names, current, quoted = [], "", False
-    for char in text:
-        if char == "`":
-            quoted = not quoted
-        elif char == "," and not quoted:
-            names.append(current.strip())
-            current = ""
-        else:
-            current += char
-    names.append(current.strip())
-    if quoted or not all(names):
-        raise OptionError.invalid(option, text, "comma-separated column names")
-    return tuple(names)
 
 
 _Member = TypeVar("_Member", bound=Enum)

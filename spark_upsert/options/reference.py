@@ -82,6 +82,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "this table. A property of the table. Default `false`.",
     "disableBackpressure": "Whether this write goes on although consumers cannot keep up. Caps "
     "hold all the same. Default `false`.",
+    "indexBy": "Comma-separated columns by whose values rows are to be found: for each, a table of "
+    "keys below `_index`, kept up behind each commit. A property of the table. Default: none.",
     "priority": "How urgent the table is to streams over several inputs that limit their batches, "
     "from -1000 to 1000: `input.<name>.priority` of a read overrules it. A property of the table. "
     "Default: none, which counts as 0.",

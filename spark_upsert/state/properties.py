@@ -21,6 +21,7 @@ from spark_upsert.state.caps import (
     parse_flag,
     parse_on_full,
 )
+from spark_upsert.state.indexed import INDEX_BY, parse_index_by
 from spark_upsert.state.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.state.tombstones import TombstoneRetention
 
@@ -31,6 +32,7 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     EPOCHS: partial(parse_cap, EPOCHS),
     ON_FULL: parse_on_full,
     BACKPRESSURE: partial(parse_flag, BACKPRESSURE),
+    INDEX_BY: parse_index_by,
 }
 
 PROPERTIES = tuple(_CHECKS)

@@ -28,6 +28,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.caps import EPOCHS, ON_FULL
 from spark_upsert.state.compaction import Compacted, Job, compact_runs
+from spark_upsert.state.indexed import INDEX_BY
 from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.tombstones import PROPERTY, LateRows
@@ -35,7 +36,7 @@ from spark_upsert.table import Table
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert.watchers import SealedEpoch
-from tests.simulation.wire import Wire, batch_of
+from tests.simulation.wire import PREFIX, Wire, batch_of
 from tests.simulation.world import Script, World
 from tests.support.clocked import HOUR_S, ClockedStore, Now
 from tests.support.stores import (
@@ -50,7 +51,7 @@ from tests.support.stores import (
 
 T = TypeVar("T")
 
-STRIDE = int(os.environ.get("CRASH_STRIDE", "83"))
+STRIDE = int(os.environ.get("CRASH_STRIDE", "101"))
 """One of so many steps fails, another one for each kind of table; 1 tries them all."""
 
 Kind = tuple[Any, ...]
@@ -123,7 +124,28 @@ class Life:
         self._fill(8)
         self._read()
         self._restore()
+        self._index()
         self._clean()
+
+    def _index(self) -> None:
+        """Find rows by the beginning of their key, and by a column that is no key."""
+        column, properties = self.world.columns[0], {INDEX_BY: self.world.columns[0]}
+        self.see("having_prefix", self._having_prefix)
+        schema = self.table_schema()
+        self.call("alter", lambda: self.table.alter(schema, properties))
+        self.see("indexes", lambda: [index.column for index in self.table.indexes()])
+        self.call("build_indexes", lambda: self.table.build_indexes())
+        self.see("index_of", lambda: self.table.index_of(column) is not None)
+        self.see(
+            "rows_having",
+            lambda: sorted(map(repr, self.table.rows_having(column, [1, 2]).to_pylist())),
+        )
+
+    def _having_prefix(self) -> list[str]:
+        if not self.world.has_prefix:
+            return []
+        values = pa.table({PREFIX: pa.array([1], pa.int32())})
+        return sorted(map(repr, self.table.having_prefix(values).to_pylist()))
 
     def _fill(self, number: int) -> None:
         """Let there be no room for an epoch, and then enough again."""

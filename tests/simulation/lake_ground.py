@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
 from tests.simulation.lake_inputs import FilesModel, TableModel
 from tests.simulation.lake_options import Drawn
 from tests.support.clocked import ClockedStore, Now
-from tests.support.stores import StoreBelow
 
 Model = TableModel | FilesModel
 

@@ -27,6 +27,7 @@ from spark_upsert.source.stream import Stream
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
+from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
@@ -37,7 +38,7 @@ from tests.simulation.lake_options import ROOT
 from tests.support.clocked import ClockedStore, Now
 from tests.support.crews import ByHand, no_time
 from tests.support.folders import MemoryFolder
-from tests.support.stores import Fault, FaultyStore, Steps, StoreBelow
+from tests.support.stores import Fault, FaultyStore, Steps
 from tests.support.streams import Query, Row
 
 

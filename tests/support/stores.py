@@ -12,7 +12,7 @@ import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 
@@ -282,73 +282,6 @@ class FaultyStore:
     def delete(self, path: str) -> None:
         with self._steps.step(f"delete {path}"):
             self._store.delete(path)
-
-
-class StoreBelow:
-    """A folder of a store as a store of its own."""
-
-    def __init__(self, store: Store, folder: str) -> None:
-        self._store = store
-        self._folder = folder
-
-    @property
-    def url(self) -> str:
-        return f"{self._store.url}/{self._folder}"
-
-    @property
-    def cache_key(self) -> Hashable | None:
-        """Return None: what one test keeps is nothing for the next."""
-        return None
-
-    def _path(self, path: str) -> str:
-        return f"{self._folder}/{path}" if path else self._folder
-
-    def _own(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-        for info in found:
-            yield replace(info, path=info.path[len(self._folder) + 1 :])
-
-    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
-        return self._store.read(self._path(path), bytes_max=bytes_max)
-
-    def prepare(self, folder: str) -> None:
-        self._store.prepare(self._path(folder))
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        return self._store.put_if_absent(self._path(path), data)
-
-    def sync(self, path: str) -> None:
-        self._store.sync(self._path(path))
-
-    def put(self, path: str, data: bytes) -> None:
-        self._store.put(self._path(path), data)
-
-    def create(self, path: str) -> ObjectSink:
-        return self._store.create(self._path(path))
-
-    def map(self, path: str) -> pa.Buffer:
-        return self._store.map(self._path(path))
-
-    def mapped_bytes(self, path: str) -> int | None:
-        return self._store.mapped_bytes(self._path(path))
-
-    def release(self, buffer: pa.Buffer) -> None:
-        self._store.release(buffer)
-
-    def forget(self, path: str) -> None:
-        self._store.forget(self._path(path))
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        after = after and self._path(after)
-        return self._own(self._store.list(self._path(prefix), after=after))
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        return self._store.folders(self._path(prefix))
-
-    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._own(self._store.temporaries(self._path(prefix)))
-
-    def delete(self, path: str) -> None:
-        self._store.delete(self._path(path))
 
 
 class FaultySink:

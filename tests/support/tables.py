@@ -234,6 +234,7 @@ def hashes_of_few_values(count: int | None) -> Iterator[None]:
     with (
         patch("spark_upsert.upsert.commands.hash_keys", _few_values(count)),
         patch("spark_upsert.state.check.hash_keys", _few_values(count)),
+        patch("spark_upsert.index.rows.hash_keys", _few_values(count)),
         patch("spark_upsert.model.schema.is_injective", lambda types: False),
     ):
         yield

@@ -35,11 +35,12 @@ from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
+from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
 from tests.support.clocked import Now
 from tests.support.crews import ByHand, no_time
 from tests.support.notebooks import few_are_many
-from tests.support.stores import FaultyStore, MemoryStore, Steps, StoreBelow
+from tests.support.stores import FaultyStore, MemoryStore, Steps
 from tests.support.streams import Query, Row, options_of
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})

@@ -25,7 +25,7 @@ Expiries, vacuums, writers, compactions and readers may all run at once.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_upsert.durations import render_time
 from spark_upsert.errors import ClockError, ContentionError, DataLossError, OptionError
@@ -190,6 +190,22 @@ class Vacuumed:
     def bytes(self) -> int:
         """Bytes of the files that are no part of the log."""
         return sum(file.bytes for file in (*self.expired, *self.orphans, *self.leftovers))
+
+    def with_those_below(self, other: Vacuumed, folder: str) -> Vacuumed:
+        """Return what this vacuum and one of a table in a folder below have removed."""
+
+        def below(files: tuple[ObjectInfo, ...]) -> tuple[ObjectInfo, ...]:
+            return tuple(replace(file, path=f"{folder}/{file.path}") for file in files)
+
+        return replace(
+            self,
+            expired=self.expired + below(other.expired),
+            orphans=self.orphans + below(other.orphans),
+            leftovers=self.leftovers + below(other.leftovers),
+            foreign=self.foreign + tuple(f"{folder}/{path}" for path in other.foreign),
+            log=self.log + tuple(f"{folder}/{path}" for path in other.log),
+            waiting_count=self.waiting_count + other.waiting_count,
+        )
 
 
 def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:

@@ -1,0 +1,113 @@
+"""The indexes of a table: kept up behind its commits, by whoever commits.
+
+A commit stands whatever becomes of the indexes. What a step may cost is bounded by what the commit
+itself wrote: an index that is far behind stays behind, is told of, and is brought up to date by
+`upsertflow index`. So is one that was never built, if the table is large.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.index.advance import Advance, advance
+from spark_upsert.index.index import Index
+from spark_upsert.log_fields import Fields
+from spark_upsert.state.indexed import INDEX_BY, indexed_columns
+from spark_upsert.state.log.log import Clock, Log
+from spark_upsert.state.log.manifest import Commit, Manifest
+from spark_upsert.store import Store
+
+_LOGGER = logging.getLogger(__name__)
+
+STEP_ROWS = 1 << 20
+"""Entries of the table that a step behind a commit may read, however small the commit was."""
+
+_TIMES = 4
+"""Or so many times what the commit wrote, if that is more."""
+
+
+class Indexes:
+    """The indexes of one table.
+
+    Parameters
+    ----------
+    log : Log
+        Of the table.
+    store : Store
+    clock : callable
+    compact : callable
+        Does one compaction that is due in a table, if any.
+    """
+
+    def __init__(
+        self, log: Log, store: Store, *, clock: Clock, compact: Callable[[Store], object]
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._clock = clock
+        self._compact = compact
+        self._known: dict[str, Index] = {}
+        self.failures = 0
+        """Steps behind commits of this process that failed."""
+
+    def of(self, head: Manifest) -> list[Index]:
+        """Return the indexes that a version of the table has, built or not."""
+        return [self._index(column) for column in indexed_columns(head.schema, head.properties)]
+
+    def _index(self, column: str) -> Index:
+        if column not in self._known:
+            self._known[column] = Index(self._log, self._store, column, clock=self._clock)
+        return self._known[column]
+
+    def usable(self, head: Manifest, column: str) -> Index | None:
+        """Return the index on a column, if there is one that can be asked at present."""
+        found = [index for index in self.of(head) if index.column == column]
+        return found[0] if found and found[0].place() is not None else None
+
+    def follow(self, commit: Commit) -> None:
+        """Bring the indexes up to date behind a commit, as far as is cheap; raises no error."""
+        head = self._log.seen
+        if head is None or not head.properties.get(INDEX_BY):
+            return
+        written = sum(slice_.file.rows for slice_ in commit.slices())
+        rows_max = max(STEP_ROWS, _TIMES * written)
+        for index in self._indexes_of(head):
+            try:
+                done = advance(index, rows_max=rows_max)
+                self._compact(index.store)
+            except Exception as error:  # noqa: BLE001 - an index is never worth a commit
+                self._note(index.column, error)
+            else:
+                if not done.is_done and done.versions_left:
+                    self._tell(index, done)
+
+    def _indexes_of(self, head: Manifest) -> list[Index]:
+        try:
+            return self.of(head)
+        except UpsertFlowError as error:
+            self._note(head.properties[INDEX_BY], error)
+            return []
+
+    def _note(self, column: str, error: Exception) -> None:
+        self.failures += 1
+        fields = Fields(path=self._store.url, column=column, failures=self.failures)
+        _LOGGER.warning("index not brought up to date: %s error=%s", fields, masked(f"{error!r}"))
+
+    def _tell(self, index: Index, done: Advance) -> None:
+        fields = Fields(
+            path=self._store.url,
+            column=index.column,
+            shows=done.shows,
+            versions_left=done.versions_left,
+        )
+        _LOGGER.warning("index left behind, run 'upsertflow index': %s", fields)
+
+    def bring_up(self, head: Manifest, *, rebuild: bool = False) -> Iterator[tuple[Index, Advance]]:
+        """Bring all indexes up to date, or build them, whatever it costs; yield each when done."""
+        for index in self.of(head):
+            done = advance(index, rebuild=rebuild)
+            while not done.is_done:  # Somebody else was faster, and the index is further for it.
+                done = advance(index)
+            yield index, done

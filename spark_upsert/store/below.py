@@ -1,0 +1,78 @@
+"""A folder of a store as a store of its own, for what lies below a table."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_upsert.store.protocol import ObjectInfo, ObjectSink, Store
+
+
+class StoreBelow:
+    """A folder of a store as a store of its own."""
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+
+    @property
+    def url(self) -> str:
+        return f"{self._store.url}/{self._folder}"
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        """That of the store, and the folder (`Store.cache_key`)."""
+        own = self._store.cache_key
+        return None if own is None else (own, self._folder)
+
+    def _path(self, path: str) -> str:
+        return f"{self._folder}/{path}" if path else self._folder
+
+    def _own(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        for info in found:
+            yield replace(info, path=info.path[len(self._folder) + 1 :])
+
+    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+        return self._store.read(self._path(path), bytes_max=bytes_max)
+
+    def prepare(self, folder: str) -> None:
+        self._store.prepare(self._path(folder))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        return self._store.put_if_absent(self._path(path), data)
+
+    def sync(self, path: str) -> None:
+        self._store.sync(self._path(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        self._store.put(self._path(path), data)
+
+    def create(self, path: str) -> ObjectSink:
+        return self._store.create(self._path(path))
+
+    def map(self, path: str) -> pa.Buffer:
+        return self._store.map(self._path(path))
+
+    def mapped_bytes(self, path: str) -> int | None:
+        return self._store.mapped_bytes(self._path(path))
+
+    def release(self, buffer: pa.Buffer) -> None:
+        self._store.release(buffer)
+
+    def forget(self, path: str) -> None:
+        self._store.forget(self._path(path))
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        after = after and self._path(after)
+        return self._own(self._store.list(self._path(prefix), after=after))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._store.folders(self._path(prefix))
+
+    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._own(self._store.temporaries(self._path(prefix)))
+
+    def delete(self, path: str) -> None:
+        self._store.delete(self._path(path))

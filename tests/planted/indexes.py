@@ -1,0 +1,92 @@
+"""Bugs in indexes: what they hold, which version they say they show, and what is between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.index import advance, rows, upkeep
+from spark_upsert.index.index import Index
+from spark_upsert.state.indexed import shown
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Kind
+from tests.planted.bug import Patch, bug, wrapped
+from tests.promises import test_index_promises as promises
+
+FOUND = promises.test_p3_an_index_finds_the_rows_of_every_version
+HELD = promises.test_p2_an_index_holds_the_keys_of_the_version_that_it_shows
+
+
+@bug("rows are found by the index alone, without a bridge", FOUND)
+def _() -> Patch:
+    return patch.object(rows, "keys_between", lambda index, shows, at: rows._none(at.schema))
+
+
+@bug("the bridge of an index that leads is left out", FOUND)
+def _() -> Patch:
+    def only_behind(original: Any, index: Any, shows: int, at: Any) -> Any:
+        return original(index, shows if shows < at.version else at.version, at)
+
+    return wrapped(rows, "keys_between", only_behind)
+
+
+@bug("the bridge passes over an overwrite", FOUND)
+def _() -> Patch:
+    def appended(original: Any, self: Log, lower: int, upper: int) -> Any:
+        commits = original(self, lower, upper)
+        return (replace(c, kind=Kind.APPEND, restored=None) for c in commits)
+
+    def between(original: Any, index: Any, shows: int, at: Any) -> Any:
+        with wrapped(Log, "commits", appended):
+            return original(index, shows, at)
+
+    return wrapped(rows, "keys_between", between)
+
+
+@bug("what the index proposes is not looked up", FOUND)
+def _() -> Patch:
+    def all_of(batches: Any, values: Any, **how: Any) -> Any:
+        return np.ones(len(batches[0]), dtype=np.bool_)
+
+    return patch.object(rows, "is_among", all_of)
+
+
+@bug("old entries of rows that moved stay in the index", HELD)
+def _() -> Patch:
+    def puts(original: Any, schema: Any, changes: pa.RecordBatch) -> Any:
+        commands = original(schema, changes)
+        return commands.filter(pa.compute.greater(commands.column("__diff"), 0))
+
+    return wrapped(advance, "_commands", puts)
+
+
+@bug("an index says that it shows the head, wherever a step has ended", HELD)
+def _() -> Patch:
+    def write(original: Any, index: Index, own: Any, commands: Any, place: Any, **how: Any) -> Any:
+        return original(index, own, commands, index.table_log.head().place, **how)
+
+    return wrapped(advance, "_write", write)
+
+
+@bug("an index whose past is expired goes on as if nothing had been between", FOUND)
+def _() -> Patch:
+    def usable(self: Index, own: Any) -> Any:
+        place = shown(own)
+        since = self.table_log.head().since
+        if place is None or place.version >= since:
+            return place
+        return self.table_log.place(since)
+
+    return patch.object(Index, "usable", usable)
+
+
+@bug(
+    "indexes are not brought up to date behind a commit",
+    promises.test_p7_an_index_is_up_to_date_behind_each_commit,
+)
+def _() -> Patch:
+    return patch.object(upkeep.Indexes, "follow", lambda self, commit: None)
