@@ -72,10 +72,14 @@ class Exchange:
         """Consumers that want nothing until the barrier."""
         self._gone: set[int] = set()
         """Consumers that want nothing any more."""
+        self.barriers = 0
+        """How many were passed."""
         self._live = 0
         self._drained = 0
         self.is_dropped: Callable[[], None] = lambda: None
         """Called when no consumer wants anything until the barrier."""
+        self.is_relieved: Callable[[], None] = lambda: None
+        """Called when a queue that may have stopped a producer stops it no more."""
 
     # -- producers
 
@@ -114,10 +118,16 @@ class Exchange:
         return Consumer(self, index)
 
     def poll(self, index: int) -> pa.RecordBatch | Signal:
-        """Return what a consumer gets next."""
+        """Return what a consumer gets next; `DRAINED` as long as it stands at the barrier."""
         with self._condition:
-            if self._queues[index]:
-                return self._queues[index].popleft()
+            queue = self._queues[index]
+            if queue:
+                was_full = len(queue) >= self._capacity
+                batch = queue.popleft()
+                if was_full:
+                    # A join takes several in one step, and may end it without having given any.
+                    self.is_relieved()
+                return batch
             if not self._live:
                 return Signal.ENDED
             return Signal.DRAINED if self._drained == self._live else Signal.WAIT
@@ -128,6 +138,7 @@ class Exchange:
             (self._gone if is_for_good else self._dropped).add(index)
             self._queues[index].clear()
         self._tell_if_unwanted()
+        self.is_relieved()
 
     def _tell_if_unwanted(self) -> None:
         if len(self._dropped | self._gone) == len(self._queues):
@@ -138,6 +149,7 @@ class Exchange:
         with self._condition:
             assert not any(self._queues), "rows are left behind a barrier"
             self._drained = 0
+            self.barriers += 1
             self._dropped.clear()
         self._tell_if_unwanted()
 
@@ -173,9 +185,16 @@ class Consumer:
         self._exchange = exchange
         self._index = index
         self.schema = exchange.schema
+        self._barriers_seen = 0
 
     def poll(self) -> pa.RecordBatch | Signal:
-        return self._exchange.poll(self._index)
+        found = self._exchange.poll(self._index)
+        if found is not Signal.DRAINED:
+            return found
+        # Said once: a join that was told goes on to the rows behind the barrier.
+        is_news = self._barriers_seen == self._exchange.barriers
+        self._barriers_seen = self._exchange.barriers + 1
+        return found if is_news else Signal.WAIT
 
     def drop(self) -> None:
         self._exchange.drop(self._index)

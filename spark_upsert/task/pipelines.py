@@ -70,6 +70,8 @@ class Settings:
         `Signal.DRAINED` under a barrier, `Signal.ENDED` if no more splits come, else `Signal.WAIT`.
     has_tail : callable
         Whether splits came behind the last barrier, or there was none.
+    notify : callable
+        Wakes who waits for something to move.
     """
 
     condition: Condition
@@ -77,6 +79,7 @@ class Settings:
     readers: Mapping[str, Reader]
     stands_next: Callable[[], Signal]
     has_tail: Callable[[], bool]
+    notify: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -206,6 +209,7 @@ class _Builder:
                     route=route,
                     capacity=capacity,
                 )
+                exchange.is_relieved = self._settings.notify
                 self.built.exchanges.insert(0, exchange)
             elif not schema.equals(exchange.schema):
                 raise _other_columns(top, schema, exchange.schema)

@@ -104,6 +104,7 @@ class Task:
             readers=readers or {},
             stands_next=self._stands_next,
             has_tail=lambda: self._has_tail,
+            notify=self._wake,
         )
         self._pipelines = build(plan, settings)
         if self._is_threaded and len(self._pipelines.drivers) > DRIVERS_MAX:
@@ -112,7 +113,7 @@ class Task:
                 f"most {DRIVERS_MAX} are run.",
                 hint="give fewer drivers.",
             )
-        self._output = self._pipelines.output.consumer()
+        self._output = self._pipelines.output
         self._state = State(leaves=frozenset(self._pipelines.queues))
         self._has_tail = True
         self._histogram = Histogram()
@@ -279,7 +280,7 @@ class Task:
         while True:
             with self._condition:
                 seen = self._version
-                found = self._output.poll()
+                found = self._output.poll(0)
                 if self._failure is None and not isinstance(found, Signal):
                     self._rows += found.num_rows
                     self._notify()
@@ -387,6 +388,9 @@ class Task:
         return changed
 
     def _resolved(self, _: Future[Any]) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
         with self._condition:
             self._notify()
 
