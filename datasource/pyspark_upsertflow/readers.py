@@ -97,7 +97,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
 
 def _of_the_log(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
     """Return what is asked for about a table that its log alone can tell."""
-    if not plan.is_unnamed:
+    if not plan.is_of_table:
         return None
     options = plan.inputs[0].of_table()
     if options.metadata in (None, Metadata.QUARANTINE):

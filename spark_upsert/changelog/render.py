@@ -111,13 +111,18 @@ def _rows_of_pairs(
 def as_inserts(batches: Iterator[pa.RecordBatch], manifest: Manifest) -> Iterator[pa.RecordBatch]:
     """Show the rows of a snapshot as insertions at its version."""
     for batch in batches:
-        kinds = np.full(batch.num_rows, INSERT)
-        epochs = np.full(batch.num_rows, manifest.version, dtype=np.int64)
-        times = np.full(batch.num_rows, manifest.timestamp_ms * 1000, dtype=np.int64)
-        yield pa.RecordBatch.from_arrays(
-            [*batch.columns, *_change_columns(kinds, epochs, times)],
-            schema=pa.schema([*batch.schema, *CHANGELOG_FIELDS]),
-        )
+        yield inserts(batch, version=manifest.version, time_ms=manifest.timestamp_ms)
+
+
+def inserts(batch: pa.RecordBatch, *, version: int, time_ms: int) -> pa.RecordBatch:
+    """Show rows as insertions at a version."""
+    kinds = np.full(batch.num_rows, INSERT)
+    epochs = np.full(batch.num_rows, version, dtype=np.int64)
+    times = np.full(batch.num_rows, time_ms * 1000, dtype=np.int64)
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, *_change_columns(kinds, epochs, times)],
+        schema=pa.schema([*batch.schema, *CHANGELOG_FIELDS]),
+    )
 
 
 def _changed(rows: Rows, old: Positions, new: Positions) -> Mask:

@@ -19,6 +19,7 @@ from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.reference import FILE_OPTIONS, INPUT_OPTIONS, READ_OPTIONS
+from spark_upsert.options.view import PLAN, ViewOptions, plan_paths
 from spark_upsert.schedule import parse_priority
 
 UNNAMED = ""
@@ -26,6 +27,9 @@ UNNAMED = ""
 
 TABLE = "upsertflow"
 """The format of an input that is a table."""
+
+VIEW = "view"
+"""The format of the only input of a read that has a plan; no input can be told to be one."""
 
 _PREFIX = "input."
 _FORMAT = "format"
@@ -50,6 +54,7 @@ _OF_QUERY = (
     "metadata",
     "minRowsPerTrigger",
     "parallelism",
+    PLAN,
     "readChangeFeed",
     *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
 )
@@ -167,14 +172,21 @@ class ReadPlan:
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether it reads one table that has no name."""
+        """Whether it reads one thing that has no name: a table, or a view."""
         return self.below is None and self.inputs[0].name == UNNAMED
+
+    @property
+    def is_of_table(self) -> bool:
+        """Whether it reads one table that has no name."""
+        return self.is_unnamed and self.inputs[0].format == TABLE
 
     @property
     def paths(self) -> list[str]:
         """Where the inputs lie, or all that are found, as far as it is said."""
         if self.below is not None:
             return [self.below.root]
+        if self.inputs[0].format == VIEW:
+            return plan_paths(ViewOptions.parse(self.inputs[0].own).plan)
         return [
             text for each in self.inputs for name, text in each.own.items() if fold(name) == "path"
         ]
@@ -215,15 +227,25 @@ class ReadPlan:
             )
         if not names:
             _refuse_without_inputs(options, of_inputs)
+            if options.text(PLAN) is not None:
+                view = ViewOptions.parse(of_query)
+                only = InputOptions(name=UNNAMED, format=VIEW, own=of_query)
+                return cls(query=view.query, inputs=(only,), storage=view.storage)
             only = InputOptions(name=UNNAMED, format=TABLE, own=of_query)
             return cls(query=QueryOptions.parse(options), inputs=(only,))
-        for name, what in (("path", "each input has its own"), ("metadata", "it is of one table")):
+        for name, what in (
+            ("path", "each input has its own"),
+            ("metadata", "it is of one table"),
+            (PLAN, "a view names its tables itself"),
+        ):
             options.refuse(
                 name,
                 f"has no meaning beside 'inputs': {what}",
                 hint=f"give '{_PREFIX}{names[0]}.path'."
                 if name == "path"
-                else "drop 'inputs', and give the 'path' of the table.",
+                else "drop 'inputs', and give the 'path' of the table."
+                if name == "metadata"
+                else "drop 'inputs'.",
             )
         by_lower = {name.lower(): name for name in names}
         told: dict[str, dict[str, str]] = {name: {} for name in names}

@@ -61,7 +61,7 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
 
 
 def _refuse_of_the_log(plan: ReadPlan) -> None:
-    if not plan.is_unnamed:
+    if not plan.is_of_table:
         return
     metadata = plan.inputs[0].of_table().metadata
     if metadata not in (None, Metadata.QUARANTINE):

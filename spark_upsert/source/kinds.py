@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import OptionError, about_input
 from spark_upsert.options.below import Below
-from spark_upsert.options.inputs import TABLE, InputOptions, ReadPlan
+from spark_upsert.options.inputs import TABLE, VIEW, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
 from spark_upsert.source.agreement import Described, agreed, merged, require_apart
 from spark_upsert.source.at_once import ASKED_AT_ONCE, of_each
@@ -38,6 +38,7 @@ from spark_upsert.source.offset import Offsets, PlainOffsets
 from spark_upsert.source.packs import Reader
 from spark_upsert.source.polls import Bounds
 from spark_upsert.source.table_input import TableInput, open_table, table_identity
+from spark_upsert.source.view_kind import ViewKind
 from spark_upsert.store import is_remote, open_store
 
 
@@ -104,7 +105,11 @@ class TableKind:
 Kinds = Mapping[str, Kind]
 """By the names of formats; what stands behind a colon in a format is the kind's own."""
 
-KINDS: Kinds = {TABLE: TableKind(), **dict.fromkeys(FILE_FORMATS, FileKind())}
+KINDS: Kinds = {
+    TABLE: TableKind(),
+    **dict.fromkeys(FILE_FORMATS, FileKind()),
+    VIEW: ViewKind(),
+}
 """The formats that need no Spark."""
 
 

@@ -12,6 +12,7 @@ from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.packs import Pack, Readers, read_pack
 from spark_upsert.source.passage import Passage, read_passage
 from spark_upsert.source.splits import ChangesSplit, RowsSplit
+from spark_upsert.source.view_splits import ViewSplit
 from spark_upsert.state.log.manifest import Transaction
 
 Work = Pack | Passage
@@ -58,7 +59,7 @@ def refuse_own_epochs(work: Work, query_id: str | None) -> None:
     """
     own = None if query_id is None else Transaction.writer_of_query(query_id)
     for split in splits_of(work):
-        is_table = isinstance(split, RowsSplit | ChangesSplit)
+        is_table = isinstance(split, RowsSplit | ChangesSplit | ViewSplit)
         if is_table and own in split.queries:
             raise OptionError(
                 "the query reads what it writes: a table that is among its inputs is its sink, "
@@ -69,7 +70,9 @@ def refuse_own_epochs(work: Work, query_id: str | None) -> None:
             )
 
 
-def _versions(split: RowsSplit | ChangesSplit) -> str:
+def _versions(split: RowsSplit | ChangesSplit | ViewSplit) -> str:
+    if isinstance(split, ViewSplit):
+        return "what a table of the plan gained"
     if isinstance(split, RowsSplit):
         return f"version {split.manifest.version} or one before it"
     versions = sorted(version for stretch in split.stretches for version in stretch.times_ms)

@@ -233,7 +233,7 @@ class FullJoinRelation:
         self.schema = pa.schema([*left.schema, *(right.schema.field(name) for name in self._shown)])
         self.key = (on.left,)
         self.dropped = None
-        self.driving: Driving = Driving(self.key, left.driving.hashes)
+        self.driving: Driving = left.driving._replace(columns=self.key)
         self.paths = (*left.paths, *right.paths)
 
     def depends_on_one_row(self, path: str) -> bool:

@@ -67,6 +67,8 @@ class Driving(NamedTuple):
     """Those that hold the table's key."""
     hashes: Callable[[Sequence[pa.Array]], Words]
     """Hashes keys as the table does."""
+    chunks: Callable[[At, HashRange], list[HashRange]]
+    """Cuts a range at a position so that the rows of each piece fit in memory."""
 
     def within(self, rows: Rows, hash_range: HashRange) -> Mask:
         """Return which rows have a driving key with a hash in a range."""

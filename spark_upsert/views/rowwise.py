@@ -17,7 +17,6 @@ from spark_upsert.views.pairs import Pairs, Rows, taken
 from spark_upsert.views.plan import Filter, Project, Unnest
 from spark_upsert.views.relation import (
     At,
-    Driving,
     Looked,
     Relation,
     Step,
@@ -102,7 +101,7 @@ class ProjectRelation:
         self.key = tuple(own[name] for name in input_.key or ()) if keeps else None
         driving = input_.driving
         if keeps:
-            driving = Driving(tuple(own[name] for name in driving.columns), driving.hashes)
+            driving = driving._replace(columns=tuple(own[name] for name in driving.columns))
         self.driving = driving
 
     def depends_on_one_row(self, path: str) -> bool:

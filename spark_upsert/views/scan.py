@@ -53,8 +53,16 @@ class Base(Protocol):
         """Return the hashes of keys, as the table is sorted by them."""
         ...
 
+    def is_indexed(self, column: str) -> bool:
+        """Return whether there is an index on a column, whatever state it is in."""
+        ...
+
     def index(self, column: str) -> Index | None:
-        """Return the index on a column, if there is one."""
+        """Return the index on a column, if there is one that can be asked at present."""
+        ...
+
+    def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
+        """Cut a range of hashes so that the rows of each piece fit in memory."""
         ...
 
     def pairs(
@@ -85,7 +93,7 @@ class ScanRelation:
         self.key = node.key
         self.dropped = None
         self.paths = () if node.version is not None else (node.path,)
-        self.driving = Driving(node.key, base.hashes)
+        self.driving = Driving(node.key, base.hashes, self._chunks)
         self._base = base
         self._last: tuple[Step, Pairs] | None = None
         """A table that stands twice in a plan is asked twice for each step."""
@@ -96,7 +104,7 @@ class ScanRelation:
 
     def require_findable(self, columns: Sequence[str]) -> None:
         """Raise unless the columns are the key or one has an index."""
-        if set(self.key) <= set(columns) or any(map(self._base.index, columns)):
+        if set(self.key) <= set(columns) or any(map(self._base.is_indexed, columns)):
             return
         label, column = self.node.label, columns[0]
         raise PlanError(
@@ -156,6 +164,9 @@ class ScanRelation:
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""
         return self._base.scan(self._version(at), hash_range)
+
+    def _chunks(self, at: At, hash_range: HashRange) -> list[HashRange]:
+        return self._base.chunks(self._version(at), hash_range)
 
     def _version(self, at: At) -> int | None:
         return at.get(self.node.path) if self.node.version is None else self.node.version

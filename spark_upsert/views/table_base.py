@@ -27,9 +27,6 @@ from spark_upsert.views.relation import Looked
 from spark_upsert.views.scan import Index
 from spark_upsert.views.types import type_text
 
-IndexOf = Callable[[str], Index | None]
-"""Finds the index on a column."""
-
 
 class TableBase:
     """A table as a plan reads it (`Base`).
@@ -39,11 +36,9 @@ class TableBase:
     scan : Scan
         Of the plan: its columns and key must still be those of the table, of the same types.
     table : Table
-    index_of : callable
-        Finds the table's index on a column.
     """
 
-    def __init__(self, scan: Scan, table: Table, index_of: IndexOf) -> None:
+    def __init__(self, scan: Scan, table: Table) -> None:
         head = table.log.head()
         _require_columns(scan, head.schema.columns, head.schema.keys)
         # In the newest schema, like changes: rows older than a column have NULL in it.
@@ -51,15 +46,22 @@ class TableBase:
         self._schema = scan.schema
         self._names = self._schema.names
         self._table = table
-        self._index_of = index_of
 
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
         """Return the hashes of keys (`Base.hashes`)."""
         return hash_keys(keys, seed=self._own.hash_seed, prefix=self._own.hash_prefix)
 
+    def is_indexed(self, column: str) -> bool:
+        """Return whether there is an index on a column (`Base.is_indexed`)."""
+        return False
+
     def index(self, column: str) -> Index | None:
         """Return the index on a column (`Base.index`)."""
-        return self._index_of(column)
+        return None
+
+    def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
+        """Cut a range of hashes (`Base.chunks`)."""
+        return [hash_range] if version is None else self._at(version).chunks(hash_range)
 
     def pairs(
         self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES

@@ -268,8 +268,14 @@ class DictBase:
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
         return hash_keys(keys, seed=7)
 
+    def is_indexed(self, column: str) -> bool:
+        return column in self.indexes
+
     def index(self, column: str) -> Index | None:
         return self.indexes.get(column)
+
+    def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
+        return hash_range.cut(2)
 
     def pairs(
         self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
@@ -377,11 +383,8 @@ class RealWorld:
     def open(self, scan: Scan) -> Base:
         indexes = self.model.bases[scan.path].indexes
         versions = self.versions[scan.path]
-
-        def index_of(column: str) -> Index | None:
-            return _Renumbered(indexes[column], versions) if column in indexes else None
-
-        return TableBase(scan, self.tables[scan.path], index_of)
+        found = {column: _Renumbered(index, versions) for column, index in indexes.items()}
+        return _IndexedBase(scan, self.tables[scan.path], found)
 
     def apply(self, epoch: Epoch, *, time: float | None = None) -> int:
         """Commit an epoch; return its version."""
@@ -431,6 +434,20 @@ class RealWorld:
             return self.model.bases[scan.path].contents[place].values()
 
         return rows
+
+
+class _IndexedBase(TableBase):
+    """A real table with indexes of the model."""
+
+    def __init__(self, scan: Scan, table: Table, indexes: Mapping[str, Index]) -> None:
+        super().__init__(scan, table)
+        self._indexes = indexes
+
+    def is_indexed(self, column: str) -> bool:
+        return column in self._indexes
+
+    def index(self, column: str) -> Index | None:
+        return self._indexes.get(column)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,140 @@
+"""The checked options of a read of a view (``plan``), batch or stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from spark_upsert.changelog.modes import Deduplication
+from spark_upsert.errors import OptionError, setting
+from spark_upsert.options.parse import Options, fold
+from spark_upsert.options.query import QueryOptions, of_streams_only
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.reference import READ_OPTIONS
+
+PLAN = "plan"
+
+_OF_TABLES = {
+    "path": "the plan names its tables",
+    "columns": "the plan says which columns there are",
+    "metadata": "it is of one table",
+    "versionAsOf": "it names one table's version: use 'timestampAsOf', or pin a table by "
+    "at_version()",
+    "startingVersion": "it names one table's version: use 'startingTimestamp'",
+    "endingVersion": "it names one table's version: use 'endingTimestamp'",
+}
+"""Options of one table, and why they mean nothing for a view."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions:
+    """The checked options of a read of a view."""
+
+    plan: str
+    """Its JSON."""
+    query: QueryOptions
+    storage: Mapping[str, str] = field(repr=False)
+    change_feed: bool
+    ignore_deletes: bool
+    deduplication: Deduplication
+    compute_updates: bool
+    splits: int | None
+    starting_timestamp_ms: int | None
+    ending_timestamp_ms: int | None
+    timestamp_as_of_ms: int | None
+    consumer: str | None
+    consumer_ttl_ms: int
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ViewOptions:
+        """Check the options of a read of a view.
+
+        Raises
+        ------
+        OptionError
+            One is unknown, malformed, or means nothing for a view.
+        """
+        options = Options(given, READ_OPTIONS)
+        for name, why in _OF_TABLES.items():
+            options.refuse(name, f"has no meaning beside '{PLAN}': {why}", hint=f"drop '{name}'.")
+        plan = options.raw(PLAN)
+        assert plan is not None, "who asks has seen it"
+        kept = {name: text for name, text in given.items() if fold(name) != PLAN}
+        # All else means what it means for a table.
+        like = ReadOptions.parse({**kept, "path": "/"})
+        own = {each.name: getattr(like, each.name) for each in fields(cls) if each.name != PLAN}
+        if like.deduplication is Deduplication.NONE:
+            raise OptionError(
+                "deduplicationMode=none is of tables: a view does not keep changes of nothing "
+                "apart from others.",
+                hint="drop the option.",
+                option="deduplicationMode",
+            )
+        if not like.fail_on_data_loss:
+            raise OptionError(
+                "failOnDataLoss=false is refused for a view: what it retracted would be wrong "
+                "from there on.",
+                hint=f"drop the option; {setting('consumerId')} keeps what the query has to read.",
+                option="failOnDataLoss",
+            )
+        return cls(plan=plan, **own)
+
+    def require_batch(self) -> None:
+        """Refuse options that only a stream knows."""
+        self.query.require_batch()
+        for name, value in (
+            ("consumerId", self.consumer),
+            ("ignoreDeletes", self.ignore_deletes or None),
+        ):
+            if value is not None:
+                raise of_streams_only(name)
+        if self.change_feed and self.starting_timestamp_ms is None:
+            raise OptionError.missing("startingTimestamp", "where the changes begin")
+        if self.change_feed and self.timestamp_as_of_ms is not None:
+            raise OptionError.conflict("readChangeFeed", "timestampAsOf")
+        if not self.change_feed:
+            for name, time in (
+                ("startingTimestamp", self.starting_timestamp_ms),
+                ("endingTimestamp", self.ending_timestamp_ms),
+            ):
+                if time is not None:
+                    raise OptionError(
+                        f"option '{name}' needs the change feed.",
+                        hint=f"add {setting('readChangeFeed', 'true')}, or use 'timestampAsOf'.",
+                        option=name,
+                    )
+
+    def require_stream(self) -> None:
+        """Refuse options that only a batch read knows."""
+        for name, time in (
+            ("timestampAsOf", self.timestamp_as_of_ms),
+            ("endingTimestamp", self.ending_timestamp_ms),
+        ):
+            if time is not None:
+                raise OptionError(
+                    f"option '{name}' has no meaning in a stream.",
+                    hint="use spark.read, or 'startingTimestamp' to choose where it begins.",
+                    option=name,
+                )
+        if self.change_feed and self.ignore_deletes:
+            raise OptionError.conflict(
+                "readChangeFeed", "ignoreDeletes", why="the change feed shows deletes"
+            )
+
+
+def plan_paths(plan: str) -> list[str]:
+    """Return where the tables of a plan lie, as far as its text says it."""
+    try:
+        return list(_paths(json.loads(plan)))
+    except ValueError:
+        return []
+
+
+def _paths(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("path"), str):
+            yield value["path"]
+        for each in value.values():
+            yield from _paths(each)

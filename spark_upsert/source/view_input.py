@@ -1,0 +1,242 @@
+"""A view as an input: the rows that it has first, and then step after step what changed them.
+
+A step is an epoch of one of its tables. The offset names where each table stands, so that a batch
+is a function of the plan, two positions and the tables' logs. With ``consumerId`` the input holds a
+lease on every table, at the oldest version that it still reads: its position, or where the plan
+pins the table. What is expired all the same is an error: retractions computed without it would be
+wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.options.view import ViewOptions
+from spark_upsert.source.input import Backlog, Piece
+from spark_upsert.source.position import Position
+from spark_upsert.source.steps import SNAPSHOT_STEPS
+from spark_upsert.source.versions import first_wanted
+from spark_upsert.source.view_position import ViewPosition
+from spark_upsert.source.view_splits import ViewSplit, read_view, snapshot_splits, step_splits
+from spark_upsert.state.retention import Lease
+from spark_upsert.views.plan import plan_from_json
+from spark_upsert.views.relation import At
+from spark_upsert.views.view import View, last_epoch
+
+_STEP = HASH_END // SNAPSHOT_STEPS
+
+_RENEWALS = 4
+"""An idle stream renews its leases this many times before they would lapse."""
+
+
+def open_view(options: ViewOptions) -> View:
+    """Return the view of a read."""
+    return View(plan_from_json(options.plan), options.storage)
+
+
+class ViewInput:
+    """What a view is, and how it changes (`Input`).
+
+    Parameters
+    ----------
+    options : ViewOptions
+        Those of a stream.
+    """
+
+    def __init__(self, options: ViewOptions) -> None:
+        self._options = options
+        self._view: View | None = None
+        self._seen: Position | None = None
+        self._leases: dict[str, Lease] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tasks only read: the logs and what they have cached stay where batches are planned.
+        return ViewInput, (self._options,)
+
+    # -- planning --------------------------------------------------------------------
+
+    def head(self) -> Position:
+        """Return the position behind all there is (`Input.head`)."""
+        view = self._opened()
+        newest = view.newest()
+        if self._seen is None or self._unpacked(self._seen).at != newest:
+            self._seen = self._packed(self._position(newest, origin=newest))
+        return self._seen
+
+    def identity(self) -> str:
+        """Return which view it is (`Input.identity`)."""
+        return f"view {self._opened().plan.fingerprint()}"
+
+    def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
+        """Return what lies before a position (`Input.backlog`); takes or renews the leases."""
+        view = self._opened()
+        newest = dict(view.newest() if head is None else self._unpacked(head).at)
+        known = None if position is None else self._required(position)
+        start = known or self._begin(newest)
+        self._hold(start.at)
+
+        def at(reached: ViewPosition) -> Position:
+            # Who has not moved is not placed anew: the same position has the same text.
+            return position if position is not None and reached == known else self._packed(reached)
+
+        ahead = {path: max(version, newest[path]) for path, version in start.at.items()}
+        end = replace(start, at=ahead, snapshot=None)
+        behind_snapshot = replace(start, snapshot=None)
+        return Backlog(
+            start=at(start),
+            pieces=self._pieces(view, start, end.at),
+            reach=partial(at, behind_snapshot if start.snapshot is not None else end),
+            end=partial(at, end),
+            is_at_rest=start == end == known and self._options.consumer is None,
+        )
+
+    def splits(self, start: Position | None, end: Position) -> list[ViewSplit]:
+        """Return the work of a batch (`Input.splits`)."""
+        view = self._opened()
+        last = self._required(end)
+        first = self._beginning(last) if start is None else self._required(start)
+        self._hold(first.at)
+        with view.resting():
+            found: list[ViewSplit] = []
+            if first.snapshot is not None:
+                stop = HASH_END if last.snapshot is None else last.snapshot
+                due = HashRange(first.snapshot, stop)
+                found += snapshot_splits(view, self._options, first.at, due)
+            return found + step_splits(view, self._options, first.at, last.at)
+
+    def split_bytes(self, split: ViewSplit) -> int:
+        """Estimate the bytes that a split reads (`Input.split_bytes`)."""
+        return split.bytes
+
+    def commit(self, position: Position) -> None:
+        """Move the leases to a position (`Input.commit`)."""
+        if self._options.consumer is not None:
+            self._renew(self._unpacked(position).at)
+
+    # -- where a stream stands -------------------------------------------------------
+
+    def _opened(self) -> View:
+        if self._view is None:
+            self._view = open_view(self._options)
+        return self._view
+
+    def _position(self, at: At, *, origin: At, snapshot: int | None = None) -> ViewPosition:
+        plan = self._opened().plan.fingerprint()
+        return ViewPosition(plan=plan, at=dict(at), origin=dict(origin), snapshot=snapshot)
+
+    def _packed(self, position: ViewPosition) -> Position:
+        view = self._opened()
+        places = {path: view.log(path).place(version) for path, version in position.at.items()}
+        return replace(position, places=places).packed()
+
+    def _unpacked(self, position: Position) -> ViewPosition:
+        return ViewPosition.unpacked(position, self._opened().plan.fingerprint())
+
+    def _required(self, position: Position) -> ViewPosition:
+        """Return a position in the very tables that are there."""
+        found = self._unpacked(position)
+        for path, place in found.places.items():
+            self._opened().log(path).require(
+                place,
+                "the checkpoint of this query",
+                hint="if the table was replaced by mistake, put it back. If it was made anew, give "
+                "the query a new checkpointLocation, and let what it feeds begin anew, too.",
+            )
+        return found
+
+    def _begin(self, newest: At) -> ViewPosition:
+        """Return where a stream begins, by its options."""
+        time_ms = self._options.starting_timestamp_ms
+        if time_ms is None:
+            return self._position(newest, origin=newest, snapshot=0)
+        view, inclusive, at = self._opened(), True, {}
+        for path in view.paths:
+            log = view.log(path)
+            lower = first_wanted(log, time_ms=time_ms, is_inclusive=inclusive)
+            assert lower is not None
+            log.require_changes(lower)
+            at[path] = last_epoch(log, min(max(lower - 1, 0), newest[path]))
+        return self._position(at, origin=at)
+
+    def _beginning(self, last: ViewPosition) -> ViewPosition:
+        """Return where the first batch began, which its end remembers."""
+        begins_with_rows = self._options.starting_timestamp_ms is None
+        return self._position(
+            last.origin, origin=last.origin, snapshot=0 if begins_with_rows else None
+        )
+
+    # -- what lies ahead -------------------------------------------------------------
+
+    def _pieces(self, view: View, start: ViewPosition, end: At) -> Iterator[Piece]:
+        """Yield the rest of the rows, which are never in one batch with steps, or the steps."""
+        if start.snapshot is not None:
+            yield self._rest_of_rows(view, start, start.snapshot)
+            return
+        at = dict(start.at)
+        for each in view.moved(start.at, end):
+            at = {**at, each.moved.path: each.moved.version}
+            behind = replace(start, at=at)
+            yield Piece(
+                steps=1,
+                rows=each.rows,
+                bytes=each.bytes,
+                epochs=1,
+                after=lambda _, behind=behind: self._packed(behind),  # type: ignore[misc]
+            )
+
+    def _rest_of_rows(self, view: View, start: ViewPosition, cut: int) -> Piece:
+        manifests = [view.log(path).at(version) for path, version in start.at.items()]
+        count = -(-(HASH_END - cut) // _STEP)
+
+        def after(taken: int) -> Position:
+            reached = cut + taken * _STEP
+            snapshot = None if reached >= HASH_END else reached
+            return self._packed(replace(start, snapshot=snapshot))
+
+        return Piece(
+            steps=count,
+            rows=sum(each.live_rows for each in manifests) * count // SNAPSHOT_STEPS,
+            bytes=sum(each.bytes for each in manifests) * count // SNAPSHOT_STEPS,
+            after=after,
+        )
+
+    # -- leases ----------------------------------------------------------------------
+
+    def _hold(self, at: At) -> None:
+        """Take the leases, if they are not held yet, or renew them where they stand if due."""
+        if self._options.consumer is None:
+            return
+        if not self._leases:
+            self._renew(at)
+            return
+        view = self._opened()
+        due = {
+            path: lease.version
+            for path, lease in self._leases.items()
+            if view.tables[path].log.now_ms() > lease.renewed_ms + lease.ttl_ms // _RENEWALS
+        }
+        self._take(due)
+
+    def _renew(self, at: At) -> None:
+        pins = self._opened().pins()
+        self._take({**at, **{path: min(pin, at.get(path, pin)) for path, pin in pins.items()}})
+
+    def _take(self, versions: At) -> None:
+        consumer, ttl_ms = self._options.consumer, self._options.consumer_ttl_ms
+        assert consumer is not None
+        for path, version in versions.items():
+            table = self._opened().tables[path]
+            self._leases[path] = table.hold(consumer, version, ttl_ms=ttl_ms)
+
+    # -- reading, in the tasks -------------------------------------------------------
+
+    def read(self, split: ViewSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split (`Input.read`)."""
+        yield from read_view(self._opened(), split, self._options)

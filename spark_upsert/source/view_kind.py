@@ -1,0 +1,92 @@
+"""Views among the formats of inputs: ``option("plan", ...)``, as a stream or in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError
+from spark_upsert.model.schema import CHANGELOG_FIELDS
+from spark_upsert.options.inputs import InputOptions
+from spark_upsert.options.view import ViewOptions
+from spark_upsert.source.agreement import Described
+from spark_upsert.source.explain_view import explain_view
+from spark_upsert.source.input import Input
+from spark_upsert.source.versions import first_wanted
+from spark_upsert.source.view_input import ViewInput, open_view
+from spark_upsert.source.view_splits import ViewSplit, read_view, snapshot_splits, step_splits
+from spark_upsert.views.view import View, last_epoch
+
+
+class ViewKind:
+    """Views (`ViewInput`, `ViewRead`)."""
+
+    def describe(self, options: InputOptions) -> Described:
+        """Return the columns that a read has of a view (`Kind.describe`)."""
+        if options.name:
+            raise OptionError(
+                f"the input '{options.name}' is a view, which is read alone.",
+                hint="keep it as a table, and name that; or join within one plan.",
+                option="plan",
+            )
+        own = ViewOptions.parse(options.own)
+        view = open_view(own)
+        columns = view.relation.schema
+        shown = pa.schema([*columns, *CHANGELOG_FIELDS]) if own.change_feed else columns
+        return Described(shown, f"view {view.plan.fingerprint()}")
+
+    def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
+        """Return a view as the input of a stream (`Kind.stream`)."""
+        own = ViewOptions.parse(options.own)
+        own.require_stream()
+        return ViewInput(own)
+
+    def batch(self, options: InputOptions, columns: pa.Schema) -> ViewRead:
+        """Return what a batch reads of a view (`Kind.batch`)."""
+        own = ViewOptions.parse(options.own)
+        own.require_batch()
+        return ViewRead(own)
+
+
+class ViewRead:
+    """What one batch read of a view reads; pickled into the tasks."""
+
+    def __init__(self, options: ViewOptions) -> None:
+        self._options = options
+
+    def splits(self) -> Sequence[ViewSplit]:
+        """Return the work for the tasks."""
+        view, options = open_view(self._options), self._options
+        if not options.change_feed:
+            time_ms = options.timestamp_as_of_ms
+            at = view.newest() if time_ms is None else view.at_timestamp(time_ms)
+            return snapshot_splits(view, options, at)
+        ending_ms = options.ending_timestamp_ms
+        end = view.newest() if ending_ms is None else view.at_timestamp(ending_ms)
+        return step_splits(view, options, self._start(view), end)
+
+    def _start(self, view: View) -> dict[str, int]:
+        """Return the position before all that was committed from a time on."""
+        found = {}
+        for path in view.paths:
+            log = view.log(path)
+            lower = first_wanted(log, time_ms=self._options.starting_timestamp_ms)
+            found[path] = last_epoch(log, max((lower or 0) - 1, 0))
+        return found
+
+    def identity(self) -> str:
+        """Return which view it is."""
+        return f"view {open_view(self._options).plan.fingerprint()}"
+
+    def split_bytes(self, split: ViewSplit) -> int:
+        """Estimate the bytes that a split reads."""
+        return split.bytes
+
+    def explain(self, splits: Sequence[ViewSplit]) -> str:
+        """Return what reading these splits does, as text."""
+        return explain_view(open_view(self._options), splits)
+
+    def read(self, split: ViewSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split; called in a task."""
+        yield from read_view(open_view(self._options), split, self._options)

@@ -1,0 +1,154 @@
+"""What one task reads of a view: steps, and a range of hashes; and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_upsert.changelog.modes import ChangeOptions, Deduplication
+from spark_upsert.changelog.new_values import new_values
+from spark_upsert.changelog.render import inserts, render_sides
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.options.view import ViewOptions
+from spark_upsert.source.splits import SPLIT_ROWS
+from spark_upsert.state.snapshot import CHUNK_ROWS
+from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.relation import At, Relation, Step, changes_of
+from spark_upsert.views.steps import Timed, in_order, netted, steps
+from spark_upsert.views.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSplit:
+    """What some steps changed, or all rows at a position, in a range of hashes.
+
+    The hashes are those of the table that moved, where each output row depends on one row of it,
+    and else those of the leftmost table.
+    """
+
+    steps: tuple[Timed, ...]
+    """One from nothing: all rows."""
+    hash_range: HashRange
+    rows: int
+    """Of the tables that moved, about."""
+    bytes: int
+    queries: frozenset[str] = frozenset()
+    """The streaming queries that made what is read, as their transactions name them."""
+
+
+def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list[ViewSplit]:
+    """Cut what lies between two positions into splits; none if nothing moved."""
+    every = list(view.moved(before, after))
+    if not every:
+        return []
+    take = netted if options.deduplication is Deduplication.NET_CHANGES else steps
+    moved = in_order(each.moved for each in every)
+    rows, size = sum(each.rows for each in every), sum(each.bytes for each in every)
+    found = tuple(take(before, moved, view.times_ms(before)))
+    queries = frozenset(
+        transaction.writer
+        for each in moved
+        for transaction in view.log(each.path).commit(each.version).transactions
+    )
+    return _cut(found, options, ALL_HASHES, rows, size, queries)
+
+
+def snapshot_splits(
+    view: View, options: ViewOptions, at: At, hash_range: HashRange = ALL_HASHES
+) -> list[ViewSplit]:
+    """Cut all rows at a position, with driving hashes in a range, into splits."""
+    times_ms = view.times_ms(at)
+    step = Timed(Step({}, at), sum(at.values()), max(times_ms.values(), default=0))
+    manifests = [view.log(path).at(version) for path, version in at.items()]
+    share = hash_range.width / ALL_HASHES.width
+    rows = int(share * sum(manifest.live_rows for manifest in manifests))
+    size = int(share * sum(manifest.bytes for manifest in manifests))
+    return _cut((step,), options, hash_range, rows, size, frozenset())
+
+
+def _cut(
+    found: tuple[Timed, ...],
+    options: ViewOptions,
+    hash_range: HashRange,
+    rows: int,
+    size: int,
+    queries: frozenset[str],
+) -> list[ViewSplit]:
+    count = options.splits or max(1, min(options.query.slots, rows // SPLIT_ROWS))
+    return [
+        ViewSplit(found, piece, rows // count, size // count, queries)
+        for piece in hash_range.cut(count)
+    ]
+
+
+def read_view(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
+    """Yield what a split holds.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        With ``readChangeFeed`` the columns of a changelog, step by step; else the rows that there
+        are, or those that the view gained.
+
+    Raises
+    ------
+    DataLossError
+        What the tables were is expired.
+    OptionError
+        Of new values alone: a step deletes a row.
+    """
+    changes = (batch for batch in _changes(view, split, options) if batch.num_rows)
+    if options.change_feed:
+        yield from changes
+        return
+    keys = view.relation.key
+    assert keys is not None
+    yield from new_values(changes, keys=keys, ignore_deletes=options.ignore_deletes)
+
+
+def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
+    relation = view.relation
+    shown = ChangeOptions(
+        columns=tuple(relation.schema.names), compute_updates=options.compute_updates
+    )
+    with view.resting():
+        for timed in split.steps:
+            version, time_ms = timed.version, timed.time_ms
+            if not timed.step.before:
+                at = timed.step.after
+                for piece in relation.driving.chunks(at, split.hash_range):
+                    rows = relation.scan(at, piece)
+                    yield inserts(rows, version=version, time_ms=time_ms)
+                continue
+            for piece in split.hash_range.cut(1 + split.rows // CHUNK_ROWS):
+                pairs = _pairs(relation, timed.step, piece)
+                yield render_sides(
+                    pairs.old,
+                    pairs.new,
+                    pairs.has_old,
+                    pairs.has_new,
+                    version=version,
+                    time_ms=time_ms,
+                    options=shown,
+                )
+
+
+def _pairs(relation: Relation, step: Step, hash_range: HashRange) -> Pairs:
+    """Return what a step changed within a range of hashes."""
+    moved = [path for path, version in step.after.items() if step.before[path] != version]
+    if hash_range == ALL_HASHES:
+        return changes_of(relation, step)
+    if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
+        return changes_of(relation, Step(step.before, step.after, hash_range=hash_range))
+    pairs = changes_of(relation, step)
+    driving = relation.driving
+    return pairs.where(driving.within(pairs.keys(driving.columns), hash_range))
+
+
+def tell_steps(found: Sequence[Timed]) -> str:
+    """Return the steps of a split in words."""
+    if not found[0].step.before:
+        return "all rows"
+    return f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"

@@ -1,0 +1,166 @@
+"""A view over its tables: the plan, bound, and where the tables stand."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from spark_upsert.errors import about_input
+from spark_upsert.state.counters import Counters
+from spark_upsert.state.log.log import Log
+from spark_upsert.state.log.manifest import Commit
+from spark_upsert.store import open_store
+from spark_upsert.table import Table
+from spark_upsert.views.binding import bind
+from spark_upsert.views.plan import Node, Scan
+from spark_upsert.views.relation import At, Relation
+from spark_upsert.views.scan import Base
+from spark_upsert.views.steps import Moved
+from spark_upsert.views.table_base import TableBase
+
+
+@dataclass(frozen=True, slots=True)
+class MovedBy:
+    """An epoch of a table, and how much it is."""
+
+    moved: Moved
+    rows: int
+    bytes: int
+
+
+class View:
+    """A plan, bound to its tables.
+
+    Parameters
+    ----------
+    plan : Node
+    storage : mapping of str to str, optional
+        How the object store of the tables is reached.
+
+    Raises
+    ------
+    PlanError
+        The plan cannot be run as it is.
+    SchemaError
+        A table has not the columns that the plan froze.
+    TableNotFoundError
+        A table is not there.
+    """
+
+    def __init__(self, plan: Node, storage: Mapping[str, str] | None = None) -> None:
+        self.plan = plan
+        self._storage = storage
+        self.tables: dict[str, Table] = {}
+        """By the paths of the plan."""
+        self.relation: Relation = bind(plan, self._open)
+        self.paths = tuple(dict.fromkeys(self.relation.paths))
+        """Of the tables that are read live, in the order of the plan."""
+
+    def _open(self, scan: Scan) -> Base:
+        if scan.path not in self.tables:
+            self.tables[scan.path] = Table(open_store(scan.path, self._storage))
+        return TableBase(scan, self.tables[scan.path])
+
+    def pins(self) -> dict[str, int]:
+        """Return the oldest fixed version of each table that has one."""
+        found: dict[str, int] = {}
+        for node in self.plan.walk():
+            if isinstance(node, Scan) and node.version is not None:
+                found[node.path] = min(node.version, found.get(node.path, node.version))
+        return found
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Let the newest versions that were seen stand for the newest (`Log.as_seen`)."""
+        with ExitStack() as stack:
+            for table in self.tables.values():
+                stack.enter_context(table.log.as_seen())
+            yield
+
+    # -- positions -------------------------------------------------------------------
+
+    def newest(self) -> At:
+        """Return the position of all there is."""
+        return {path: last_epoch(self.log(path), self._head(path)) for path in self.paths}
+
+    def at_timestamp(self, time_ms: int) -> At:
+        """Return the position of all that was committed up to a time.
+
+        Raises
+        ------
+        DataLossError
+            A table cannot be read there.
+        """
+        return {
+            path: last_epoch(self.log(path), self.log(path).at_timestamp(time_ms).version)
+            for path in self.paths
+        }
+
+    def log(self, path: str) -> Log:
+        """Return the log of a table."""
+        return self.tables[path].log
+
+    def _head(self, path: str) -> int:
+        with about_input(path):
+            return int(self.log(path).head().version)
+
+    def time_ms(self, path: str, version: int) -> int:
+        """Return when a version of a table was committed."""
+        log = self.log(path)
+        return log.head().time_ms(version, log.commit(version).timestamp_ms)
+
+    def times_ms(self, at: At) -> dict[str, int]:
+        """Return when the versions of a position were committed."""
+        return {path: self.time_ms(path, version) for path, version in at.items()}
+
+    def moved(self, before: At, after: At) -> Iterator[MovedBy]:
+        """Yield the epochs between two positions, in the order of the steps.
+
+        Raises
+        ------
+        DataLossError
+            Some are expired.
+        """
+        ways = [
+            self._moved(place, path, before[path], after[path])
+            for place, path in enumerate(self.paths)
+        ]
+        # Commit times of one table never fall, so that each way is in order.
+        return heapq.merge(*ways, key=lambda each: each.moved)
+
+    def _moved(self, place: int, path: str, before: int, after: int) -> Iterator[MovedBy]:
+        log = self.log(path)
+        if before < after:
+            log.require_changes(before + 1)
+        for commit in log.commits(before + 1, after + 1):
+            if commit.is_epoch:
+                moved = Moved(
+                    log.head().time_ms(commit.version, commit.timestamp_ms),
+                    place,
+                    commit.version,
+                    path,
+                )
+                yield MovedBy(moved, rows_of(commit), sum(file.bytes for file in commit.added))
+
+
+def rows_of(commit: Commit) -> int:
+    """Return how many rows an epoch changed, as its counters tell."""
+    return Counters.from_json(commit.counters).output_count
+
+
+def last_epoch(log: Log, version: int) -> int:
+    """Return the last epoch up to a version: compactions do not move a position.
+
+    Never one that is expired: then it is the first version that can be read.
+    """
+    since = log.head().since
+    epochs = (v for v in range(version, since, -1) if log.commit(v).is_epoch)
+    return next(epochs, since)
+
+
+def absolute(path: str) -> str:
+    """Return a path that means the same in every process."""
+    return path if ":/" in path else os.path.abspath(path)

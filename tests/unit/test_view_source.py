@@ -1,0 +1,342 @@
+"""A view as the input of a stream or a batch: offsets, limits, restarts, leases, refusals."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataLossError, OptionError, PlanError, UpsertFlowError
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.explain_read import explain_read
+from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.source.stream import Stream
+from spark_upsert.source.work import refuse_own_epochs
+from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.table import Table
+from spark_upsert.views.plan import Filter, How, Join, Node, On, Reverse, Scan
+
+ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int64(), "amount": pa.int64()})
+CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string()})
+
+Row = tuple[Any, ...]
+
+
+class Shop:
+    """Orders and customers, and a view of both."""
+
+    def __init__(self, root: Path) -> None:
+        self.orders = Table.create(str(root / "orders"), ORDERS, keys=["id"])
+        self.customers = Table.create(str(root / "customers"), CUSTOMERS, keys=["id"])
+        self.root = root
+
+    @property
+    def scans(self) -> tuple[Scan, Scan]:
+        return (
+            Scan.of(str(self.root / "orders"), ORDERS, ("id",)),
+            Scan.of(str(self.root / "customers"), CUSTOMERS, ("id",)),
+        )
+
+    def plan(self, how: How = How.LEFT) -> Node:
+        orders, customers = self.scans
+        on = (On("customer", "id"),)
+        return Join(left=orders, right=customers, on=on, how=how, reverse=Reverse.SCAN)
+
+    def order(self, *rows: Row) -> None:
+        self._append(self.orders, ORDERS, rows)
+
+    def customer(self, *rows: Row) -> None:
+        self._append(self.customers, CUSTOMERS, rows)
+
+    def _append(self, table: Table, schema: pa.Schema, rows: tuple[Row, ...]) -> None:
+        columns = [
+            pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
+        table.append(pa.Table.from_arrays(columns, schema=schema))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+class Query:
+    """A streaming query over a plan, as Spark drives it."""
+
+    def __init__(self, plan: Node, **options: str) -> None:
+        self.given = {"plan": plan.to_json(), "readChangeFeed": "true", **options}
+        self.offset: dict[str, Any] = {}
+        self.batches: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew, with the offsets that are there."""
+        plan = ReadPlan.parse(self.given)
+        columns = plan_columns(plan)
+        self.stream = Stream(stream_inputs(plan, columns), plan.query)
+        self.offset = self.offset or self.stream.initial()
+
+    def batch(self) -> list[dict[str, Any]] | None:
+        """Run a micro-batch; None if there is nothing to do."""
+        end = dict(self.stream.latest(self.offset))
+        if end == self.offset:
+            return None
+        rows = self.read(self.offset, end)
+        self.batches.append((self.offset, end))
+        self.stream.commit(end)
+        self.offset = json.loads(json.dumps(end))
+        return rows
+
+    def all(self) -> list[dict[str, Any]]:
+        found = []
+        while (rows := self.batch()) is not None:
+            found += rows
+        return found
+
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+        """Read a batch in tasks: pickled copies."""
+        return [
+            row
+            for work in self.stream.splits(start, end)
+            for batch in pickle.loads(pickle.dumps(self.stream)).read(
+                pickle.loads(pickle.dumps(work))
+            )
+            for row in batch.to_pylist()
+        ]
+
+
+def folded(rows: list[dict[str, Any]]) -> set[Row]:
+    """Apply changes in the order of their versions; a retraction must be of a row that is there."""
+    state: dict[Row, int] = {}
+    for row in sorted(rows, key=lambda row: row["_commit_version"]):
+        key = tuple(value for name, value in row.items() if not name.startswith("_"))
+        state[key] = state.get(key, 0) + row["_diff"]
+    assert set(state.values()) <= {0, 1}, state
+    return {key for key, count in state.items() if count}
+
+
+def batch_rows(plan: Node, **options: str) -> set[Row]:
+    read = ReadPlan.parse({"plan": plan.to_json(), **options})
+    [(_, each)] = batch_inputs(read, plan_columns(read)).items()
+    splits = each.splits()
+    copy = pickle.loads(pickle.dumps(each))
+    names = plan_columns(read).names
+    return {
+        tuple(row[name] for name in names)
+        for split in splits
+        for batch in copy.read(pickle.loads(pickle.dumps(split)))
+        for row in batch.to_pylist()
+    }
+
+
+def test_a_stream_begins_with_all_rows_and_goes_on_with_changes(shop: Shop) -> None:
+    shop.customer((7, "ada"))
+    shop.order((1, 7, 10), (2, 8, 20))
+    query = Query(shop.plan())
+    assert folded(query.all()) == {(1, 7, 10, "ada"), (2, 8, 20, None)}
+    shop.customer((8, "bob"))
+    shop.customer((7, "eve"))
+    rows = query.all()
+    shown = [(row["_change_type"], row["id"], row["name"]) for row in rows]
+    assert shown == [
+        ("update_preimage", 2, None),
+        ("update_postimage", 2, "bob"),
+        ("update_preimage", 1, "ada"),
+        ("update_postimage", 1, "eve"),
+    ]
+    assert rows[0]["_commit_version"] < rows[2]["_commit_version"]
+    assert query.batch() is None
+
+
+def test_a_batch_is_the_same_whenever_it_is_replayed(shop: Shop) -> None:
+    shop.customer((7, "ada"))
+    shop.order(*((n, 7 + n % 2, n) for n in range(20)))
+    query = Query(shop.plan(), splits="3", maxRowsPerTrigger="5")
+    first = query.all()
+    shop.order((3, 8, 1))
+    shop.customer((8, "bob"))
+    first += query.all()
+    shop.order((3, 7, 9))
+    shop.orders.compact(full=True)
+    again = Query(shop.plan(), splits="2", maxRowsPerTrigger="5")
+    replayed = [row for start, end in query.batches for row in again.read(start, end)]
+    assert sorted(map(str, replayed)) == sorted(map(str, first))
+
+
+def test_a_limit_cuts_the_rows_by_the_hash_and_then_steps(shop: Shop) -> None:
+    shop.order(*((n, 7, n) for n in range(40)))
+    shop.customer((7, "ada"))
+    query = Query(shop.plan(), maxRowsPerTrigger="10")
+    sizes = []
+    rows = []
+    shop.order((1, 7, 5))
+    while (batch := query.batch()) is not None:
+        sizes.append(len(batch))
+        rows += batch
+        shop.customer((7, f"name {len(sizes)}")) if len(sizes) < 3 else None
+    assert len([size for size in sizes[:3] if 0 < size < 40]) == 3
+    assert folded(rows) == batch_rows(shop.plan())
+
+
+def test_net_changes_are_one_step_per_batch(shop: Shop) -> None:
+    query = Query(shop.plan(), deduplicationMode="netChanges")
+    query.all()
+    shop.order((1, 7, 1))
+    query.all()
+    shop.customer((7, "ada"))
+    shop.order((1, 7, 2))
+    [pre, post] = query.all()
+    assert (pre["amount"], pre["name"]) == (1, None)
+    assert (post["amount"], post["name"]) == (2, "ada")
+
+
+def test_a_restarted_query_goes_on_exactly(shop: Shop) -> None:
+    query = Query(shop.plan(), splits="2")
+    rows = []
+    for number in range(6):
+        shop.order((number % 3, 7 + number % 2, number))
+        shop.customer((7 + number % 2, f"name {number}"))
+        rows += query.batch() or []
+        query.start()
+    rows += query.all()
+    assert folded(rows) == batch_rows(shop.plan())
+
+
+def test_another_plan_does_not_go_on_from_a_checkpoint(shop: Shop) -> None:
+    shop.order((1, 7, 1))
+    query = Query(shop.plan())
+    query.all()
+    query.given["plan"] = shop.plan(How.INNER).to_json()
+    query.start()
+    with pytest.raises(OptionError, match="another plan"):
+        query.batch()
+
+
+def test_a_table_made_anew_is_noticed(shop: Shop, tmp_path: Path) -> None:
+    shop.order((1, 7, 1))
+    query = Query(shop.plan())
+    query.all()
+    shutil.rmtree(tmp_path / "customers")
+    shop.customers = Table.create(str(tmp_path / "customers"), CUSTOMERS, keys=["id"])
+    query.start()
+    with pytest.raises(UpsertFlowError, match="OTHER_TABLE"):
+        query.batch()
+
+
+def test_what_is_expired_is_data_loss(shop: Shop) -> None:
+    shop.order((1, 7, 1))
+    query = Query(shop.plan())
+    query.all()
+    for number in range(3):
+        shop.order((1, 7, number))
+    shop.orders.expire(retain_versions=1, safety_ms=0)
+    query.start()
+    with pytest.raises(DataLossError):
+        query.batch()
+
+
+def test_a_lease_on_each_table_keeps_what_is_to_be_read(shop: Shop) -> None:
+    orders, customers = shop.scans
+    pinned = Scan(path=customers.path, columns=customers.columns, key=customers.key, version=0)
+    shop.order((1, 7, 1))
+    on = (On("customer", "id"),)
+    query = Query(Join(left=orders, right=pinned, on=on, how=How.LEFT), consumerId="view")
+    rows = query.all()
+    for number in range(3):
+        shop.order((1, 7, number))
+        shop.customer((7, f"name {number}"))
+    for table in (shop.orders, shop.customers):
+        table.expire(retain_versions=1, safety_ms=0)
+        table.vacuum(grace_ms=0)
+    assert folded(rows + query.all()) == {(1, 7, 2, None)}
+    assert {lease.consumer for lease in shop.customers.consumers()} == {"view"}
+    assert [lease.version for lease in shop.customers.consumers()] == [0]
+    assert shop.orders.consumers()[0].version >= 1
+
+
+def test_a_batch_reads_the_rows_of_a_time(shop: Shop) -> None:
+    shop.order((1, 7, 1))
+    shop.customer((7, "ada"))
+    assert batch_rows(shop.plan()) == {(1, 7, 1, "ada")}
+    times = [table.log.head().timestamp_ms for table in (shop.orders, shop.customers)]
+    before = str(max(times))
+    while shop.orders.log.head().timestamp_ms <= max(times):
+        shop.order((1, 7, 2))
+    assert batch_rows(shop.plan(), timestampAsOf=before) == {(1, 7, 1, "ada")}
+    assert {row[2] for row in batch_rows(shop.plan())} == {2}
+
+
+def test_a_batch_reads_the_changes_from_a_time_on(shop: Shop) -> None:
+    shop.customer((7, "ada"))
+    shop.order((1, 7, 1))
+    start = str(shop.orders.log.head().timestamp_ms)
+    options = {"readChangeFeed": "true", "startingTimestamp": start}
+    rows = batch_rows(shop.plan(), **options)
+    assert (1, 7, 1, "ada", "insert") in {row[:5] for row in rows}
+
+
+def test_new_values_alone_refuse_a_delete(shop: Shop) -> None:
+    shop.customer((7, "ada"))
+    shop.order((1, 7, 1))
+    query = Query(shop.plan(How.INNER), readChangeFeed="false")
+    assert [row["name"] for row in query.all()] == ["ada"]
+    gone = pa.table({"id": [7], "name": ["x"], "gone": [True]})
+    shop.customers.append(gone, deletes="gone")
+    with pytest.raises(OptionError, match="deletes a row"):
+        query.batch()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingVersion": "1"}, "names one table's version: use 'startingTimestamp'"),
+        ({"failOnDataLoss": "false"}, "what it retracted would be wrong"),
+        ({"deduplicationMode": "none"}, "does not keep changes of nothing"),
+        ({"path": "/lake/orders"}, "the plan names its tables"),
+        ({"versionAsOf": "3"}, "names one table's version"),
+        ({"plann": "{}"}, "unknown option"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+def test_an_option_of_one_table_is_refused(shop: Shop, options: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        Query(shop.plan(), **options)
+
+
+def test_a_plan_that_cannot_run_is_refused_before_anything_is_read(shop: Shop) -> None:
+    orders, customers = shop.scans
+    plan = Join(left=orders, right=customers, on=(On("customer", "id"),))
+    with pytest.raises(PlanError, match="needs an index of orders on 'customer'"):
+        Query(plan)
+    with pytest.raises(OptionError, match="read alone"):
+        plan_columns(
+            ReadPlan.parse({"inputs": "a", "input.a.format": "view", "input.a.path": "/lake"})
+        )
+
+
+def test_a_query_is_not_fed_by_its_own_sink(shop: Shop) -> None:
+    shop.order((1, 7, 1))
+    query = Query(shop.plan())
+    query.all()
+    rows = pa.Table.from_pylist([{"id": 1, "customer": 7, "amount": 2}], schema=ORDERS)
+    writer = Transaction.writer_of_query("the query")
+    shop.orders.append(rows, transaction=Transaction(writer=writer, number=0))
+    end = dict(query.stream.latest(query.offset))
+    [work] = query.stream.splits(query.offset, end)
+    with pytest.raises(OptionError, match="reads what it writes"):
+        refuse_own_epochs(work, "the query")
+
+
+def test_explain_shows_the_plan_and_how_rows_are_found(shop: Shop) -> None:
+    orders, customers = shop.scans
+    below = Filter(input=orders, where="amount > 0")
+    plan = Join(left=below, right=customers, on=(On("customer", "id"),), reverse=Reverse.SCAN)
+    text = explain_read(ReadPlan.parse({"plan": plan.to_json()}))
+    assert text.splitlines()[0] == f"view {plan.fingerprint()}"
+    assert "inner join on customer = id; partners of changes are found by key or by scans" in text
+    assert "filter amount > 0" in text
