@@ -4,6 +4,7 @@
 """
 
 from spark_upsert.task.expressions import bind, bind_condition
+from spark_upsert.task.operators.lookups import ArrowLookup, Lookup, TableLookup
 from spark_upsert.task.plan import (
     Aggregate,
     Aggregation,
@@ -33,6 +34,7 @@ from spark_upsert.task.task import Task
 __all__ = [
     "Aggregate",
     "Aggregation",
+    "ArrowLookup",
     "ArrowScan",
     "AssignUniqueId",
     "ChangeScan",
@@ -43,6 +45,7 @@ __all__ = [
     "JoinKind",
     "Limit",
     "LocalPartition",
+    "Lookup",
     "MergeJoin",
     "MixedUnion",
     "Node",
@@ -50,6 +53,7 @@ __all__ = [
     "Project",
     "SplitCounts",
     "Statistics",
+    "TableLookup",
     "TableScan",
     "Task",
     "Unnest",

@@ -13,10 +13,11 @@ on anything but the splits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,6 +29,8 @@ from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Route, 
 from spark_upsert.task.expressions import bind, bind_condition
 from spark_upsert.task.operators.aggregation import aggregation
 from spark_upsert.task.operators.hash_join import HashJoinRows
+from spark_upsert.task.operators.lookup_join import LookupJoinRows
+from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.merge_join import MergeJoinRows
 from spark_upsert.task.operators.operator import Operator, Signal, Streaming
 from spark_upsert.task.operators.rows import LimitRows, UnnestRows, numbered
@@ -37,6 +40,7 @@ from spark_upsert.task.plan import (
     AssignUniqueId,
     Filter,
     HashJoin,
+    IndexLookupJoin,
     Limit,
     LocalPartition,
     MergeJoin,
@@ -66,6 +70,8 @@ class Settings:
         How many drivers a chain may have.
     readers : mapping of str to Reader
         What reads the splits of a scan, by its name.
+    lookups : mapping of str to Lookup
+        Where an index lookup join looks keys up, by its name.
     stands_next : callable
         `Signal.DRAINED` under a barrier, `Signal.ENDED` if no more splits come, else `Signal.WAIT`.
     has_tail : callable
@@ -77,6 +83,7 @@ class Settings:
     condition: Condition
     width: int
     readers: Mapping[str, Reader]
+    lookups: Mapping[str, Lookup]
     stands_next: Callable[[], Signal]
     has_tail: Callable[[], bool]
     notify: Callable[[], None]
@@ -122,16 +129,22 @@ def build(plan: Node, settings: Settings) -> Pipelines:
         A node is not what it may be over the columns that come to it; it is named.
     """
     check(plan)
-    scans = {node.id for node in plan.walk() if isinstance(node, Scan)}
-    for name in settings.readers:
-        if name not in scans:
-            raise PlanError(
-                f"there is a reader for '{name}', but no scan of that name.",
-                hint=did_you_mean(name, scans) if scans else "leave it out.",
-            )
+    _require_nodes(plan, settings.readers, Scan, "a reader", "scan")
+    _require_nodes(plan, settings.lookups, IndexLookupJoin, "a lookup", "index lookup join")
     builder = _Builder(settings)
     builder.run([plan], is_ordered=False)
     return builder.built
+
+
+def _require_nodes(plan: Node, given: Iterable[str], kind: Any, what: str, whose: str) -> None:
+    """Refuse what is given for a node that the plan does not have."""
+    names = {node.id for node in plan.walk() if isinstance(node, kind)}
+    for name in given:
+        if name not in names:
+            raise PlanError(
+                f"there is {what} for '{name}', but no {whose} of that name.",
+                hint=did_you_mean(name, names) if names else "leave it out.",
+            )
 
 
 @dataclass(slots=True)
@@ -272,8 +285,19 @@ class _Builder:
                 return MergeJoinRows(node, schema, rights[node.id], self.built)
             case HashJoin():
                 return HashJoinRows(node, schema, rights[node.id])
+            case IndexLookupJoin():
+                return LookupJoinRows(node, schema, self._lookup(node))
             case _:
                 raise PlanError(f"a {node.kind} cannot be run.", hint="use another node.")
+
+    def _lookup(self, node: IndexLookupJoin) -> Lookup:
+        found = self._settings.lookups.get(node.id)
+        if found is None:
+            raise PlanError(
+                "nothing says where its keys are looked up.",
+                hint=f"give the task a lookup: lookups={{'{node.id}': ...}}.",
+            )
+        return found
 
     # -- feeds
 

@@ -38,6 +38,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.task.driver import Driver
+from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.operator import Signal
 from spark_upsert.task.pipelines import Settings, build
 from spark_upsert.task.plan import Node
@@ -76,6 +77,9 @@ class Task:
         caller.
     readers : mapping of str to Reader
         What reads the splits of a scan, by its name. Scans of Arrow need none.
+    lookups : mapping of str to Lookup
+        Where an index lookup join looks keys up, by its name (`TableLookup`, `ArrowLookup`). Of
+        several drivers each asks for itself.
     clock : callable
         Seconds, for the time that barriers take.
 
@@ -91,6 +95,7 @@ class Task:
         *,
         drivers: int = 1,
         readers: Mapping[str, Reader] | None = None,
+        lookups: Mapping[str, Lookup] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if drivers < 1:
@@ -102,6 +107,7 @@ class Task:
             condition=self._condition,
             width=drivers,
             readers=readers or {},
+            lookups=lookups or {},
             stands_next=self._stands_next,
             has_tail=lambda: self._has_tail,
             notify=self._wake,

@@ -6,12 +6,24 @@ from concurrent.futures import Future
 from threading import Condition
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from spark_upsert.task import HashJoin, JoinKind, MergeJoin, Node, Project, Task
+from spark_upsert.errors import DataError, MemoryLimitError, PlanError
+from spark_upsert.task import (
+    Aggregation,
+    ArrowLookup,
+    HashJoin,
+    IndexLookupJoin,
+    JoinKind,
+    MergeJoin,
+    Node,
+    Project,
+    Task,
+)
 from spark_upsert.task.exchange import QUEUED_BATCHES, Exchange
 from spark_upsert.task.operators.operator import Signal
-from tests.support.tasks import NUMBERS, numbers, scan
+from tests.support.tasks import NUMBERS, numbers, run, scan
 
 WAIT_SECONDS = 120
 """Only a test that hangs comes to it."""
@@ -75,3 +87,78 @@ def test_who_was_stopped_by_a_full_queue_is_told_that_there_is_room(is_dropped: 
     else:
         consumer.poll()
     assert told == [True]
+
+
+NAMES = pa.table({"id": pa.array([1, 2, 2]), "name": ["one", "two", "too"]})
+
+
+def lookup_join(how: JoinKind = JoinKind.LEFT) -> Node:
+    return IndexLookupJoin(id="found", input=scan(), join=how, keys=("n",), prefetch=3)
+
+
+@pytest.mark.parametrize("drivers", [1, 3], ids=["one driver", "three drivers"])
+@pytest.mark.parametrize("how", [JoinKind.INNER, JoinKind.LEFT], ids=lambda how: how.value)
+def test_keys_are_looked_up_before_the_barrier_is_reached(how: JoinKind, drivers: int) -> None:
+    lookups = {"found": ArrowLookup(NAMES, ["id"])}
+    with Task(lookup_join(how), drivers=drivers, lookups=lookups) as task:
+        found = run(task, [{"rows": [numbers(*[1, 3, 2] * 9), numbers(2)]}, {}, {"rows": []}])
+        lone = [(3, None)] * 9 if how is JoinKind.LEFT else []
+        expected = sorted([*[(1, "one")] * 9, *lone, *[(2, "two"), (2, "too")] * 10], key=repr)
+        assert [sorted(rows, key=repr) for rows in found] == [expected, [], []]
+
+
+def test_looked_up_rows_come_in_the_order_of_the_input() -> None:
+    with Task(lookup_join(), lookups={"found": ArrowLookup(NAMES, ["id"])}) as task:
+        (found,) = run(task, [{"rows": [numbers(2, 1, 3, 1)]}])
+    assert [row[1] for row in found] == ["two", "too", "one", None, "one"]
+
+
+def test_a_lookup_join_without_a_lookup_is_refused() -> None:
+    with pytest.raises(PlanError, match="node 'found': nothing says where its keys are looked up"):
+        Task(lookup_join())
+
+
+def test_a_lookup_for_nobody_is_refused() -> None:
+    lookups = {"fond": ArrowLookup(NAMES, ["id"])}
+    with pytest.raises(PlanError, match="there is a lookup for 'fond'") as caught:
+        Task(lookup_join(), lookups=lookups)
+    assert caught.value.hint == "Did you mean 'found'?"
+
+
+@pytest.mark.parametrize("drivers", [1, 2], ids=["one driver", "two drivers"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        HashJoin(
+            id="small",
+            left=scan("left"),
+            right=Project(id="renamed", input=scan("right"), columns=(("m", "n"),)),
+            join=JoinKind.INNER,
+            left_keys=("n",),
+            right_keys=("m",),
+            memory_bytes_max=100,
+        ),
+        Aggregation(id="small", input=scan("right"), keys=("n",), memory_bytes_max=100),
+    ],
+    ids=lambda plan: plan.kind,
+)
+def test_21_too_much_under_a_barrier_fails_the_task_and_names_the_node(
+    plan: Node, drivers: int
+) -> None:
+    with Task(plan, drivers=drivers) as task:
+        task.add_split("right", numbers(*range(100), batch_rows=20))
+        done = task.request_barrier()
+        with pytest.raises(MemoryLimitError, match="node 'small'"):
+            rows_at_barrier(task)
+        assert done.done()
+        assert task.request_barrier().done(), "it runs no more"
+
+
+@pytest.mark.parametrize("drivers", [1, 2], ids=["one driver", "two drivers"])
+def test_a_side_that_does_not_ascend_fails_the_task_and_names_the_node(drivers: int) -> None:
+    with Task(join(MergeJoin, JoinKind.INNER), drivers=drivers) as task:
+        task.add_split("left", numbers(2, 1))
+        task.add_split("right", numbers(1, 2))
+        task.request_barrier()
+        with pytest.raises(DataError, match="node 'joined': the left side must ascend by n"):
+            rows_at_barrier(task)
