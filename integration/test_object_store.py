@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import multiprocessing
 import os
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_upsert.errors import (
@@ -22,6 +25,8 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
+from spark_upsert.loader import FileRows, Loader, TableRows
+from spark_upsert.loader.splits import Source
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import Store, open_store
@@ -136,6 +141,32 @@ def test_a_table_lives_in_a_bucket(url: str, storage: Storage) -> None:
         (2, 21, "update_postimage"),
         (3, 30, "insert"),
     ]
+
+
+def test_a_training_loop_reads_tables_and_files_of_a_bucket(
+    s3: S3, url: str, storage: Storage
+) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    table.append(pa.table({"k": range(30), "v": range(30)}))
+    bucket = url.split("/")[2]
+    for number in range(3):
+        made = io.BytesIO()
+        pq.write_table(pa.table({"k": range(10 * number, 10 * number + 10)}), made)
+        s3.client().put_object(Bucket=bucket, Key=f"files/{number}.parquet", Body=made.getvalue())
+    sources: list[Source] = [
+        TableRows(path=url, storage=storage),
+        FileRows(path=f"s3://{bucket}/files", storage=storage),
+    ]
+    for source in sources:
+        loader = Loader(source, batch_rows=4, window_rows=8, seed=1)
+        batches = iter(loader)
+        seen = [next(batches)["k"].to_pylist() for _ in range(3)]
+        travelled = pickle.loads(pickle.dumps(loader))
+        again = Loader(source, batch_rows=4, window_rows=8, seed=1)
+        again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        rest = [batch["k"].to_pylist() for batch in again]
+        assert [batch["k"].to_pylist() for batch in travelled] == rest
+        assert sorted(k for batch in seen + rest for k in batch) == list(range(30))
 
 
 def test_creating_a_table_twice_is_an_error(url: str, storage: Storage) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fnmatch
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,11 +33,16 @@ from spark_upsert.errors import (
 from spark_upsert.loader.splits import Record
 from spark_upsert.log_fields import Fields
 from spark_upsert.model.names import find_column
+from spark_upsert.parallel import in_order
 from spark_upsert.store.folder import FileStatus, Folder, open_folder
 from spark_upsert.store.records import text, whole
+from spark_upsert.store.resolve import is_remote
 
 FOOTERS_MAX = 64
 """Footers that are kept, so that each row group of a file does not read its footer again."""
+
+COUNTED_AT_ONCE = 8
+"""Files whose footers are read at once: of a thousand in a bucket, one by one, that is a minute."""
 
 _FORMATS = ("parquet", "arrow")
 
@@ -101,16 +105,15 @@ class FileRows:
             A file cannot be read.
         """
         reader = _Reader(self)
-        files = [
-            CountedFile(status, reader.counts(status)) for status in self._listed(reader.folder)
-        ]
-        if not files:
+        listed = self._listed(reader.folder)
+        if not listed:
             raise OptionError(
                 f"there is no file{self._meant} in '{masked(reader.folder.url)}'.",
                 hint="check the path, 'pattern' and 'is_recursive', or write the files first.",
                 option="path",
             )
-        return FileSplits(self, files, reader)
+        counts = in_order(reader.counts, listed, COUNTED_AT_ONCE)
+        return FileSplits(self, list(map(CountedFile, listed, counts)), reader)
 
     def plan_again(self, record: Record) -> FileSplits:
         """Return the splits that a checkpoint names (`Source.plan_again`).
@@ -174,6 +177,7 @@ class FileSplits:
         self._places = [(file.status, index) for file in files for index in range(len(file.rows))]
         self.counts = tuple(rows for file in files for rows in file.rows)
         self.schema = self._reader.schema(files[0].status)
+        self.is_forkable = not is_remote(source.path)
 
     def __repr__(self) -> str:
         rows = sum(self.counts)
@@ -325,21 +329,16 @@ class _Reader:
         if found is None:
             raise self.changed(planned, "is gone")
         if found != planned:
-            raise self.changed(planned, f"has {found.bytes} bytes of {_time(found)}")
+            raise self.changed(planned, f"has {found.bytes} bytes of {found.written}")
 
     def changed(self, planned: FileStatus, found: str) -> DataLossError:
         """Return the error of a file that is not what was planned."""
         return DataLossError(
             f"'{self._shown(planned)}' was planned with {planned.bytes} bytes of "
-            f"{_time(planned)}, and {found}.",
+            f"{planned.written}, and {found}.",
             hint="put it back as it was, or begin with a new loader and without a checkpoint.",
             path=masked(self.folder.url),
         )
 
     def _shown(self, status: FileStatus) -> str:
         return f"{masked(self.folder.url)}/{status.name}"
-
-
-def _time(file: FileStatus) -> str:
-    seconds, us = divmod(file.modified_us, 1_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{us:06d}Z"

@@ -29,6 +29,11 @@ class Splits(Protocol):
         """How many rows each split has."""
         ...
 
+    @property
+    def is_forkable(self) -> bool:
+        """Whether a forked process may read them: the client of a bucket does not survive that."""
+        ...
+
     def read(self, index: int) -> pa.Table:
         """Return the rows of a split: always the same ones, in the same order.
 

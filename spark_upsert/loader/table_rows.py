@@ -24,6 +24,7 @@ from spark_upsert.state.log.manifest import Manifest, Place
 from spark_upsert.state.retention import LEASE_MS
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store.records import text, whole
+from spark_upsert.store.resolve import is_remote
 from spark_upsert.table import Table
 
 SPLIT_ROWS = 1 << 16
@@ -152,6 +153,7 @@ class TableSplits:
         self.schema = pa.schema([own.columns.field(name) for name in self._columns])
         self._ranges = tuple(ranges)
         self.counts = tuple(counts)
+        self.is_forkable = not is_remote(source.path)
         self._forget()
 
     def _forget(self) -> None:

@@ -57,6 +57,14 @@ def read_by_workers(
                 hint="give batch_rows, seed and remainder to the loader.",
                 option=name,
             )
+    if not stretch.splits.is_forkable:
+        options = {"multiprocessing_context": "spawn", **options}
+        if options["multiprocessing_context"] == "fork":
+            raise OptionError.invalid(
+                "multiprocessing_context",
+                "fork",
+                "'spawn' or 'forkserver' where rows lie in a bucket, whose client a fork breaks",
+            )
     dataset = WorkerBatches(stretch)
     return _batches(_data.DataLoader(dataset, batch_size=None, num_workers=workers, **options))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -400,7 +399,7 @@ class _Files:
         if found != file:
             raise DataLossError(
                 f"'{self._shown(file)}' was planned with {file.bytes} bytes of "
-                f"{_time(file)}, and has {found.bytes} of {_time(found)}: it was replaced, or is "
+                f"{file.written}, and has {found.bytes} of {found.written}: it was replaced, or is "
                 "being written.",
                 hint="write each file under a name that begins with '_' or '.', then rename it. "
                 f"{_GO_ON} A copy under another name is read as a new file.",
@@ -427,7 +426,8 @@ class _Files:
             raise
         except FileNotFoundError as error:
             raise DataLossError(
-                f"'{self._shown(file)}', of {_time(file)}, is gone before its rows were delivered.",
+                f"'{self._shown(file)}', of {file.written}, is gone before its rows were "
+                "delivered.",
                 hint=f"put it back. {_GO_ON}",
                 path=self.url,
             ) from error
@@ -467,12 +467,6 @@ _MEND = (
     "Take the file away, and bring it back mended under another name: the query goes on with "
     f"{setting('failOnDataLoss', 'false')}."
 )
-
-
-def _time(file: FileStatus) -> str:
-    seconds, us = divmod(file.modified_us, 1_000_000)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{text}.{us:06d}Z"
 
 
 def _reader(options: FileOptions) -> Reader:

@@ -9,6 +9,7 @@ markers, and are passed over, with all that lies below such folders.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,12 @@ class FileStatus:
     bytes: int
     modified_us: int
     """When it was last written, in microseconds since 1970 by the storage's own clock."""
+
+    @property
+    def written(self) -> str:
+        """When that was, as a text in UTC."""
+        seconds, us = divmod(self.modified_us, 1_000_000)
+        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{us:06d}Z"
 
 
 class Folder(Protocol):

@@ -27,6 +27,7 @@ class MemoryRows:
     """Which splits were read."""
     before_read: Callable[[int], None] = lambda index: None
     schema: pa.Schema = IDS
+    is_forkable: bool = True
 
     kind: ClassVar[str] = "memory"
 

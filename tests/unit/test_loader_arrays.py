@@ -19,8 +19,9 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError
+from spark_upsert.loader import Loader
 from spark_upsert.loader.arrays import as_numpy, as_torch
-from tests.support.loading import ids_of, loader_of
+from tests.support.loading import MemoryRows, ids_of, loader_of
 
 
 def one(column: pa.Array) -> pa.RecordBatch:
@@ -184,3 +185,11 @@ def test_options_are_those_of_the_data_loader_but_for_what_is_decided(torch: Mod
         loader_of([5]).torch(workers=1, shuffle=True)
     with pytest.raises(OptionError, match="'workers' expects a number from 1"):
         loader_of([5]).torch(pin_memory=True)
+
+
+def test_rows_in_a_bucket_are_not_read_by_forked_workers(torch: ModuleType) -> None:
+    loader = Loader(MemoryRows([5], is_forkable=False), batch_rows=2)
+    list(loader.torch(workers=1))
+    assert sys.modules["torch.utils.data"].options == {"multiprocessing_context": "spawn"}
+    with pytest.raises(OptionError, match="'fork'"):
+        loader.torch(workers=1, multiprocessing_context="fork")
