@@ -42,6 +42,8 @@ class ReadOptions:
     starting_version: int | str | None
     """A number, ``"latest"`` or ``"earliest"``."""
     starting_timestamp_ms: int | None
+    starting_position: str | None
+    """Of a view alone: `options.view`."""
     ending_version: int | None
     ending_timestamp_ms: int | None
     starting_inclusive: bool
@@ -64,6 +66,7 @@ class ReadOptions:
             options.refuse_together("metadata", name)
         options.refuse_together("versionAsOf", "timestampAsOf")
         options.refuse_together("startingVersion", "startingTimestamp")
+        options.refuse_together("startingTimestamp", "startingPosition")
         options.refuse_together("endingVersion", "endingTimestamp")
         starting = options.text("startingVersion")
         version: int | str | None
@@ -82,6 +85,7 @@ class ReadOptions:
             ignore_deletes=options.flag("ignoreDeletes"),
             starting_version=version,
             starting_timestamp_ms=options.timestamp_ms("startingTimestamp"),
+            starting_position=options.text("startingPosition"),
             ending_version=_version(options, "endingVersion", "a version"),
             ending_timestamp_ms=options.timestamp_ms("endingTimestamp"),
             starting_inclusive=options.flag("startingBoundInclusive", default=True),
@@ -99,6 +103,7 @@ class ReadOptions:
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
         self.query.require_batch()
+        self._refuse_position()
         for name, value in (
             ("consumerId", self.consumer),
             ("ignoreDeletes", self.ignore_deletes or None),
@@ -129,6 +134,7 @@ class ReadOptions:
 
     def require_stream(self) -> None:
         """Refuse options that only a batch read knows."""
+        self._refuse_position()
         for name, value in (
             ("versionAsOf", self.version_as_of),
             ("timestampAsOf", self.timestamp_as_of_ms),
@@ -152,6 +158,14 @@ class ReadOptions:
             raise OptionError(
                 "option 'computeUpdates' has no meaning in a stream of new values.",
                 hint="add .option('readChangeFeed', 'true'), or drop the option.",
+            )
+
+    def _refuse_position(self) -> None:
+        if self.starting_position is not None:
+            raise OptionError(
+                "option 'startingPosition' is of views.",
+                hint="drop it, or use 'startingVersion' to choose where the stream begins.",
+                option="startingPosition",
             )
 
 

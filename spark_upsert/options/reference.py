@@ -123,6 +123,8 @@ READ_OPTIONS: Mapping[str, str] = {
     "startingVersion": "First version whose changes are read: a number, `earliest` or `latest` "
     "(only what comes). A stream without it begins with the whole table as inserts.",
     "startingTimestamp": "The same by time: the first version committed at or after it.",
+    "startingPosition": "Stream of a `plan`: where it goes on, as a table that keeps the view has "
+    "recorded it. Set by `keep`; a checkpoint stands above it.",
     "endingVersion": "Batch change feed: the last version, inclusive. Default: the newest.",
     "endingTimestamp": "Batch change feed: the last version committed at or before this time.",
     "startingBoundInclusive": "Whether the starting version itself is read. Default `true`.",

@@ -42,6 +42,8 @@ class ViewOptions:
     compute_updates: bool
     splits: int | None
     starting_timestamp_ms: int | None
+    starting_position: str | None
+    """What a kept table has recorded (`upsert.moves`)."""
     ending_timestamp_ms: int | None
     timestamp_as_of_ms: int | None
     consumer: str | None
@@ -87,6 +89,7 @@ class ViewOptions:
         for name, value in (
             ("consumerId", self.consumer),
             ("ignoreDeletes", self.ignore_deletes or None),
+            ("startingPosition", self.starting_position),
         ):
             if value is not None:
                 raise of_streams_only(name)

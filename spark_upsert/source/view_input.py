@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.source.input import Backlog, Piece
@@ -109,7 +109,11 @@ class ViewInput:
                 stop = HASH_END if last.snapshot is None else last.snapshot
                 due = HashRange(first.snapshot, stop)
                 found += snapshot_splits(view, self._options, first.at, due)
-            return found + step_splits(view, self._options, first.at, last.at)
+            found += step_splits(view, self._options, first.at, last.at)
+        if view.grouping is None:
+            return found
+        found = found or [ViewSplit((), ALL_HASHES, 0, 0)]
+        return [replace(found[0], marker=(first.marker, last.marker)), *found[1:]]
 
     def split_bytes(self, split: ViewSplit) -> int:
         """Estimate the bytes that a split reads (`Input.split_bytes`)."""
@@ -127,9 +131,12 @@ class ViewInput:
             self._view = open_view(self._options)
         return self._view
 
-    def _position(self, at: At, *, origin: At, snapshot: int | None = None) -> ViewPosition:
+    def _position(self, at: At, *, origin: At, begun: int | None = None) -> ViewPosition:
+        """Return a position, or where a stream begins, which both of its texts tell."""
         plan = self._opened().plan.fingerprint()
-        return ViewPosition(plan=plan, at=dict(at), origin=dict(origin), snapshot=snapshot)
+        return ViewPosition(
+            plan=plan, at=dict(at), origin=dict(origin), snapshot=begun, begun=begun
+        )
 
     def _packed(self, position: ViewPosition) -> Position:
         view = self._opened()
@@ -154,9 +161,12 @@ class ViewInput:
     def _begin(self, newest: At) -> ViewPosition:
         """Return where a stream begins, by its options."""
         time_ms = self._options.starting_timestamp_ms
-        if time_ms is None:
-            return self._position(newest, origin=newest, snapshot=0)
         view, inclusive, at = self._opened(), True, {}
+        if self._options.starting_position is not None:
+            marker, plan = self._options.starting_position, view.plan.fingerprint()
+            return ViewPosition.of_marker(marker, plan, view.paths)
+        if time_ms is None:
+            return self._position(newest, origin=newest, begun=0)
         for path in view.paths:
             log = view.log(path)
             lower = first_wanted(log, time_ms=time_ms, is_inclusive=inclusive)
@@ -167,10 +177,7 @@ class ViewInput:
 
     def _beginning(self, last: ViewPosition) -> ViewPosition:
         """Return where the first batch began, which its end remembers."""
-        begins_with_rows = self._options.starting_timestamp_ms is None
-        return self._position(
-            last.origin, origin=last.origin, snapshot=0 if begins_with_rows else None
-        )
+        return self._position(last.origin, origin=last.origin, begun=last.begun)
 
     # -- what lies ahead -------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, PlanError
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.view import ViewOptions
@@ -32,6 +32,9 @@ class ViewKind:
             )
         own = ViewOptions.parse(options.own)
         view = open_view(own)
+        if view.grouping is not None:
+            kept = view.grouping.kept.columns
+            return Described(kept, f"view {view.plan.fingerprint()}")
         columns = view.relation.schema
         shown = pa.schema([*columns, *CHANGELOG_FIELDS]) if own.change_feed else columns
         return Described(shown, f"view {view.plan.fingerprint()}")
@@ -46,6 +49,11 @@ class ViewKind:
         """Return what a batch reads of a view (`Kind.batch`)."""
         own = ViewOptions.parse(options.own)
         own.require_batch()
+        if open_view(own).grouping is not None:
+            raise PlanError(
+                "a group gives what its rows contribute, step by step, and no rows.",
+                hint="keep it first, .keep(path), and read that table.",
+            )
         return ViewRead(own)
 
 

@@ -6,19 +6,24 @@
 ``snapshot``  rows of ``at`` with smaller driving hashes are delivered (16 hex
               digits); null: all of them are
 ``origin``    the versions that the stream began at
+``begun``     what ``snapshot`` was there
 ============  ==================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import hash_number
+from spark_upsert.model.hashing import HASH_END
 from spark_upsert.source.position import Position
 from spark_upsert.state.log.manifest import Place
 from spark_upsert.store.records import numbers, text, whole
+from spark_upsert.upsert.moves import NOTHING
 from spark_upsert.views.relation import At
 
 
@@ -31,6 +36,8 @@ class ViewPosition:
     origin: At
     snapshot: int | None = None
     """Below which driving hash rows are delivered; None: all are."""
+    begun: int | None = None
+    """What ``snapshot`` was at the origin."""
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)
     """They follow from the rest and from the tables."""
 
@@ -42,11 +49,40 @@ class ViewPosition:
                     path: [place.table_id, place.version, place.token]
                     for path, place in self.places.items()
                 },
+                "begun": _digits(self.begun),
                 "origin": dict(self.origin),
                 "plan": self.plan,
-                "snapshot": None if self.snapshot is None else f"{self.snapshot:016x}",
+                "snapshot": _digits(self.snapshot),
             }
         )
+
+    @property
+    def marker(self) -> str:
+        """The text that a kept table records (`upsert.moves`)."""
+        if self.snapshot == 0:
+            return NOTHING
+        cut = {} if self.snapshot is None else {"snapshot": self.snapshot}
+        return json.dumps({"at": dict(self.at), **cut}, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def of_marker(cls, marker: str, plan: str, paths: Sequence[str]) -> ViewPosition:
+        """Return the position of a text that a kept table recorded.
+
+        Raises
+        ------
+        OptionError
+            It is none of the plan.
+        """
+        try:
+            record = json.loads(marker)
+            at, cut = numbers(record["at"]), record.get("snapshot")
+            if set(at) != set(paths) or not (cut is None or 0 <= whole(cut) <= HASH_END):
+                raise ValueError("the tables of another plan")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise OptionError.invalid(
+                "startingPosition", marker, f"a position of {', '.join(paths)}"
+            ) from error
+        return cls(plan=plan, at=at, origin=at, snapshot=cut, begun=cut)
 
     @classmethod
     def unpacked(cls, position: Position, plan: str) -> ViewPosition:
@@ -63,12 +99,12 @@ class ViewPosition:
                 text(path): Place(table_id=text(id_), version=whole(version), token=text(token))
                 for path, (id_, version, token) in record["at"].items()
             }
-            cut = record["snapshot"]
             found = cls(
                 plan=text(record["plan"]),
                 at={path: place.version for path, place in places.items()},
                 origin=numbers(record["origin"]),
-                snapshot=None if cut is None else hash_number(cut),
+                snapshot=_cut(record["snapshot"]),
+                begun=_cut(record["begun"]),
                 places=places,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -85,3 +121,11 @@ class ViewPosition:
                 "checkpointLocation.",
             )
         return found
+
+
+def _digits(cut: int | None) -> str | None:
+    return None if cut is None else f"{cut:016x}"
+
+
+def _cut(digits: Any) -> int | None:
+    return None if digits is None else hash_number(digits)

@@ -14,6 +14,8 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.source.splits import SPLIT_ROWS
 from spark_upsert.state.snapshot import CHUNK_ROWS
+from spark_upsert.views.groups.contributions import contributions, marker
+from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import At, Relation, Step, changes_of
 from spark_upsert.views.steps import Timed, in_order, netted, steps
@@ -36,6 +38,8 @@ class ViewSplit:
     bytes: int
     queries: frozenset[str] = frozenset()
     """The streaming queries that made what is read, as their transactions name them."""
+    marker: tuple[str, str] | None = None
+    """Of a grouped view, in one of the splits of a batch: the positions before and behind it."""
 
 
 def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list[ViewSplit]:
@@ -99,6 +103,9 @@ def read_view(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa
     OptionError
         Of new values alone: a step deletes a row.
     """
+    if view.grouping is not None:
+        yield from _contributions(view, view.grouping, split)
+        return
     changes = (batch for batch in _changes(view, split, options) if batch.num_rows)
     if options.change_feed:
         yield from changes
@@ -106,6 +113,30 @@ def read_view(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa
     keys = view.relation.key
     assert keys is not None
     yield from new_values(changes, keys=keys, ignore_deletes=options.ignore_deletes)
+
+
+def _contributions(view: View, grouping: Grouping, split: ViewSplit) -> Iterator[pa.RecordBatch]:
+    """Yield what rows contribute to their groups, and the marker of the batch."""
+    if split.marker is not None:
+        lower, upper = split.marker
+        yield marker(grouping, lower=lower, upper=upper)
+    relation = view.relation
+    with view.resting():
+        for timed in split.steps:
+            for pairs in _pairs_by_piece(relation, timed.step, split):
+                found = contributions(grouping, pairs)
+                if found.num_rows:
+                    yield found
+
+
+def _pairs_by_piece(relation: Relation, step: Step, split: ViewSplit) -> Iterator[Pairs]:
+    """Yield what a step changed in the range of a split, so much at once as fits in memory."""
+    if not step.before:
+        for piece in relation.driving.chunks(step.after, split.hash_range):
+            yield Pairs.of_inserts(relation.scan(step.after, piece))
+        return
+    for piece in split.hash_range.cut(1 + split.rows // CHUNK_ROWS):
+        yield _pairs(relation, step, piece)
 
 
 def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
@@ -122,8 +153,7 @@ def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.
                     rows = relation.scan(at, piece)
                     yield inserts(rows, version=version, time_ms=time_ms)
                 continue
-            for piece in split.hash_range.cut(1 + split.rows // CHUNK_ROWS):
-                pairs = _pairs(relation, timed.step, piece)
+            for pairs in _pairs_by_piece(relation, timed.step, split):
                 yield render_sides(
                     pairs.old,
                     pairs.new,
@@ -143,12 +173,16 @@ def _pairs(relation: Relation, step: Step, hash_range: HashRange) -> Pairs:
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
         return changes_of(relation, Step(step.before, step.after, hash_range=hash_range))
     pairs = changes_of(relation, step)
+    if relation.key is None:  # Nothing tells rows apart: who has the first hash has all.
+        return pairs if hash_range.first == 0 else Pairs.none(relation.schema)
     driving = relation.driving
     return pairs.where(driving.within(pairs.keys(driving.columns), hash_range))
 
 
 def tell_steps(found: Sequence[Timed]) -> str:
     """Return the steps of a split in words."""
+    if not found:
+        return "nothing but the position"
     if not found[0].step.before:
         return "all rows"
     return f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"

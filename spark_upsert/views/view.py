@@ -14,8 +14,9 @@ from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.views.binding import bind
-from spark_upsert.views.plan import Node, Scan
+from spark_upsert.views.binding import bind, bind_group
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.plan import Group, Node, Scan
 from spark_upsert.views.relation import At, Relation
 from spark_upsert.views.scan import Base
 from spark_upsert.views.steps import Moved
@@ -55,7 +56,13 @@ class View:
         self._storage = storage
         self.tables: dict[str, Table] = {}
         """By the paths of the plan."""
-        self.relation: Relation = bind(plan, self._open)
+        self.grouping: Grouping | None = None
+        """What is wanted of the rows of `relation`, if the plan groups them."""
+        self.relation: Relation
+        if isinstance(plan, Group):
+            self.relation, self.grouping = bind_group(plan, self._open)
+        else:
+            self.relation = bind(plan, self._open)
         self.paths = tuple(dict.fromkeys(self.relation.paths))
         """Of the tables that are read live, in the order of the plan."""
 

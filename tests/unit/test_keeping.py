@@ -1,0 +1,192 @@
+"""A query that keeps a grouped view: each batch is taken once, whatever becomes of checkpoints."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import OptionError, OtherTableError, PlanError
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.kinds import batch_inputs, plan_columns
+from spark_upsert.table import Table
+from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.plan import Group, How, Join, Named, Node, On, Project, Reverse, Scan
+from spark_upsert.views.view import View
+from tests.support.grouped import Row, expected, shown
+from tests.support.stores import MemoryStore
+from tests.unit.test_view_source import Query, Shop
+
+WANTED = (
+    Aggregate("n", Kind.COUNT),
+    Aggregate("total", Kind.SUM, "amount"),
+    Aggregate("top", Kind.MAX, "amount"),
+)
+
+
+class KeptShop(Shop):
+    """Orders joined with customers, and what is kept of them per name."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.view = Group(input=self.plan(How.LEFT), keys=("name",), aggregates=WANTED)
+        self.grouping = View(self.view).grouping
+        assert self.grouping is not None
+        self.kept = Kept.made(Table(MemoryStore()), self.grouping, self.view.to_json())
+
+    def expected(self) -> dict[Row, Row]:
+        names = {row["id"]: row["name"] for row in self.customers.snapshot().to_pylist()}
+        rows = [
+            (o["id"], o["customer"], o["amount"], names.get(o["customer"]))
+            for o in self.orders.snapshot().to_pylist()
+        ]
+        assert self.grouping is not None
+        return expected(self.grouping, rows)
+
+    def shown(self) -> dict[Row, Row]:
+        assert self.grouping is not None
+        return shown(self.grouping, self.kept.rows())
+
+    def take(self, query: Query) -> list[bool]:
+        """Run the query as far as there is something; return which batches were applied."""
+        applied = []
+        while (rows := query.batch()) is not None:
+            applied.append(self.write(rows))
+        return applied
+
+    def write(self, rows: list[dict[str, Any]]) -> bool:
+        schema = self.kept.table.schema.columns
+        return self.kept.table.append(pa.Table.from_pylist(rows, schema=schema)) is not None
+
+    def query(self, **options: str) -> Query:
+        return Query(self.view, **options)
+
+    def disturb(self, chance: random.Random) -> None:
+        for _ in range(chance.randrange(1, 4)):
+            key = chance.randrange(6)
+            if chance.random() < 0.4:
+                self.customer((chance.randrange(3), f"c{chance.randrange(2)}"))
+            elif chance.random() < 0.3:
+                gone = pa.table({"id": [key], "customer": [0], "amount": [0], "gone": [True]})
+                self.orders.append(gone, deletes="gone")
+            else:
+                self.order((key, chance.randrange(3), chance.randrange(4)))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> KeptShop:
+    return KeptShop(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, {"splits": "3", "maxEpochsPerTrigger": "1"}], ids=str)
+def test_a_kept_view_follows_its_tables(shop: KeptShop, options: dict[str, str]) -> None:
+    chance = random.Random(3)
+    shop.disturb(chance)
+    query = shop.query(**options)
+    for _ in range(5):
+        shop.disturb(chance)
+        assert all(shop.take(query))
+        assert shop.shown() == shop.expected()
+        shop.kept.table.compact(full=True)
+        assert shop.shown() == shop.expected()
+
+
+def test_a_batch_that_was_written_and_not_noted_is_written_once(shop: KeptShop) -> None:
+    shop.customer((1, "a"))
+    shop.order((1, 1, 5))
+    query = shop.query()
+    assert shop.take(query) == [True]
+    shop.order((2, 1, 7))
+    assert shop.take(query) == [True]
+    for start, end in query.batches:
+        query.start()
+        assert not shop.write(query.read(start, end))
+    assert shop.shown() == shop.expected() == {("a",): (2, 12, 7)}
+
+
+def test_a_new_checkpoint_begins_where_the_table_is(shop: KeptShop) -> None:
+    chance = random.Random(5)
+    shop.disturb(chance)
+    shop.take(shop.query())
+    for _ in range(4):
+        shop.disturb(chance)
+        query = shop.query(startingPosition=shop.kept.position())
+        assert shop.take(query) == [True]
+        assert shop.shown() == shop.expected()
+        start, end = query.batches[0]
+        query.given.pop("startingPosition")
+        query.start()
+        assert not shop.write(query.read(start, end)), "the end of a batch tells where it began"
+
+
+def test_a_first_snapshot_is_gone_on_with(shop: KeptShop) -> None:
+    shop.order(*((key, 1, key) for key in range(200)))
+    shop.customer((1, "a"))
+    first = shop.query(maxRowsPerTrigger="50")
+    assert shop.write(first.batch() or [])
+    recorded = json.loads(shop.kept.position())
+    assert 0 < recorded["snapshot"] < 2**64
+    shop.order((3, 1, 1000))
+    second = shop.query(startingPosition=shop.kept.position(), maxRowsPerTrigger="70")
+    assert all(shop.take(second))
+    assert shop.shown() == shop.expected() == {("a",): (200, 199 * 100 - 3 + 1000, 1000)}
+    assert not shop.write(first.batch() or []), "what the first query does next is there already"
+
+
+def test_a_query_that_begins_anew_upon_a_table_that_is_ahead_is_refused(shop: KeptShop) -> None:
+    shop.order((1, 1, 5))
+    shop.take(shop.query())
+    shop.order((2, 1, 5))
+    with pytest.raises(OtherTableError, match="begins where the table is"):
+        shop.take(shop.query())
+
+
+def test_rows_without_an_identity_are_summed_over_many_tasks(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    orders, customers = shop.scans
+    back = (On("id", "customer"),)
+    owned = Project(input=orders, columns=(Named("o", "id"), Named("customer", "customer")))
+    joined = Join(left=customers, right=owned, on=back, how=How.LEFT, reverse=Reverse.SCAN)
+    names = Project(input=joined, columns=(Named("name", "name"),))
+    view = Group(input=names, keys=("name",), aggregates=(Aggregate("n", Kind.COUNT),))
+    grouping = View(view).grouping
+    assert grouping is not None
+    kept = Kept.made(Table(MemoryStore()), grouping, view.to_json())
+    query = Query(view, splits="4")
+    for _ in range(2):
+        shop.customer(*((key, f"c{key % 2}") for key in range(6)))
+        shop.order(*((key, key % 4, 1) for key in range(12)))
+        while (rows := query.batch()) is not None:
+            kept.table.append(pa.Table.from_pylist(rows, schema=kept.table.schema.columns))
+        shown_ = sorted(map(tuple, (row.values() for row in kept.rows().to_pylist())))
+        assert shown_ == [("c0", 7), ("c1", 7)]
+        shop.order((1, 3, 1))
+
+
+def test_a_position_of_other_tables_is_refused(shop: KeptShop) -> None:
+    with pytest.raises(OptionError, match="startingPosition"):
+        shop.query(startingPosition='{"at":{"elsewhere":3}}').batch()
+
+
+def test_a_group_is_no_batch_read(shop: KeptShop) -> None:
+    plan = ReadPlan.parse({"plan": shop.view.to_json()})
+    with pytest.raises(PlanError, match="keep it first"):
+        batch_inputs(plan, plan_columns(plan))
+
+
+def test_a_table_has_no_position(shop: KeptShop) -> None:
+    path = str(shop.root / "orders")
+    plan = ReadPlan.parse({"path": path, "startingPosition": "{}"})
+    with pytest.raises(OptionError, match="is of views"):
+        batch_inputs(plan, plan_columns(plan))
+
+
+def test_a_plan_is_told_apart_from_another(shop: KeptShop) -> None:
+    assert isinstance(shop.view, Node)
+    assert isinstance(shop.scans[0], Scan)
+    assert json.loads(shop.kept.table.log.head().properties["viewPlan"])["node"] == "group"
