@@ -80,7 +80,7 @@ def fixed_words(array: pa.Array) -> list[Words]:
     """
     type_ = array.type
     if pa.types.is_decimal128(type_):
-        halves = np.frombuffer(array.buffers()[1], dtype=np.uint64)
+        halves = _elements(array.buffers()[1], np.uint64)
         halves = halves[2 * array.offset : 2 * (array.offset + len(array))]
         return [halves[1::2], halves[0::2]]
     if pa.types.is_floating(type_):
@@ -100,16 +100,21 @@ def _is_unsigned(type_: pa.DataType) -> bool:
     return bool(pa.types.is_unsigned_integer(type_))
 
 
+def _elements(buffer: pa.Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """View a buffer as numbers; Arrow lets it end in the middle of one that nobody reads."""
+    return np.frombuffer(buffer, dtype=dtype, count=buffer.size // np.dtype(dtype).itemsize)
+
+
 def _primitive(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """View the values of a primitive array without a copy."""
-    values = np.frombuffer(array.buffers()[1], dtype=dtype)
+    values = _elements(array.buffers()[1], dtype)
     return values[array.offset : array.offset + len(array)]
 
 
 def text_of(array: pa.Array) -> Text:
     """Return starts, lengths and an eight-byte load for each byte of a text column."""
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    stored = np.frombuffer(array.buffers()[1], dtype=np.int64 if wide else np.int32)
+    stored = _elements(array.buffers()[1], np.int64 if wide else np.int32)
     offsets: npt.NDArray[np.int64] = stored[array.offset : array.offset + len(array) + 1].astype(
         np.int64
     )

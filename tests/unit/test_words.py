@@ -80,6 +80,25 @@ def test_compare_goes_column_after_column(rows: Any) -> None:
 TEXT_NUMBER = (pa.string(), pa.int64())
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        pa.array(["b", "a", None]),
+        pa.array([2, 1, None], pa.int32()),
+        pa.array([Decimal(2), Decimal(1), None], pa.decimal128(9, 0)),
+    ],
+    ids=lambda given: str(given.type),
+)
+def test_a_buffer_may_be_longer_than_its_values(given: pa.Array) -> None:
+    valid, values, *data = given.buffers()
+    longer = pa.py_buffer(values.to_pybytes() + b"x")
+    odd = pa.Array.from_buffers(given.type, len(given), [valid, longer, *data])
+    odd.validate(full=True)
+    assert compare([odd], [given]).tolist()[:2] == [0, 0]
+    assert sort_words([odd])[0].tolist() == sort_words([given])[0].tolist()
+    assert equal_rows([odd], [given]).all()
+
+
 def test_compare_of_no_columns_is_empty() -> None:
     assert compare([], []).tolist() == []
 
