@@ -507,7 +507,7 @@ def test_a_forked_child_is_told_and_does_not_hang(url: str, storage: Storage) ->
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     try:
-        assert receiver.poll(20)
+        assert receiver.poll(240)
         assert "does not survive a fork" in str(receiver.recv())
     finally:
         process.kill()

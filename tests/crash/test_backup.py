@@ -70,7 +70,7 @@ class Beside:
     def __enter__(self) -> Beside:
         for thread in self._threads:
             thread.start()
-        assert self._busy.wait(60)
+        assert self._busy.wait(240)
         return self
 
     def __exit__(self, *error: object) -> None:

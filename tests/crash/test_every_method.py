@@ -51,7 +51,7 @@ from tests.support.stores import (
 
 T = TypeVar("T")
 
-STRIDE = int(os.environ.get("CRASH_STRIDE", "101"))
+STRIDE = int(os.environ.get("CRASH_STRIDE", "131"))
 """One of so many steps fails, another one for each kind of table; 1 tries them all."""
 
 Kind = tuple[Any, ...]

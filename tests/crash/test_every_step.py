@@ -45,7 +45,7 @@ EACH_OPERATION = pytest.mark.parametrize(
 STEPS_MAX = 2_000
 """More steps than any operation takes: a sweep that comes here does not end."""
 
-INNER_PAIRS_EVERY = int(os.environ.get("CRASH_PAIRS_EVERY", "23"))
+INNER_PAIRS_EVERY = int(os.environ.get("CRASH_PAIRS_EVERY", "47"))
 """Of pairs of which one lies in the middle of a file, one of so many is tried; of others all."""
 
 State = frozenset[tuple[str, bytes]]

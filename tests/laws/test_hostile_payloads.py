@@ -20,6 +20,7 @@ from spark_upsert.payloads import json_text
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.json_exact import read_exactly
 from spark_upsert.payloads.json_text import JsonDecoder
+from tests.support.fuzz import FUZZ_TIMES
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +46,7 @@ def test_payloads_are_what_python_reads(format_: str) -> None:
 @pytest.mark.parametrize("format_", ["json", "avro"])
 @pytest.mark.parametrize("first", range(0, 192, 64))
 def test_many_payloads_are_what_python_reads(format_: str, first: int) -> None:
-    assert_agrees_with_python(format_, 1000 + first, 32, 2000)
+    assert_agrees_with_python(format_, 1000 + first, 32, 700 * FUZZ_TIMES)
 
 
 DECIMALS = [

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from spark_upsert.merge import readers
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 """After so long, what a test waits for has failed to happen."""
 
 

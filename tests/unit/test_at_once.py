@@ -26,7 +26,7 @@ from tests.support.clocked import Now
 from tests.support.inputs import COLUMNS, Told, ToldRead
 
 NAMES = ("a", "b", "c", "d")
-HANGING_S = 60.0
+HANGING_S = 240.0
 """Who is asked alone waits for so long, and then it is an error."""
 
 

@@ -410,7 +410,7 @@ def test_what_many_threads_append_is_there_once_and_that_of_a_thread_in_order() 
     told: list[list[Commit]] = [[] for _ in range(count)]
 
     def work(number: int) -> None:
-        barrier.wait(60)
+        barrier.wait(300)
         for index in range(each):
             commit = table.append(
                 rows((number, index), (100 + index, number)), transaction=by(f"w{number}", index)

@@ -35,7 +35,7 @@ def test_no_more_items_are_taken_than_there_are_threads() -> None:
 
 
 def test_items_are_worked_upon_at_once() -> None:
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=240)
     assert sorted(in_order(lambda _: meeting.wait(), range(2), 2)) == [0, 1]
 
 

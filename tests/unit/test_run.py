@@ -29,6 +29,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
+from tests.support.fuzz import FUZZ_TIMES
 from tests.support.stores import MemoryStore
 from tests.support.tables import make_table
 
@@ -238,7 +239,7 @@ def test_a_flipped_bit_is_named_or_harmless(read: Callable[[Table], Any], epoch:
 @pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__.replace("_", " "))
 @pytest.mark.parametrize("epoch", [1, 2], ids=["in the large run", "in the small run"])
 def test_many_flipped_bits_are_named_or_harmless(read: Callable[[Table], Any], epoch: int) -> None:
-    found, harmless = outcomes_of_damage(0, epoch, read, 800)
+    found, harmless = outcomes_of_damage(0, epoch, read, 300 * FUZZ_TIMES)
     assert found > harmless or read is not read_all
 
 
