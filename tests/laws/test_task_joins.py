@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Sequence
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,107 +13,12 @@ import pytest
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
 from spark_upsert.task.operators import key_index
-from spark_upsert.task.operators.hash_join import HashJoinRows
-from spark_upsert.task.operators.lookup_join import LookupJoinRows
-from spark_upsert.task.operators.lookups import ArrowLookup
-from spark_upsert.task.operators.merge_join import MergeJoinRows
-from spark_upsert.task.plan import ArrowScan, HashJoin, IndexLookupJoin, JoinKind, MergeJoin
-from tests.support.chains import Chain, Dropping, Scripted, rows_of
-from tests.support.operator_rows import (
-    VALUES,
-    Row,
-    alike,
-    cut,
-    joined_rows,
-    key_of,
-    some_rows,
-    with_waits,
-)
+from spark_upsert.task.plan import JoinKind
+from tests.support.join_worlds import World, hash_joined, lookup_joined, merge_joined
+from tests.support.operator_rows import alike, joined_rows
 
-SEEDS = int(os.environ.get("OPERATOR_SEEDS", "40"))
+SEEDS = int(os.environ.get("OPERATOR_SEEDS", "25"))
 """Of each law; more of them are its long form."""
-
-
-class World:
-    """Both sides of a join: three sets of splits each, of random rows."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        types = self.random.choices(list(VALUES), k=self.random.choice([1, 1, 2]))
-        self.left_keys = tuple(f"a{index}" for index in range(len(types)))
-        self.right_keys = tuple(f"b{index}" for index in range(len(types)))
-        self.keys = list(zip(self.left_keys, self.right_keys, strict=True))
-        self.left = pa.schema([*zip(self.left_keys, types, strict=True), ("id", pa.int64())])
-        self.right = pa.schema([*zip(self.right_keys, types, strict=True), ("id_r", pa.int64())])
-        self.sets = [
-            (some_rows(self.random, self.left, 12), some_rows(self.random, self.right, 12))
-            for _ in range(3)
-        ]
-
-    def scan(self, name: str) -> ArrowScan:
-        return ArrowScan(id=name, schema=getattr(self, name))
-
-    def expected(self, kind: JoinKind) -> list[list[str]]:
-        return [
-            alike(joined_rows(kind, *rows, self.keys, self.right.names, self.left.names))
-            for rows in self.sets
-        ]
-
-
-def merge_joined(world: World, kind: JoinKind, *, is_waiting: bool) -> list[list[Row]]:
-    def sorted_by(rows: list[Row], names: tuple[str, ...]) -> list[Row]:
-        # Rows with a null in their key stay where they are.
-        keyed = sorted(
-            (row for row in rows if None not in [row[name] for name in names]),
-            key=lambda row: key_of(row, names),
-        )
-        keyed.reverse()
-        return [keyed.pop() if None not in [row[name] for name in names] else row for row in rows]
-
-    lefts = [
-        cut(world.random, world.left, sorted_by(rows, world.left_keys)) for rows, _ in world.sets
-    ]
-    rights: list[list[Any]] = [
-        list(cut(world.random, world.right, sorted_by(rows, world.right_keys)))
-        for _, rows in world.sets
-    ]
-    if is_waiting:
-        rights = [with_waits(world.random, batches) for batches in rights]
-    source = Scripted(world.right, rights)
-    plan = MergeJoin(
-        id="join",
-        left=world.scan("left"),
-        right=world.scan("right"),
-        join=kind,
-        left_keys=world.left_keys,
-        right_keys=world.right_keys,
-        batch_rows=world.random.choice([1, 2, 100]),
-    )
-    operator = MergeJoinRows(plan, world.left, source, Dropping(right=source))
-    given = Chain([operator], [source]).run(lefts)
-    assert all(batch.num_rows <= plan.batch_rows for batches in given for batch in batches)
-    return [rows_of(batches) for batches in given]
-
-
-def hash_joined(world: World, kind: JoinKind) -> list[list[Row]]:
-    lefts = [cut(world.random, world.left, rows) for rows, _ in world.sets]
-    rights = [
-        with_waits(world.random, cut(world.random, world.right, rows)) for _, rows in world.sets
-    ]
-    source = Scripted(world.right, rights)
-    plan = HashJoin(
-        id="join",
-        left=world.scan("left"),
-        right=world.scan("right"),
-        join=kind,
-        left_keys=world.left_keys,
-        right_keys=world.right_keys,
-        batch_rows=world.random.choice([1, 2, 100]),
-    )
-    operator = HashJoinRows(plan, world.left, source)
-    given = Chain([operator], [source]).run(lefts)
-    assert all(batch.num_rows <= plan.batch_rows for batches in given for batch in batches)
-    return [rows_of(batches) for batches in given]
 
 
 def few_hashes(original: Callable[..., Words]) -> Callable[..., Words]:
@@ -154,25 +57,6 @@ def test_a_hash_join_is_right_where_nearly_all_hashes_are_equal() -> None:
             world = World(seed)
             found = hash_joined(world, JoinKind.FULL)
             assert [alike(rows) for rows in found] == [*world.expected(JoinKind.FULL), []], seed
-
-
-def lookup_joined(world: World, kind: JoinKind, right: list[Row]) -> list[list[Row]]:
-    """Look rows up in Arrow rows; the key of what is found is shown, too."""
-    rows = pa.Table.from_batches(cut(world.random, world.right, right), world.right)
-    lookup = ArrowLookup(rows, world.right_keys, world.right.names)
-    plan = IndexLookupJoin(
-        id="join",
-        input=world.scan("left"),
-        join=kind,
-        keys=world.left_keys,
-        prefetch=world.random.choice([1, 3]),
-        batch_rows=world.random.choice([1, 2, 100]),
-    )
-    chain = Chain([LookupJoinRows(plan, world.left, lookup)])
-    given = chain.run([cut(world.random, world.left, left) for left, _ in world.sets])
-    chain.close()
-    assert all(batch.num_rows <= plan.batch_rows for batches in given for batch in batches)
-    return [rows_of(batches) for batches in given]
 
 
 @pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.LEFT], ids=lambda kind: kind.value)
