@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ from spark_upsert.model.hashing import HASH_END
 from spark_upsert.source.position import Position
 from spark_upsert.state.log.manifest import Place
 from spark_upsert.store.records import numbers, text, whole
-from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.upsert.moves import NOTHING, position_text, read_position
 from spark_upsert.views.relation import At
 
 
@@ -61,8 +60,7 @@ class ViewPosition:
         """The text that a kept table records (`upsert.moves`)."""
         if self.snapshot == 0:
             return NOTHING
-        cut = {} if self.snapshot is None else {"snapshot": self.snapshot}
-        return json.dumps({"at": dict(self.at), **cut}, separators=(",", ":"), sort_keys=True)
+        return position_text(self.at, self.snapshot)
 
     @classmethod
     def of_marker(cls, marker: str, plan: str, paths: Sequence[str]) -> ViewPosition:
@@ -74,11 +72,10 @@ class ViewPosition:
             It is none of the plan.
         """
         try:
-            record = json.loads(marker)
-            at, cut = numbers(record["at"]), record.get("snapshot")
-            if set(at) != set(paths) or not (cut is None or 0 <= whole(cut) <= HASH_END):
+            at, cut = read_position(marker)
+            if set(at) != set(paths) or not (cut is None or 0 <= cut <= HASH_END):
                 raise ValueError("the tables of another plan")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise OptionError.invalid(
                 "startingPosition", marker, f"a position of {', '.join(paths)}"
             ) from error

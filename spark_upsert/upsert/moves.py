@@ -19,10 +19,9 @@ it is `NOTHING`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,11 +69,47 @@ def is_reached(position: str, recorded: str) -> bool:
         return True
     if recorded == NOTHING:
         return False
-    wanted, own = _parsed(position), _parsed(recorded)
+    (wanted, cut), (own, own_cut) = read_position(position), read_position(recorded)
     if wanted.keys() != own.keys() or any(wanted[name] > own[name] for name in wanted):
         return False
     # Of one position the snapshot grows until it is whole, and is told no more.
-    return wanted != own or _cut(position) <= _cut(recorded)
+    return wanted != own or own_cut is None or (cut is not None and cut <= own_cut)
+
+
+def position_text(at: Mapping[str, int], snapshot: int | None = None) -> str:
+    """Return the text of a position; equal ones have equal texts.
+
+    Parameters
+    ----------
+    at : mapping of str to int
+        The epoch of each input.
+    snapshot : int, optional
+        Of a first snapshot that is not whole: the rows with smaller hashes are there.
+    """
+    cut = {} if snapshot is None else {"snapshot": snapshot}
+    return json.dumps({"at": dict(at), **cut}, separators=(",", ":"), sort_keys=True)
+
+
+def read_position(text: str) -> tuple[dict[str, int], int | None]:
+    """Return the epochs that a text names, and how far a first snapshot is.
+
+    Raises
+    ------
+    DataError
+        It is no position.
+    """
+    try:
+        record = json.loads(text)
+        at, cut = record["at"], record.get("snapshot")
+        sound = all(type(epoch) is int for epoch in at.values())
+        if not sound or not (cut is None or type(cut) is int):
+            raise ValueError("no numbers")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f'expected a position of a view, such as {{"at":{{"input":3}}}}, found {text!r:.100}.',
+            hint="let the query of the view write the marker ('keep').",
+        ) from error
+    return at, cut
 
 
 def recorded_position(snapshot: Snapshot) -> str:
@@ -119,37 +154,4 @@ def refused(move: Move, recorded: str, url: str) -> OtherTableError:
         hint="is this the checkpoint of a query that kept another table, or was the table restored "
         "or made anew? Give the query a new checkpoint: it begins where the table is.",
         path=url,
-    )
-
-
-def _parsed(position: str) -> dict[str, int]:
-    at = _json(position).get("at")
-    if not isinstance(at, dict) or not all(type(epoch) is int for epoch in at.values()):
-        raise _unknown(position)
-    return at
-
-
-def _cut(position: str) -> float:
-    cut = _json(position).get("snapshot")
-    if cut is None:
-        return float("inf")
-    if type(cut) is not int:
-        raise _unknown(position)
-    return cut
-
-
-def _json(position: str) -> dict[str, Any]:
-    try:
-        record = json.loads(position)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise _unknown(position)
-    return record
-
-
-def _unknown(position: str) -> DataError:
-    return DataError(
-        f'expected a position of a view, such as {{"at":{{"input":3}}}}, found {position!r:.100}.',
-        hint="let the query of the view write the marker ('keep').",
     )

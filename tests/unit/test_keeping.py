@@ -16,6 +16,7 @@ from spark_upsert.source.kinds import batch_inputs, plan_columns
 from spark_upsert.table import Table
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.groups.refresh import refresh
 from spark_upsert.views.plan import Group, How, Join, Named, Node, On, Project, Reverse, Scan
 from spark_upsert.views.view import View
 from tests.support.grouped import Row, expected, shown
@@ -136,6 +137,28 @@ def test_a_first_snapshot_is_gone_on_with(shop: KeptShop) -> None:
     assert all(shop.take(second))
     assert shop.shown() == shop.expected() == {("a",): (200, 199 * 100 - 3 + 1000, 1000)}
     assert not shop.write(first.batch() or []), "what the first query does next is there already"
+
+
+def test_a_process_without_spark_brings_a_kept_view_up_to_date(shop: KeptShop) -> None:
+    chance = random.Random(11)
+    table = shop.kept.table
+    assert refresh(View(shop.view), table)
+    for _ in range(4):
+        shop.disturb(chance)
+        assert refresh(View(shop.view), table)
+        assert shop.shown() == shop.expected()
+        assert not refresh(View(shop.view), table)
+        shop.disturb(chance)
+        assert shop.take(shop.query(startingPosition=shop.kept.position())) == [True]
+        assert shop.shown() == shop.expected()
+
+
+def test_a_first_snapshot_of_a_query_is_gone_on_with_without_spark(shop: KeptShop) -> None:
+    shop.order(*((key, 1, key) for key in range(200)))
+    assert shop.write(shop.query(maxRowsPerTrigger="50").batch() or [])
+    shop.order((3, 1, 1000))
+    assert refresh(View(shop.view), shop.kept.table)
+    assert shop.shown() == shop.expected()
 
 
 def test_a_query_that_begins_anew_upon_a_table_that_is_ahead_is_refused(shop: KeptShop) -> None:

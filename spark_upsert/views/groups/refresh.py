@@ -1,0 +1,57 @@
+"""Bring a kept table up to its view in this process: one step from what it has recorded to now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.table import Table
+from spark_upsert.upsert.moves import NOTHING, position_text, read_position
+from spark_upsert.views.groups.contributions import contributions, folded
+from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.pairs import Pairs, Rows, concat
+from spark_upsert.views.relation import At, Step
+from spark_upsert.views.view import View
+
+
+def refresh(view: View, table: Table) -> bool:
+    """Bring the table that keeps a grouped view up to date; it is made if there is none.
+
+    Returns
+    -------
+    bool
+        Whether there was anything to do. If a query keeps it at the same time, one of both is
+        refused, or finds its step done.
+
+    Raises
+    ------
+    PlanError
+        The table keeps another view.
+    OtherTableError
+        Somebody else brought it to a position that does not lie on the way.
+    DataLossError
+        The changes that it lacks are expired.
+    """
+    assert view.grouping is not None
+    kept = Kept.made(table, view.grouping, view.plan.to_json())
+    recorded, newest = kept.position(), dict(view.newest())
+    at, cut = (newest, 0) if recorded == NOTHING else read_position(recorded)
+    upper = position_text(newest)
+    if upper == recorded:
+        return False
+    with view.resting():
+        found = [contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest)]
+    step: Rows = folded(view.grouping, concat(found))
+    return kept.take(step, lower=recorded, upper=upper)
+
+
+def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
+    """Yield the rows that a first snapshot lacks, and what changed since."""
+    relation = view.relation
+    yield Pairs.none(relation.schema)
+    if cut is not None:
+        for piece in relation.driving.chunks(at, HashRange(cut, HASH_END)):
+            yield Pairs.of_inserts(relation.scan(at, piece))
+    if dict(at) != dict(newest):
+        yield relation.pairs(Step(at, newest))
