@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-__all__ = ["DefaultSource", "compact", "register"]
+    from pyspark_upsertflow.views import View
+
+__all__ = ["DefaultSource", "compact", "register", "view"]
 
 
 class DefaultSource(DataSource):
@@ -98,3 +100,29 @@ def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: st
     from pyspark_upsertflow.compaction import compact as compact_table
 
     return compact_table(spark, path, full=full, storage=storage)
+
+
+def view(path: str, **storage: str) -> View:
+    """Return a plan over a table, on which a view is built.
+
+    Parameters
+    ----------
+    path : str
+        Where the table lies.
+    **storage : str
+        Settings of the object store: the ``storage.*`` options without their prefix.
+
+    Returns
+    -------
+    View
+        All rows of the table; `stream` follows what changes.
+
+    Examples
+    --------
+    >>> from pyspark_upsertflow import view
+    >>> big = view("/lake/orders").filter("amount > 100")  # doctest: +SKIP
+    >>> big.stream(spark).writeStream.start()  # doctest: +SKIP
+    """
+    from pyspark_upsertflow.views import View
+
+    return View.of_table(path, storage)

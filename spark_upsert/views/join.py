@@ -72,14 +72,14 @@ class JoinRelation:
         self.driving: Driving = left.driving
         self.paths = (*left.paths, *right.paths)
         if node.reverse is Reverse.INDEX:
-            self._require_indexes()
+            self._require_indexes(node)
 
-    def _require_indexes(self) -> None:
+    def _require_indexes(self, node: Join) -> None:
         """Raise unless the rows are found that a change of the other side touches."""
         if not self._left_is_whole and self._right.paths:
-            self._left.require_findable(self._on_left)
+            self._left.require_findable(self._on_left, node.right.label)
         if not self._right_is_whole and (self._left.paths or self.how is not How.INNER):
-            self._right.require_findable(self._on_right)
+            self._right.require_findable(self._on_right, node.left.label)
 
     def depends_on_one_row(self, path: str) -> bool:
         """Return whether each output row depends on one row of a table.
@@ -94,15 +94,15 @@ class JoinRelation:
         asks_for_any = not self._right_is_whole and self.how is not How.INNER
         return not asks_for_any and self._right.depends_on_one_row(path)
 
-    def require_findable(self, columns: Sequence[str]) -> None:
+    def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the left side finds its own, or the right one and then the left."""
         own = [name for name in columns if name in self._left.schema.names]
         if own:
-            self._left.require_findable(own)
+            self._left.require_findable(own, moving)
             return
-        self._right.require_findable(columns)
+        self._right.require_findable(columns, moving)
         if not self._left_is_whole:
-            self._left.require_findable(self._on_left)
+            self._left.require_findable(self._on_left, moving)
 
     # -- at a position ---------------------------------------------------------------
 
@@ -241,15 +241,15 @@ class FullJoinRelation:
         sides = [side for side in (self._left, self._right) if path in side.paths]
         return len(sides) == 1 and sides[0].depends_on_one_row(path)
 
-    def require_findable(self, columns: Sequence[str]) -> None:
+    def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the side that a column is of finds it."""
         if self._on.left in columns:
             return
         own = [name for name in columns if name in self._own]
         if own:
-            self._left.require_findable(own)
+            self._left.require_findable(own, moving)
         else:
-            self._right.require_findable(columns)
+            self._right.require_findable(columns, moving)
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""

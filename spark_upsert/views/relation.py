@@ -113,8 +113,14 @@ class Relation(Protocol):
         """Return whether each output row depends on at most one row of a table."""
         ...
 
-    def require_findable(self, columns: Sequence[str]) -> None:
+    def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless `having` finds rows by some of these columns without reading all.
+
+        Parameters
+        ----------
+        columns : sequence of str
+        moving : str
+            Whose changes ask for it, for the error.
 
         Raises
         ------

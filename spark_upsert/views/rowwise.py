@@ -46,9 +46,9 @@ class FilterRelation:
         """As the input's (`Relation.depends_on_one_row`)."""
         return self._input.depends_on_one_row(path)
 
-    def require_findable(self, columns: Sequence[str]) -> None:
+    def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """As the input's (`Relation.require_findable`)."""
-        self._input.require_findable(columns)
+        self._input.require_findable(columns, moving)
 
     def pairs(self, step: Step) -> Pairs:
         """Return what a step changed: a row that passes no more is a delete."""
@@ -108,7 +108,7 @@ class ProjectRelation:
         """As the input's (`Relation.depends_on_one_row`)."""
         return self._input.depends_on_one_row(path)
 
-    def require_findable(self, columns: Sequence[str]) -> None:
+    def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the input finds one of the columns that are its own."""
         stored = [self._sources[name] for name in columns if name in self._sources]
         if not stored:
@@ -117,7 +117,7 @@ class ProjectRelation:
                 hint=f"store '{columns[0]}' in the table, or join with reverse='scan'.",
                 column=columns[0],
             )
-        self._input.require_findable(stored)
+        self._input.require_findable(stored, moving)
 
     def pairs(self, step: Step) -> Pairs:
         """Return what a step changed (`Relation.pairs`)."""
@@ -195,7 +195,7 @@ class UnnestRelation:
         """As the input's (`Relation.depends_on_one_row`)."""
         return self._input.depends_on_one_row(path)
 
-    def require_findable(self, columns: Sequence[str]) -> None:
+    def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the input finds one of the columns that are its own."""
         stored = [name for name in columns if name not in (self._column, POSITION)]
         if not stored:
@@ -204,7 +204,7 @@ class UnnestRelation:
                 hint="join on another column, or with reverse='scan'.",
                 column=columns[0],
             )
-        self._input.require_findable(stored)
+        self._input.require_findable(stored, moving)
 
     def pairs(self, step: Step) -> Pairs:
         """Return what a step changed (`Relation.pairs`)."""

@@ -9,11 +9,12 @@ table itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, setting
+from spark_upsert.index.index import KeysHaving
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
 from spark_upsert.views.pairs import Pairs, Rows, concat
@@ -27,15 +28,6 @@ from spark_upsert.views.relation import (
     distinct_values,
     matching,
 )
-
-
-class KeysHaving(NamedTuple):
-    """What an index proposes."""
-
-    keys: Rows
-    """Keys of the table: all whose rows had one of the values."""
-    shows_version: int
-    """In this version of the table."""
 
 
 class Index(Protocol):
@@ -102,16 +94,15 @@ class ScanRelation:
         """Each row is one of the table (`Relation.depends_on_one_row`)."""
         return True
 
-    def require_findable(self, columns: Sequence[str]) -> None:
+    def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the columns are the key or one has an index."""
         if set(self.key) <= set(columns) or any(map(self._base.is_indexed, columns)):
             return
         label, column = self.node.label, columns[0]
         raise PlanError(
-            f"needs an index of {label} on '{column}': a change of the other side touches its "
-            f"{label}.",
-            hint=f"write {label} with {setting('indexBy', column)}, pin the other side by "
-            "at_version(), or join with reverse='scan'.",
+            f"needs an index of {label} on '{column}': a change of {moving} touches its {label}.",
+            hint=f"write {label} with {setting('indexBy', column)}, pin {moving} by at_version(), "
+            "or set reverse='scan'.",
             table=label,
             column=column,
         )

@@ -46,6 +46,8 @@ class TableBase:
         self._schema = scan.schema
         self._names = self._schema.names
         self._table = table
+        self._newest = Table(table.store)
+        """Whose log never rests: an index may show what came after a reader began."""
 
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
         """Return the hashes of keys (`Base.hashes`)."""
@@ -53,11 +55,11 @@ class TableBase:
 
     def is_indexed(self, column: str) -> bool:
         """Return whether there is an index on a column (`Base.is_indexed`)."""
-        return False
+        return any(index.column == column for index in self._newest.indexes())
 
     def index(self, column: str) -> Index | None:
         """Return the index on a column (`Base.index`)."""
-        return None
+        return self._newest.index_of(column)
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
         """Cut a range of hashes (`Base.chunks`)."""
@@ -70,7 +72,9 @@ class TableBase:
         if before is None:
             return Pairs.of_inserts(self.scan(after, hash_range))
         assert after is not None
-        stretches = cut_into_stretches(self._table.log, before + 1, after + 1, self._own, net=True)
+        seen = self._table.log.head().version
+        log = self._table.log if after <= seen else self._newest.log
+        stretches = cut_into_stretches(log, before + 1, after + 1, self._own, net=True)
         found = [
             pairs
             for stretch in stretches

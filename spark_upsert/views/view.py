@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -166,8 +165,3 @@ def last_epoch(log: Log, version: int) -> int:
     since = log.head().since
     epochs = (v for v in range(version, since, -1) if log.commit(v).is_epoch)
     return next(epochs, since)
-
-
-def absolute(path: str) -> str:
-    """Return a path that means the same in every process."""
-    return path if ":/" in path else os.path.abspath(path)

@@ -160,11 +160,12 @@ def test_folded_changes_are_the_batch_query(index: int) -> None:
             raise
 
 
-def test_folded_changes_of_real_tables_are_the_batch_query() -> None:
+@pytest.mark.parametrize("has_own_indexes", [False, True], ids=["played index", "own indexes"])
+def test_folded_changes_of_real_tables_are_the_batch_query(has_own_indexes: bool) -> None:
     for seed in range(RUNS // 10):
         chance = random.Random(seed)
         try:
-            play(chance, RealWorld(World(chance)), count=3)
-        except AssertionError as error:
+            play(chance, RealWorld(World(chance), has_own_indexes=has_own_indexes), count=3)
+        except (AssertionError, PlanError) as error:
             error.add_note(f"seed {seed}")
             raise

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.index.index import KeysHaving
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import TableSchema
@@ -33,7 +34,7 @@ from spark_upsert.views.plan import (
     Unnest,
 )
 from spark_upsert.views.relation import Looked
-from spark_upsert.views.scan import Base, Index, KeysHaving
+from spark_upsert.views.scan import Base, Index
 from spark_upsert.views.table_base import TableBase
 from tests.support.stores import MemoryStore
 from tests.support.view_cases import TABLES, Epoch, Row, Shape
@@ -366,6 +367,8 @@ class RealWorld:
     """The same over real tables, beside the dictionaries, which tell what is right."""
 
     model: World = field(default_factory=World)
+    has_own_indexes: bool = False
+    """Whether the tables have real indexes, which follow their commits."""
     tables: dict[str, Table] = field(default_factory=dict)
     now_s: float = 1_700_000_000.0
     versions: dict[str, list[int]] = field(default_factory=dict)
@@ -374,13 +377,17 @@ class RealWorld:
     def __post_init__(self) -> None:
         for name, shape in self.model.shapes.items():
             self.tables[name] = Table(MemoryStore(), clock=self._clock)
-            self.tables[name].ensure(TableSchema.of(shape.columns, keys=shape.key))
+            columns = ",".join(shape.indexes) if self.has_own_indexes else ""
+            properties = {"indexBy": columns} if columns else {}
+            self.tables[name].ensure(TableSchema.of(shape.columns, keys=shape.key), properties)
             self.versions[name] = [0]
 
     def _clock(self) -> float:
         return self.now_s
 
     def open(self, scan: Scan) -> Base:
+        if self.has_own_indexes:
+            return TableBase(scan, self.tables[scan.path])
         indexes = self.model.bases[scan.path].indexes
         versions = self.versions[scan.path]
         found = {column: _Renumbered(index, versions) for column, index in indexes.items()}

@@ -1,0 +1,48 @@
+"""Views for Spark: plans that are read as a stream of changes, or as rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.explain_read import explain_read
+from spark_upsert.views.builder import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FORMAT = "upsertflow"
+
+
+@dataclass(frozen=True)
+class View(Plan):
+    """A plan over tables (`spark_upsert.views.builder.Plan`) that Spark can read."""
+
+    def stream(self, spark: SparkSession, *, net: bool = False, **options: str) -> DataFrame:
+        """Return the rows that there are, as inserts, and then what changes them.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+        net : bool
+            Whether a micro-batch is one step: at most one change per key.
+        **options : str
+            Those of a stream's read.
+        """
+        given = {"readChangeFeed": "true", **self._options(), **options}
+        if net:
+            given["deduplicationMode"] = "netChanges"
+        return spark.readStream.format(_FORMAT).options(**given).load()
+
+    def read(self, spark: SparkSession, **options: str) -> DataFrame:
+        """Return the rows that there are now, or with ``timestampAsOf`` were at some time."""
+        return spark.read.format(_FORMAT).options(**{**self._options(), **options}).load()
+
+    def explain(self, **options: str) -> str:
+        """Return what a batch read of the view does: the plan, and how rows are found."""
+        return explain_read(ReadPlan.parse({**self._options(), **options}))
+
+    def _options(self) -> dict[str, str]:
+        storage = {f"storage.{name}": value for name, value in self.storage.items()}
+        return {"plan": self.to_json(), **storage}

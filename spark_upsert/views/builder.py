@@ -1,0 +1,161 @@
+"""Plans, built step by step: each step is checked against the tables at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, Self, TypeVar
+
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError, did_you_mean
+from spark_upsert.store import open_store
+from spark_upsert.table import Table
+from spark_upsert.views.binding import bind, bind_below_group
+from spark_upsert.views.plan import (
+    Filter,
+    How,
+    Join,
+    Named,
+    Node,
+    On,
+    Project,
+    Reverse,
+    Scan,
+    Unnest,
+)
+from spark_upsert.views.relation import Relation
+from spark_upsert.views.scan import Base
+from spark_upsert.views.table_base import TableBase
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan over tables, and what is built on it.
+
+    Every method returns another plan and raises a `PlanError` if that could not be run; the message
+    names the node and the column.
+    """
+
+    node: Node
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of_table(cls, path: str, storage: Mapping[str, str] | None = None) -> Self:
+        """Return all rows of a table, with the columns that it has now.
+
+        Raises
+        ------
+        TableNotFoundError
+            There is none.
+        """
+        own = dict(storage or {})
+        schema = Table(open_store(path, own)).log.head().schema
+        return cls(Scan.of(_absolute(path), schema.columns, schema.keys), own)
+
+    def filter(self, where: str) -> Self:
+        """Keep the rows for which a condition is true: neither false nor unknown."""
+        return self._with(Filter(input=self.node, where=where))
+
+    def select(self, *columns: str, **formulas: str) -> Self:
+        """Choose columns, and compute others: ``select("id", eur="amount * 0.9")``.
+
+        The columns of the key must be kept, under any name, unless groups follow.
+        """
+        named = [Named(name, name) for name in columns]
+        named += [Named(name, formula) for name, formula in formulas.items()]
+        return self._with(Project(input=self.node, columns=tuple(named)))
+
+    def join(
+        self,
+        other: Plan,
+        on: Mapping[str, str] | str,
+        how: str = "inner",
+        *,
+        reverse: str = "index",
+    ) -> Self:
+        """Put rows together that are equal in some columns.
+
+        Parameters
+        ----------
+        other : Plan
+            The right side.
+        on : mapping of str to str, or str
+            The left columns with their right ones; a text for one that both sides have.
+        how : str
+            ``inner``, ``left``, ``full``, ``semi`` or ``anti``.
+        reverse : str
+            How rows are found that a change of the other side touches: by ``index``, or by
+            ``scan``, which reads the whole side for each step that touches it.
+        """
+        pairs = {on: on} if isinstance(on, str) else on
+        join = Join(
+            left=self.node,
+            right=other.node,
+            on=tuple(On(left, right) for left, right in pairs.items()),
+            how=_one_of(How, "how", how),
+            reverse=_one_of(Reverse, "reverse", reverse),
+        )
+        return self._with(join)
+
+    def unnest(self, column: str) -> Self:
+        """Make a row of each element of a list, with its place, from 0, in the column ``pos``."""
+        return self._with(Unnest(input=self.node, column=column))
+
+    def at_version(self, version: int) -> Self:
+        """Pin a table at a version: its changes change nothing."""
+        if not isinstance(self.node, Scan):
+            raise PlanError(
+                f"node '{self.node.title}' is no table, and tables are pinned.",
+                hint="pin each table: view(path).at_version(...).",
+            )
+        return self._with(replace(self.node, version=version))
+
+    def limit(self, count: int) -> NoReturn:
+        """Refuse: which rows come first is not a function of one row."""
+        raise PlanError(
+            f"limit({count}) is not a function of one row.", hint="limit what you read of a view."
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._bound().schema
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        """The columns that identify a row; None if they are not kept."""
+        return self._bound().key
+
+    def to_json(self) -> str:
+        """Return the plan as text, for the option ``plan``."""
+        bind(self.node, self._open)
+        return self.node.to_json()
+
+    def _with(self, node: Node) -> Self:
+        grown = replace(self, node=node)
+        grown._bound()
+        return grown
+
+    def _bound(self) -> Relation:
+        return bind_below_group(self.node, self._open)
+
+    def _open(self, scan: Scan) -> Base:
+        return TableBase(scan, Table(open_store(scan.path, self.storage)))
+
+
+_Choice = TypeVar("_Choice", How, Reverse)
+
+
+def _one_of(choices: type[_Choice], name: str, value: str) -> _Choice:
+    known = [each.value for each in choices]
+    if value not in known:
+        remedy = "swap the sides." if value == "right" else did_you_mean(value, known)
+        raise PlanError(f"a join has no {name}='{value}'.", hint=remedy)
+    return choices(value)
+
+
+def _absolute(path: str) -> str:
+    """Return a path that means the same in every process."""
+    return path if ":/" in path else os.path.abspath(path)
