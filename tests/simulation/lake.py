@@ -15,7 +15,11 @@ a ledger (`lake_ledger`). The promises:
 - an input that has something is served within as many batches as there are inputs;
 - a batch that may be replayed has the same rows again, in an exact order in the same sequence;
 - what is lost is an error, and an error has its reason;
+- a batch that waits for rows waits for no longer than it may, and is not made before;
 - a table that is fed by the changes holds the rows of all inputs.
+
+Those of who writes to tables with caps, and to readers that cannot keep up, are at the gate
+(`lake_gate`).
 """
 
 from __future__ import annotations
@@ -28,7 +32,18 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.source import at_once, batch, file_input, file_kind, kinds, lookout, table_input
+from spark_upsert.source import (
+    at_once,
+    batch,
+    file_input,
+    file_kind,
+    kinds,
+    lookout,
+    standings,
+    table_input,
+)
+from spark_upsert.state.retention.pressure import report_path
+from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_keepers import Keepers
 from tests.simulation.lake_options import Drawn
@@ -43,6 +58,9 @@ ACTS = 40
 BATCHES_MAX = 400
 """A query that has not caught up by then never will."""
 
+BATCH_S = 0.2
+"""How long a batch takes, where that matters."""
+
 STEPS_OF_WALL_S = (0.0, 0.0, 0.2, 3.0, 20.0, 86_400.0, -0.3, -3600.0)
 
 
@@ -51,13 +69,15 @@ class Lake:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.ground = Ground(seed)
-        self._random = self.ground.random
-        self.reader = Reader(self.ground, self._let_others_act)
-        self.writers = Writers(self.ground)
-        self.keepers = Keepers(self.ground, self.writers, self.reader)
-        self.user = User(self.ground, self.reader, self.keepers)
+        self.ground = ground = Ground(seed)
+        self._random = ground.random
+        gate = Gate(ground)
+        self.reader = Reader(ground, gate, self._let_others_act)
+        self.writers = Writers(ground, gate)
+        self.keepers = Keepers(ground, gate, self.writers, self.reader)
+        self.user = User(ground, self.reader, self.keepers)
         self._weather: tuple[Fault | None, int | None] = None, None
+        ground.while_asleep = self._go_on_while_a_writer_waits
 
     def __str__(self) -> str:
         return str(self.ground)
@@ -82,7 +102,11 @@ class Lake:
             self.keepers.bring_back()
             self._weather = None, None
             self.reader.restart()
-            self._catch_up()
+            self._catch_up(writes=5 if self.options.is_pressed else 0)
+            if self.options.is_pressed:
+                self.keepers.send_away()
+                self.writers.write_all()
+                self._catch_up()
             self.reader.check_end()
 
     def _act(self) -> None:
@@ -90,13 +114,22 @@ class Lake:
         draw = self._random
         self.ground.now.advance(draw.choice([0.0, 0.0, 0.5]))
         if self.options.has_priorities:
-            self.ground.wall.advance(draw.choice(STEPS_OF_WALL_S))
+            self.ground.wall.jump(draw.choice(STEPS_OF_WALL_S))
+        if self.options.is_pressed:
+            self._do_what_presses()
         if draw.random() < 0.45:
             self._do_something_else()
         elif draw.random() < 0.08 and len(self.ground.models) < 5:
             self.keepers.create()
         else:
             self._read()
+
+    def _do_what_presses(self) -> None:
+        dice, keepers = self.ground.dice, self.keepers
+        if dice.random() < 0.2:
+            dice.choice([keepers.hold, keepers.hold, keepers.press])()
+        if (named := self._drawn_to_write()) is not None:
+            self.writers.write(named)
 
     def _do_something_else(self) -> None:
         writers, keepers, draw = self.writers, self.keepers, self._random
@@ -116,6 +149,11 @@ class Lake:
             kind = draw.choice([KilledError, BrokenError])
             fault = Fault(draw.randrange(20), draw.choice(list(Moment)), kind)
         self._weather = fault, draw.randrange(12) if draw.random() < 0.15 else None
+        self._read_in_this_weather()
+
+    def _read_in_this_weather(self) -> None:
+        reader = self.reader
+        self.ground.is_asked = True
         try:
             self._go_on()
         except (KilledError, BrokenError) as error:
@@ -127,6 +165,13 @@ class Lake:
             self.user.mend(error, has_struck=has_struck)
         finally:
             reader.process.expect()
+            self.ground.is_asked = False
+
+    def _go_on_while_a_writer_waits(self) -> None:
+        """Let the query go on, which may make room; nobody else writes meanwhile."""
+        if not self.ground.is_asked and self.ground.dice.random() < 0.5:
+            self._weather = None, None
+            self._read_in_this_weather()
 
     def _go_on(self) -> None:
         reader = self.reader
@@ -134,30 +179,53 @@ class Lake:
         fault, others_in = self._weather
         if reader.query.is_pending:
             reader.process.expect(fault=fault)
-            reader.deliver()
+            self._deliver()
         elif self._random.random() < 0.15:
             reader.replay()
         else:
             reader.process.expect(fault=fault, others_in=others_in)
             reader.plan()
 
+    def _deliver(self) -> None:
+        self.reader.deliver()
+        if self.options.is_pressed:
+            self.ground.now.advance(BATCH_S)
+
     def _let_others_act(self) -> None:
         """Let somebody act between two steps of the query."""
         writers, keepers = self.writers, self.keepers
         self._random.choice([writers.write, writers.write, keepers.compact, keepers.restore])()
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, *, writes: int = 0) -> None:
+        """Read all there is, while writers write so many times."""
+        is_patient = False
         for _ in range(BATCHES_MAX):
             try:
+                if writes and (named := self._drawn_to_write()):
+                    writes -= 1
+                    self.writers.write(named)
                 if self.reader.query.is_pending:
-                    self.reader.deliver()
+                    self._deliver()
                 self.reader.plan()
             except UpsertFlowError as error:
                 self.user.mend(error)
+                is_patient = False
                 continue
             if not self.reader.query.is_pending:
-                return
+                if self.options.rows_min is None or is_patient:
+                    return
+                self.ground.now.advance(600.0)  # Then no batch waits any more.
+            is_patient = not self.reader.query.is_pending
         raise AssertionError("the query does not catch up")
+
+    def _drawn_to_write(self) -> str | None:
+        """Draw a table that somebody writes to just now, rather one whose reader is pressed."""
+        ground = self.ground
+        there = ground.objects.objects
+        pressed = [name for name in ground.tables() if f"{name}/{report_path('lake')}" in there]
+        if ground.dice.random() < (0.5 if pressed else 0.1):
+            return ground.dice.choice(pressed or ground.tables())
+        return None
 
     @contextmanager
     def _conditions(self) -> Iterator[None]:
@@ -168,6 +236,7 @@ class Lake:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
+            enter(patch.object(standings, "in_order", lambda do, items, threads: map(do, items)))
             for module in (kinds, at_once):
                 enter(patch.object(module, "ASKED_AT_ONCE", 1))
             for module in (kinds, table_input, batch):

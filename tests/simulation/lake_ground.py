@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spark_upsert.store.below import StoreBelow
@@ -16,6 +17,21 @@ Model = TableModel | FilesModel
 BEGINNING_S = 1_000_000_000.0
 
 
+class Wall:
+    """The clock of the process that plans: another one than that of those who write."""
+
+    def __init__(self, now: Now, *, follows: bool) -> None:
+        self._now = now if follows else Now(now())
+        self._ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return self._now() + self._ahead_s
+
+    def jump(self, seconds: float) -> None:
+        """Go ahead or back."""
+        self._ahead_s += seconds
+
+
 @dataclass
 class Ground:
     """A lake without anybody in it: all that is drawn before anything happens."""
@@ -26,11 +42,19 @@ class Ground:
     def __post_init__(self) -> None:
         draw = self.random = random.Random(self.seed)
         self.now = Now(BEGINNING_S)
-        self.wall = Now(BEGINNING_S)
-        """By which is told since when an input waits: it stands still, or it jumps as well."""
         self.objects = ClockedStore(self.now)
-        self.options = Drawn(draw)
+        self.dice = random.Random(f"pressure of {self.seed}")
+        """Draws what concerns caps, pressure and waits: what it draws changes nothing else."""
+        self.options = Drawn(draw, self.dice)
+        self.wall = Wall(self.now, follows=self.options.has_age)
+        """By which is told since when an input waits: it may stand still, and jump."""
+        self.slept_s = 0.0
+        """How long the write has waited that is under way."""
+        self.while_asleep: Callable[[], None] = lambda: None
+        self.is_asked = False
+        """Whether the query is at work: no time passes then, or it would have looked for long."""
         self.models: dict[str, Model] = {}
+        self._observed: dict[str, Table] = {}
         self.gone: dict[str, dict[str, bytes]] = {}
         """The objects of tables that were dropped."""
         self.named: list[str] = []
@@ -55,7 +79,27 @@ class Ground:
 
     def table(self, name: str) -> Table:
         """Return a table as a process finds it that has seen nothing, and that has no faults."""
-        return Table(StoreBelow(self.objects, name), clock=self.now)
+        return Table(StoreBelow(self.objects, name), clock=self.now, sleep=self._sleep)
+
+    def observed(self, name: str) -> Table:
+        """Return a table as somebody has it who looks at it all the time."""
+        if name not in self._observed:
+            self._observed[name] = self.table(name)
+        return self._observed[name]
+
+    def remove(self, name: str) -> dict[str, bytes]:
+        """Remove the objects of a table; returns them."""
+        paths = [path for path in self.objects.objects if path.startswith(f"{name}/")]
+        found = {path: self.objects.objects[path] for path in paths}
+        for path in paths:
+            self.objects.delete(path)
+        self._observed.pop(name, None)
+        return found
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        self.now.advance(seconds)
+        self.while_asleep()
 
     def model(self, name: str) -> TableModel:
         """Return what a table holds."""
@@ -89,4 +133,4 @@ class Ground:
         """Return the oldest version of an input whose changes can be read."""
         if isinstance(self.models[name], FilesModel) or name in self.gone:
             return 0
-        return self.table(name).log.head().first_changes
+        return self.observed(name).log.head().first_changes

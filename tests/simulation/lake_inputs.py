@@ -92,6 +92,21 @@ class TableModel:
         """Rows, bytes and epochs of each version, as limits count them."""
         self.times_ms: list[int] = []
         self.priority: int | None = None
+        self.epochs_max: int | None = None
+        self.bytes_max: int | None = None
+        """What may lie behind the slowest consumer."""
+        self.waits = True
+        """Whether a write for which there is no room waits."""
+        self.heeds_pressure = False
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of the table, as they are given."""
+        said = {"priority": self.priority, "maxBacklogEpochs": self.epochs_max}
+        said |= {"maxBacklogBytes": self.bytes_max}
+        found = {name: str(value) for name, value in said.items() if value is not None}
+        found |= {} if self.waits else {"onFull": "reject"}
+        return found | ({"backpressure": "true"} if self.heeds_pressure else {})
 
     @property
     def upper(self) -> int:

@@ -9,12 +9,18 @@ import pyarrow as pa
 
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.compaction import Compacted, compact_runs
+from spark_upsert.state.retention import PressureReport
+from spark_upsert.state.retention.pressure import report_path
+from spark_upsert.store.records import encode
+from tests.simulation.lake_gate import Gate, Said
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import FilesModel, TableModel
 from tests.simulation.lake_options import PRIORITIES, ROOT
 from tests.simulation.lake_reader import Reader
 from tests.simulation.lake_writers import Writers
 from tests.support.folders import MemoryFolder
+
+OTHER = "other"
 
 SCHEMAS: tuple[dict[str, pa.DataType], ...] = (
     {"k": pa.int64(), "v": pa.int32(), "w": pa.int64()},
@@ -27,8 +33,9 @@ SCHEMAS: tuple[dict[str, pa.DataType], ...] = (
 class Keepers:
     """Everybody who changes inputs without writing rows, and who names them to the query."""
 
-    def __init__(self, ground: Ground, writers: Writers, reader: Reader) -> None:
+    def __init__(self, ground: Ground, gate: Gate, writers: Writers, reader: Reader) -> None:
         self._ground = ground
+        self._gate = gate
         self._random = ground.random
         self._writers = writers
         self._reader = reader
@@ -68,9 +75,18 @@ class Keepers:
         model = self._ground.models[name] = TableModel(columns)
         if self._ground.options.has_priorities and self._random.random() < 0.5:
             model.priority = self._random.choice(PRIORITIES)
-        said = {} if model.priority is None else {"priority": str(model.priority)}
-        table.ensure(TableSchema.of(pa.schema(columns), keys=["k"]), said)
+        if self._ground.options.is_pressed:
+            self._cap(model)
+        table.ensure(TableSchema.of(pa.schema(columns), keys=["k"]), model.properties)
         model.note(table.log.commit(0), None)
+
+    def _cap(self, model: TableModel) -> None:
+        dice = self._ground.dice
+        if dice.random() < 0.6:
+            model.epochs_max = dice.choice([None, 1, 2, 4])
+            model.bytes_max = dice.choice([None, 1_150, 5_000])
+        model.waits = dice.random() < 0.5
+        model.heeds_pressure = dice.random() < 0.7
 
     def drop(self) -> None:
         """Remove a table, but for the last one; later it comes back, or another takes its place."""
@@ -79,17 +95,9 @@ class Keepers:
         if len(there) < 2 or len(ground.gone) > 0:
             return
         name = self._random.choice(there)
-        ground.gone[name] = {path: ground.objects.objects[path] for path in self._paths(name)}
-        self._remove(name)
-        ground.tell(f"{name} is gone")
-
-    def _paths(self, name: str) -> list[str]:
-        return [path for path in self._ground.objects.objects if path.startswith(f"{name}/")]
-
-    def _remove(self, name: str) -> None:
-        for path in self._paths(name):
-            self._ground.objects.delete(path)
+        ground.gone[name] = ground.remove(name)
         self._forget_what_is_under_way(name)
+        ground.tell(f"{name} is gone")
 
     def bring_back(self) -> None:
         """Put back what was dropped."""
@@ -103,7 +111,8 @@ class Keepers:
         """Drop a table, and make another one in its place."""
         name = self._ground.any_table()
         columns = self._ground.models[name].columns
-        self._remove(name)
+        self._ground.remove(name)
+        self._forget_what_is_under_way(name)
         self._make(name, columns)
         self._ground.tell(f"{name} is made anew")
         self._writers.write(name)
@@ -132,6 +141,49 @@ class Keepers:
     def _forget_what_is_under_way(self, name: str) -> None:
         self._writers.forget(name)
         self._merged = [each for each in self._merged if each[0] != name]
+
+    # -- other readers ---------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Let another reader take a lease, read on, or go."""
+        name, dice = self._ground.any_table(), self._ground.dice
+        table = self._ground.table(name)
+        held = [each.version for each in table.consumers() if each.consumer == OTHER]
+        if held and dice.random() < 0.3:
+            table.release(OTHER)
+            self._ground.tell(f"another reader of {name} goes")
+            return
+        head = table.log.head()
+        version = dice.randrange(held[0] if held else head.since, head.upper)
+        table.hold(OTHER, version)
+        self._ground.tell(f"another reader of {name} has read {version}")
+
+    def press(self) -> None:
+        """Let another reader say how pressed it is; what it says may be damaged or out of date."""
+        name, dice = self._ground.any_table(), self._ground.dice
+        now_ms = int(self._ground.now() * 1000)
+        ttl_ms, rung = dice.choice([500, 3_000]), dice.choice([2, 4, 4])
+        ago_ms = dice.choice([0, 0, 0, ttl_ms, -ttl_ms, 86_400_000, -86_400_000])
+        said = PressureReport(
+            consumer=OTHER, rung=rung, pressure=1.0, reported_ms=now_ms - ago_ms, ttl_ms=ttl_ms
+        )
+        record, path = said.to_json(), report_path(OTHER)
+        data = encode(record)
+        if dice.random() < 0.3:
+            none = [b"", data[:-3], data.replace(b"4", b"3"), encode({**record, "format": 99})]
+            data, path = dice.choice(none), report_path(dice.choice([OTHER, "lake"]))
+        is_refusing = (data, path, rung) == (encode(record), report_path(OTHER), 4)
+        if path == report_path(OTHER):
+            known = Said(data, said.reported_ms, ttl_ms) if is_refusing else None
+            self._gate.replaces(name, known)
+        self._ground.objects.put(f"{name}/{path}", data)
+        self._ground.tell(f"at {path} of {name} another reader says {data!r}")
+
+    def send_away(self) -> None:
+        """Let all other readers go, and what they said be out of date."""
+        for name in self._ground.tables():
+            self._ground.table(name).release(OTHER)
+        self._ground.now.advance(600.0)
 
     # -- upkeep ----------------------------------------------------------------------
 
@@ -176,9 +228,8 @@ class Keepers:
         table.expire(retain_versions=retained, safety_ms=0)
         table.vacuum(grace_ms=0)
         self._writers.note_versions(name, None)
-        since = table.log.head().since
         self._reader.forget_replays()
-        self._ground.tell(f"{name} is expired to {since}")
+        self._ground.tell(f"{name} is expired to {table.log.head().since}")
 
     def alter(self) -> None:
         """Add a column or widen one: of one table if inputs may differ, else of all."""

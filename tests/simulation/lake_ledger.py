@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from math import floor, inf
 
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ from spark_upsert.source.file_position import FilePosition
 from spark_upsert.source.position import Position
 from spark_upsert.source.table_position import TablePosition
 from tests.simulation.lake_ground import Ground
-from tests.simulation.lake_inputs import FilesModel, FilesTape, Reading, TableTape
+from tests.simulation.lake_inputs import FilesModel, FilesTape, Reading, TableModel, TableTape
 from tests.simulation.lake_options import CHANGE_COLUMNS
 from tests.support.merging import picks_of
 from tests.support.streams import Row
@@ -49,6 +50,9 @@ class Ledger:
         self._ahead: set[str] = set()
         """The inputs that had something when it was noted."""
         self._waits: Counter[str] = Counter()
+        self._held_s: float | None = None
+        """Since when this process is known to hold a batch back."""
+        self._noted_s = -inf
         self._count = 0
 
     def reread(self, columns: pa.Schema) -> None:
@@ -174,13 +178,72 @@ class Ledger:
                 return
             amounts = tape.model.amounts
             if any(map(any, amounts[tape.origin :])):
-                bands[name] = max(-1, min(3, how.priority_of(name, tape.model.priority) // 250))
+                bands[name] = max(-1, min(3, self._priority(name, tape.model) // 250))
             if any(map(any, amounts[tape.origin : TablePosition.unpacked(position).upper])):
                 served.add(name)
         if bands:
             urgent = {name for name in bands if bands[name] == max(bands.values())}
             self._ground.tell(f"of {bands} {sorted(served)} are served first")
             assert urgent & served, f"of {bands} {served} are served first"
+
+    def _priority(self, name: str, model: TableModel) -> int:
+        """Return how urgent a table is that has not waited yet."""
+        ground, how = self._ground, self._ground.options
+        said = how.priority_of(name, model.priority)
+        if said is not None or not how.has_auto_priority:
+            return said or 0
+        own = "lake" if how.has_lease else None
+        others = [e for e in ground.table(name).consumers() if e.consumer != own]
+        read_ms = max((each.renewed_ms for each in others), default=-inf)
+        idle_ms = max(0, int(ground.wall() * 1000) - read_ms)
+        return 0 if idle_ms >= 300_000 else floor(500 * 0.5 ** (idle_ms / 30_000) + 0.5)
+
+    # -- a batch that waits for rows -------------------------------------------------
+
+    def check_held(self, waiting: Mapping[str, int], before_s: float) -> None:
+        """Check that nothing lay ahead where no batch was made, or rightly waits for more.
+
+        Parameters
+        ----------
+        waiting : mapping of str to int
+            What lay before each input.
+        before_s : float
+            When the process was asked.
+        """
+        rows_min = self._ground.options.rows_min
+        if not any(waiting.values()):
+            self._held_s = None
+            return
+        assert rows_min is not None, f"nobody takes {waiting}"
+        delay_s = self._ground.options.delay_s
+        assert self._held_s is None or before_s - self._held_s < delay_s, (
+            f"{waiting} wait since {self._held_s}, at {before_s}"
+        )
+        self._held_s = self._ground.now() if self._held_s is None else self._held_s
+
+    def check_due(self, standing: Positions, *, is_amid: bool) -> None:
+        """Check that a batch that was noted just now did not have to wait for more rows."""
+        ground, how = self._ground, self._ground.options
+        rows, oldest_ms = 0, inf
+        since_s, self._noted_s, self._held_s = self._noted_s, ground.now(), None
+        if how.rows_min is None or is_amid or how.is_lenient or not standing:
+            return
+        for name in {*standing, *ground.present()}:
+            tape, position = self.tapes.get(name), standing.get(name)
+            if not isinstance(tape, TableTape) or position is None or name in ground.gone:
+                return  # It joins, or goes, or nobody counts its rows here.
+            at = TablePosition.unpacked(position)
+            if at.is_in_snapshot or tape.model is not ground.models[name]:
+                return
+            rows += sum(count for count, _, _ in tape.model.amounts[at.upper :])
+            oldest_ms = min([oldest_ms, *tape.model.times_ms[at.upper :]])
+        waited_s = max(ground.now() - since_s, ground.wall() - oldest_ms / 1000)
+        is_due = rows >= how.rows_min or waited_s >= how.delay_s
+        assert is_due, f"a batch of {rows} rows is made, not of {how.rows_min}, after {waited_s} s"
+
+    def forget_held(self) -> None:
+        """Take note that the process is another one."""
+        self._held_s = None
 
     def _sequence(
         self, waiting: Mapping[str, int], noted: str, *, is_amid: bool
@@ -301,7 +364,7 @@ class Ledger:
 
     def _check_turns(self, before: Positions, after: Positions) -> None:
         how = self._ground.options
-        if how.is_exact or how.has_priorities or self._ground.is_polled:
+        if how.is_exact or how.has_priorities or how.has_age or self._ground.is_polled:
             return  # Nobody starves with priorities either, but in more batches than there are.
         served = {name for name in after if after[name] != before.get(name)}
         for name in self._ahead & after.keys():

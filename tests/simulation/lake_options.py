@@ -33,6 +33,8 @@ class Drawn:
     """The options of one query, which its user may change while the lake lives."""
 
     dice: random.Random
+    pressure_dice: random.Random
+    """Draws what concerns caps, pressure and waits."""
     is_lenient: bool = False
     starts: dict[str, dict[str, str]] = field(default_factory=dict)
     """What is said of an input that is named, beside where it lies."""
@@ -79,9 +81,30 @@ class Drawn:
         self.has_files = (
             self.pattern is None and draw.random() < 0.4 and (self.merge_schema or not self.is_feed)
         )
+        self._draw_pressure(self.pressure_dice)
+
+    def _draw_pressure(self, draw: random.Random) -> None:
+        self.is_pressed = draw.random() < 0.25
+        """Whether tables have caps and heed their readers, some of which cannot keep up."""
+        self.has_lease |= self.is_pressed and draw.random() < 0.8
+        if self.is_pressed and draw.random() < 0.4:
+            self.limits["maxRowsPerTrigger"] = 1  # It cannot keep up.
+        self.rows_min: int | None = None
+        """How many rows a batch waits for."""
+        if not self.is_exact and draw.random() < 0.3:
+            self.rows_min = min(draw.choice([2, 3, 6]), self.rows_max or 6)
+        self.delay_s = draw.choice([1, 4])
+        """How long the oldest of them waits at most."""
+        self.latency_target = "300 ms" if self.is_pressed and draw.random() < 0.8 else None
+        self.has_auto_priority = self.has_priorities and draw.random() < 0.5
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={text}" for name, text in self.of_query().items())
+
+    @property
+    def has_age(self) -> bool:
+        """Whether who waits grows older, and is more urgent for it."""
+        return self.is_pressed or self.rows_min is not None
 
     @property
     def rows_max(self) -> int | None:
@@ -111,10 +134,10 @@ class Drawn:
             chosen = {"startingBoundInclusive": "false", **chosen}
         return chosen
 
-    def priority_of(self, name: str, of_table: int | None) -> int:
-        """Return how urgent an input is."""
+    def priority_of(self, name: str, of_table: int | None) -> int | None:
+        """Return how urgent an input is said to be."""
         own = self.starts.get(name, {}).get("priority")
-        return int(own) if own is not None else of_table or 0
+        return int(own) if own is not None else of_table
 
     def start_where_it_is_left(self) -> None:
         """Begin with the oldest changes that can be read instead of those of a number or a time."""
@@ -156,6 +179,10 @@ class Drawn:
             ("ignoreDeletes", None if self.is_feed else "true"),
             ("computeUpdates", None if self.has_pairs else "false"),
             ("allowInputRemoval", "true" if self.may_lack else None),
+            ("minRowsPerTrigger", self.rows_min),
+            ("maxTriggerDelay", None if self.rows_min is None else f"{self.delay_s} seconds"),
+            ("latencyTarget", self.latency_target),
+            ("autoPriority", "true" if self.has_auto_priority else None),
         ):
             if text is not None:
                 found[name] = str(text)

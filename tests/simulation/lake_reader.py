@@ -7,6 +7,7 @@ import pickle
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
+from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import FilesModel
 from tests.simulation.lake_ledger import Ledger, Positions
@@ -49,10 +51,13 @@ class Process(Steps):
         super().__init__()
         self._others_act = others_act
         self._others_at: int | None = None
+        self.has_failed = False
+        """Whether a step failed before those that are expected now."""
 
     def expect(self, *, fault: Fault | None = None, others_in: int | None = None) -> None:
         """Let something happen so many steps from now; nothing else does."""
         done = len(self.names)
+        self.has_failed |= self.struck
         self._fault = None if fault is None else replace(fault, step=done + fault.step)
         self._others_at = None if others_in is None else done + others_in
 
@@ -110,12 +115,14 @@ class Reader:
     Parameters
     ----------
     ground : Ground
+    gate : Gate
     others_act : callable
         Lets somebody else act, between two steps of the process.
     """
 
-    def __init__(self, ground: Ground, others_act: Callable[[], None]) -> None:
+    def __init__(self, ground: Ground, gate: Gate, others_act: Callable[[], None]) -> None:
         self._ground = ground
+        self._gate = gate
         self._random = ground.random
         self._others_act = others_act
         self.process = Process(self._let_others_act)
@@ -123,6 +130,8 @@ class Reader:
         """Whether a table has other columns than when the query's process began."""
         self._is_amid = False
         """Whether others acted while the query planned."""
+        self._is_known_to_press = False
+        """Whether this process has noted a batch, and so may have told somebody."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -143,6 +152,7 @@ class Reader:
         """Return the stream as a fresh process has it."""
         ground = self._ground
         self.process = Process(self._let_others_act)
+        self._gate.note_what_was_said()
         self.is_altered = False
         plan = ReadPlan.parse(ground.options.given(ground.named))
         columns = plan_columns(plan)
@@ -175,8 +185,11 @@ class Reader:
         return Table(self.open_store(options.path), clock=self._ground.now)
 
     def restart(self) -> None:
-        """End the process; the next act begins another one."""
+        """End the process; the next act begins another one, which knows of nothing it said."""
         self.query.restart()
+        self.ledger.forget_held()
+        self._gate.rested_s = inf
+        self._is_known_to_press = False
 
     # -- where it stands -------------------------------------------------------------
 
@@ -219,15 +232,24 @@ class Reader:
         tapes = ledger.tapes_of_all(standing)
         waiting = {name: ledger.waiting(name, tape, standing) for name, tape in tapes.items()}
         self._is_amid = False
+        before_s = ground.now()
         try:
             is_noted = query.plan()
             # What was replaced without growing may be noticed some looks later.
             assert ground.is_polled or not reasons, f"it goes on, but {reasons}"
             if not (is_noted or reasons):
-                assert self._is_amid or not any(waiting.values()), f"nobody takes {waiting}"
+                if self._is_known_to_press:
+                    self._gate.rested_s = min(self._gate.rested_s, ground.now())
+                if not (self.process.has_failed or self.process.struck):
+                    self._gate.check_taken_back()
+                if not self._is_amid:
+                    ledger.check_held(waiting, before_s)
         finally:
             # What fails then may be that the batch before is done: this one is noted by then.
             if query.is_pending:
+                ledger.check_due(standing, is_amid=self._is_amid)
+                self._is_known_to_press = True
+                self._gate.pressed_s, self._gate.rested_s = ground.now(), inf
                 ground.tell(f"batch {len(query.noted) - 2} is noted")
                 at = self.standing()
                 ledger.expect(query.noted[-1], at, waiting, tapes, is_amid=self._is_amid)
@@ -258,7 +280,7 @@ class Reader:
         number = count - 1 - self._random.randrange(kept)
         if not self.positions(query.noted[number + 1]).keys() <= set(self._ground.present()):
             return
-        query.restart()
+        self.restart()
         again, before = query.replayed(number), query.batches[number]
         told, known = (_alike(rows, before) for rows in (again, before))
         if not how.is_exact:

@@ -92,7 +92,7 @@ class User:
             known = TablePosition.unpacked(before.get(name, position))
             if name not in before:
                 known = tape.beginning()
-            head = self._ground.table(name).log.head()
+            head = self._ground.observed(name).log.head()
             if known.upper < head.first_changes or known.version < head.since:
                 return True
         return False

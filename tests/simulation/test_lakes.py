@@ -40,15 +40,16 @@ from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Kind
 from spark_upsert.state.log.read import LogReader
 from tests.planted import BUGS
+from tests.simulation import bugs_of_pressure as of_pressure
 from tests.simulation.lake import Lake, live
 from tests.simulation.lake_options import Drawn
 
-LAKES = int(os.environ.get("SIMULATION_LAKES", "72"))
+LAKES = int(os.environ.get("SIMULATION_LAKES", "48"))
 """The long form lives more of them."""
 
 SLICES = 12
 
-LOOKED_AT = range(72)
+LOOKED_AT = range(48)
 """Lakes of which the trace is looked at."""
 
 
@@ -78,14 +79,17 @@ def test_lakes_are_of_every_kind() -> None:
             )
     asked = [each.of_query() for each in lakes]
     for name in (
+        "autoPriority",
         "columns",
         "computeUpdates",
         "consumerId",
         "ignoreDeletes",
         "interleaveSeed",
+        "latencyTarget",
         "maxBytesPerTrigger",
         "maxEpochsPerTrigger",
         "maxRowsPerTrigger",
+        "minRowsPerTrigger",
         "offsetsPath",
         "splits",
         "startingBoundInclusive",
@@ -119,6 +123,11 @@ def test_much_happens_in_lakes() -> None:
         "of arrow",
         "of parquet",
         "t2 is made",
+        "refuses: TABLE_FULL by lake",
+        "refuses: TABLE_FULL by other",
+        "refuses: BATCH_TOO_LARGE",
+        "refuses: THROTTLED by lake",
+        "refuses: THROTTLED by other",
     ):
         assert event in text, f"no lake saw '{event}'"
 
@@ -347,6 +356,14 @@ def anywhere(how: Drawn) -> bool:
     return True
 
 
+def with_caps(how: Drawn) -> bool:
+    return how.is_pressed and how.has_lease
+
+
+def that_waits(how: Drawn) -> bool:
+    return how.rows_min is not None and how.rows_min > 1
+
+
 def in_turns(how: Drawn) -> bool:
     return how.merge is Merge.ROUND_ROBIN
 
@@ -418,6 +435,22 @@ PLANTED = [
     Planted("priorities are ignored", priorities_ignored, with_priorities),
     Planted("a file that is delivered comes again", file_again, with_files),
     Planted("a batch with a compaction in it is empty", compaction_shown, anywhere, first=5),
+    Planted("a fresh writer counts only what comes", of_pressure.caps_forgotten, with_caps),
+    Planted(
+        "a write is refused behind its commit", of_pressure.refused_behind_its_commit, with_caps
+    ),
+    Planted("who is to be rejected waits", of_pressure.reject_waits, with_caps, first=10),
+    Planted("who passes by heeds pressure", of_pressure.everybody_heeds, with_caps),
+    Planted("a damaged report hides the others", of_pressure.reports_hidden, with_caps, 219),
+    Planted("pressure is not taken back", of_pressure.never_taken_back, with_caps),
+    Planted(
+        "who has read all makes room with the next batch",
+        of_pressure.room_with_the_next_batch,
+        with_caps,
+        first=303,
+    ),
+    Planted("a batch waits for rows for ever", of_pressure.rows_held_for_ever, that_waits),
+    Planted("no batch waits for rows", of_pressure.no_patience, that_waits),
     *(
         Planted(name, old_bug(name), where, first)
         for name, where, first in (
@@ -431,6 +464,12 @@ PLANTED = [
             ("rows of an epoch that are delivered come again", anywhere, 0),
             ("the lease is taken behind the offset", anywhere, 0),
             ("the lease moves to where a batch ends while it is read", anywhere, 21),
+            ("a cap lets one more in", with_caps, 0),
+            ("caps are judged before a write is staged, and not at its commit", with_caps, 0),
+            ("the consumer that is ahead counts", with_caps, 0),
+            ("what a refused write has staged stays", with_caps, 0),
+            ("room is asked for before the transaction is", with_caps, 0),
+            ("pressure that has expired is obeyed", with_caps, 0),
         )
     ),
 ]

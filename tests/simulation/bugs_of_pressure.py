@@ -1,0 +1,91 @@
+"""Planted bugs of caps, of pressure and of batches that wait, for lakes to notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+from unittest.mock import patch
+
+from spark_upsert.errors import UpsertFlowError
+from spark_upsert.source.patience import Held, Patience
+from spark_upsert.source.pressed import Pressed
+from spark_upsert.source.stream import Stream
+from spark_upsert.state.caps import Caps, OnFull
+from spark_upsert.state.retention import BacklogCounter, Lease, pressure
+from spark_upsert.table import Table
+from tests.planted.bug import Patch, together, wrapped
+
+
+def caps_forgotten() -> Patch:
+    def count_what_comes(original: Any, self: BacklogCounter, lease: Lease, *how: Any) -> Any:
+        _, head, _ = how
+        first = self.__dict__.setdefault("_first", head.version)
+        return original(self, replace(lease, version=max(lease.version, first)), *how)
+
+    return wrapped(BacklogCounter, "behind", count_what_comes)
+
+
+def refused_behind_its_commit() -> Patch:
+    def judge_late(original: Any, self: Table, epoch: Any, *, admission: Any = None) -> Any:
+        with patch.object(Caps, "admits", lambda *_, **how: True):
+            done = original(self, epoch, admission=admission)
+        refusal = (admission or self.admission()).refusal(self.log.head())
+        if refusal is not None:
+            raise refusal
+        return done
+
+    return wrapped(Table, "commit", judge_late)
+
+
+def reject_waits() -> Patch:
+    return wrapped(Caps, "of", lambda original, *of: replace(original(*of), on_full=OnFull.WAIT))
+
+
+def everybody_heeds() -> Patch:
+    def heed(
+        original: Any, self: Table, *wait: Any, heeds_pressure: bool = True, **how: Any
+    ) -> Any:
+        return original(self, *wait, **how)
+
+    return wrapped(Table, "admission", heed)
+
+
+def reports_hidden() -> Patch:
+    """The first report that cannot be read ends the look."""
+
+    def look(original: Any, *of: Any) -> Any:
+        try:
+            return original(*of)
+        except UpsertFlowError:
+            return []
+
+    return together(
+        wrapped(pressure, "reports", look), patch.object(pressure, "UNREADABLE", KeyError)
+    )
+
+
+def never_taken_back() -> Patch:
+    return patch.object(Pressed, "_take_back", lambda self: None)
+
+
+def room_with_the_next_batch() -> Patch:
+    def plan(original: Any, self: Stream, *args: Any) -> Any:
+        with patch.object(self, "_let_go", lambda positions: None):
+            return original(self, *args)
+
+    return wrapped(Stream, "_planned", plan)
+
+
+def rows_held_for_ever() -> Patch:
+    def hold(original: Any, self: Patience, backlogs: Any) -> Any:
+        found = original(self, backlogs)
+        rows_min = self._rows_min
+        is_few = rows_min is not None and self._count(backlogs)[0] < rows_min
+        return Held(inf) if is_few else found
+
+    return wrapped(Patience, "hold", hold)
+
+
+def no_patience() -> Patch:
+    return patch.object(Patience, "hold", lambda *_: None)
