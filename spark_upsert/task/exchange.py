@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Condition
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.task.operators.operator import Signal, Source
+from spark_upsert.task.progress import Progress
 
 QUEUED_BATCHES = 4
 """In a queue of an exchange: enough that a driver need not wait for each batch of another."""
@@ -44,8 +44,8 @@ class Exchange:
 
     Parameters
     ----------
-    condition : threading.Condition
-        Of the task; everything here is done under it.
+    progress : Progress
+        Of the task: everything here is done under its lock, and noted if it changes anything.
     schema : pyarrow.Schema
     consumers : int
     route : callable
@@ -56,7 +56,7 @@ class Exchange:
 
     def __init__(
         self,
-        condition: Condition,
+        progress: Progress,
         schema: pa.Schema,
         *,
         consumers: int = 1,
@@ -64,7 +64,7 @@ class Exchange:
         capacity: int = QUEUED_BATCHES,
     ) -> None:
         self.schema = schema
-        self._condition = condition
+        self._progress = progress
         self._route = route or _all_to_the_first
         self._capacity = capacity
         self._queues: list[deque[pa.RecordBatch]] = [deque() for _ in range(consumers)]
@@ -72,14 +72,12 @@ class Exchange:
         """Consumers that want nothing until the barrier."""
         self._gone: set[int] = set()
         """Consumers that want nothing any more."""
-        self.barriers = 0
-        """How many were passed."""
+        self._told: set[int] = set()
+        """Consumers that know that all has drained."""
         self._live = 0
         self._drained = 0
         self.is_dropped: Callable[[], None] = lambda: None
         """Called when no consumer wants anything until the barrier."""
-        self.is_relieved: Callable[[], None] = lambda: None
-        """Called when a queue that may have stopped a producer stops it no more."""
 
     # -- producers
 
@@ -90,26 +88,29 @@ class Exchange:
 
     def has_room(self) -> bool:
         """Say whether a batch may be put in, whoever will get it."""
-        with self._condition:
+        with self._progress.lock:
             return all(len(queue) < self._capacity for queue in self._queues)
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Share a batch out."""
         for index, part in self._route(batch, len(self._queues)):
-            with self._condition:
+            with self._progress.lock:
                 if index not in self._dropped | self._gone:
                     self._queues[index].append(part)
+        self._progress.note()
 
     def mark_drained(self) -> None:
         """Learn that a producer has drained."""
-        with self._condition:
+        with self._progress.lock:
             self._drained += 1
             assert self._drained <= self._live, "a producer has drained twice"
+        self._progress.note()
 
     def mark_ended(self) -> None:
         """Learn that a producer has ended for good; it counts no more."""
-        with self._condition:
+        with self._progress.lock:
             self._live -= 1
+        self._progress.note()
 
     # -- consumers
 
@@ -118,27 +119,27 @@ class Exchange:
         return Consumer(self, index)
 
     def poll(self, index: int) -> pa.RecordBatch | Signal:
-        """Return what a consumer gets next; `DRAINED` as long as it stands at the barrier."""
-        with self._condition:
-            queue = self._queues[index]
-            if queue:
-                was_full = len(queue) >= self._capacity
-                batch = queue.popleft()
-                if was_full:
-                    # A join takes several in one step, and may end it without having given any.
-                    self.is_relieved()
+        """Return what a consumer gets next."""
+        with self._progress.lock:
+            if self._queues[index]:
+                batch = self._queues[index].popleft()
+                # Also where the step that took it gives nothing: a join takes several in one.
+                self._progress.note()
                 return batch
             if not self._live:
                 return Signal.ENDED
-            return Signal.DRAINED if self._drained == self._live else Signal.WAIT
+            if self._drained < self._live or index in self._told:
+                return Signal.WAIT
+            self._told.add(index)
+            return Signal.DRAINED
 
     def drop(self, index: int, *, is_for_good: bool = False) -> None:
         """Throw away what a consumer would get."""
-        with self._condition:
+        with self._progress.lock:
             (self._gone if is_for_good else self._dropped).add(index)
             self._queues[index].clear()
         self._tell_if_unwanted()
-        self.is_relieved()
+        self._progress.note()
 
     def _tell_if_unwanted(self) -> None:
         if len(self._dropped | self._gone) == len(self._queues):
@@ -146,10 +147,10 @@ class Exchange:
 
     def pass_barrier(self) -> None:
         """Begin anew behind a barrier."""
-        with self._condition:
+        with self._progress.lock:
             assert not any(self._queues), "rows are left behind a barrier"
             self._drained = 0
-            self.barriers += 1
+            self._told.clear()
             self._dropped.clear()
         self._tell_if_unwanted()
 
@@ -185,16 +186,9 @@ class Consumer:
         self._exchange = exchange
         self._index = index
         self.schema = exchange.schema
-        self._barriers_seen = 0
 
     def poll(self) -> pa.RecordBatch | Signal:
-        found = self._exchange.poll(self._index)
-        if found is not Signal.DRAINED:
-            return found
-        # Said once: a join that was told goes on to the rows behind the barrier.
-        is_news = self._barriers_seen == self._exchange.barriers
-        self._barriers_seen = self._exchange.barriers + 1
-        return found if is_news else Signal.WAIT
+        return self._exchange.poll(self._index)
 
     def drop(self) -> None:
         self._exchange.drop(self._index)

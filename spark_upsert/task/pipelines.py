@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Condition
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +51,7 @@ from spark_upsert.task.plan import (
     Values,
     check,
 )
+from spark_upsert.task.progress import Progress
 from spark_upsert.task.scanning import Reader, ScanFeed, SplitQueue, ValuesFeed, read_arrow
 
 Join = MergeJoin | HashJoin
@@ -64,8 +64,8 @@ class Settings:
 
     Parameters
     ----------
-    condition : threading.Condition
-        The lock of all queues.
+    progress : Progress
+        The lock of all queues, and what wakes those who wait for one.
     width : int
         How many drivers a chain may have.
     readers : mapping of str to Reader
@@ -76,17 +76,14 @@ class Settings:
         `Signal.DRAINED` under a barrier, `Signal.ENDED` if no more splits come, else `Signal.WAIT`.
     has_tail : callable
         Whether splits came behind the last barrier, or there was none.
-    notify : callable
-        Wakes who waits for something to move.
     """
 
-    condition: Condition
+    progress: Progress
     width: int
     readers: Mapping[str, Reader]
     lookups: Mapping[str, Lookup]
     stands_next: Callable[[], Signal]
     has_tail: Callable[[], bool]
-    notify: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -216,13 +213,12 @@ class _Builder:
             schema = stages[0][1]
             if exchange is None:
                 exchange = Exchange(
-                    self._settings.condition,
+                    self._settings.progress,
                     schema,
                     consumers=consumers,
                     route=route,
                     capacity=capacity,
                 )
-                exchange.is_relieved = self._settings.notify
                 self.built.exchanges.insert(0, exchange)
             elif not schema.equals(exchange.schema):
                 raise _other_columns(top, schema, exchange.schema)
@@ -324,7 +320,7 @@ class _Builder:
                 hint=f"give the task one: readers={{'{node.id}': ...}}.",
                 node=node.id,
             )
-        queue = self.built.queues[node.id] = SplitQueue(self._settings.condition)
+        queue = self.built.queues[node.id] = SplitQueue(self._settings.progress)
         return [ScanFeed(queue, reader, node.schema) for _ in range(width)]
 
     def _union(self, name: str, parts: Sequence[Node]) -> Feed:

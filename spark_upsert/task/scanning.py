@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from threading import Condition
 from typing import Any
 
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError
 from spark_upsert.task.operators.operator import Signal
+from spark_upsert.task.progress import Progress
 from spark_upsert.task.statistics import SplitCounts
 
 Reader = Callable[[Any], Iterable[pa.RecordBatch]]
@@ -33,8 +33,8 @@ def read_arrow(split: Any) -> Iterable[pa.RecordBatch]:
 class SplitQueue:
     """The splits of a leaf, in the order in which they were added, for all its drivers."""
 
-    def __init__(self, condition: Condition) -> None:
-        self._condition = condition
+    def __init__(self, progress: Progress) -> None:
+        self._lock = progress.lock
         self._waiting: deque[Any] = deque()
         self._total = 0
         self._finished = 0
@@ -43,18 +43,18 @@ class SplitQueue:
 
     def add(self, split: Any) -> None:
         """Put a split behind the others."""
-        with self._condition:
+        with self._lock:
             self._waiting.append(split)
             self._total += 1
 
     def add_barrier(self) -> None:
         """Put a barrier behind all splits."""
-        with self._condition:
+        with self._lock:
             self._barriers += 1
 
     def end(self) -> None:
         """Learn that no more splits come."""
-        with self._condition:
+        with self._lock:
             self._is_ended = True
 
     def take(self, barriers: int) -> tuple[Any] | Signal:
@@ -65,7 +65,7 @@ class SplitQueue:
         barriers : int
             How many barriers the driver has taken.
         """
-        with self._condition:
+        with self._lock:
             if self._waiting:
                 return (self._waiting.popleft(),)
             if barriers < self._barriers:
@@ -74,12 +74,12 @@ class SplitQueue:
 
     def finish(self) -> None:
         """Count a split as finished."""
-        with self._condition:
+        with self._lock:
             self._finished += 1
 
     def counts(self) -> SplitCounts:
         """Return how many splits there are."""
-        with self._condition:
+        with self._lock:
             return SplitCounts(
                 total=self._total, queued=len(self._waiting), finished=self._finished
             )

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import ExitStack
-from threading import Condition, RLock, Thread
+from threading import Thread
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,6 +42,7 @@ from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.operator import Signal
 from spark_upsert.task.pipelines import Settings, build
 from spark_upsert.task.plan import Node
+from spark_upsert.task.progress import Progress
 from spark_upsert.task.scanning import Reader
 from spark_upsert.task.states import (
     Action,
@@ -100,17 +101,16 @@ class Task:
     ) -> None:
         if drivers < 1:
             raise PlanError(f"drivers are at least 1, found {drivers}.", hint="give 1.")
-        self._condition = Condition(RLock())
+        self._progress = Progress()
         self._clock = clock
         self._is_threaded = drivers > 1
         settings = Settings(
-            condition=self._condition,
+            progress=self._progress,
             width=drivers,
             readers=readers or {},
             lookups=lookups or {},
             stands_next=self._stands_next,
             has_tail=lambda: self._has_tail,
-            notify=self._wake,
         )
         self._pipelines = build(plan, settings)
         if self._is_threaded and len(self._pipelines.drivers) > DRIVERS_MAX:
@@ -119,19 +119,17 @@ class Task:
                 f"most {DRIVERS_MAX} are run.",
                 hint="give fewer drivers.",
             )
-        self._output = self._pipelines.output
+        self._output = self._pipelines.output.consumer()
         self._state = State(leaves=frozenset(self._pipelines.queues))
         self._has_tail = True
+        self._has_drained = False
+        """Whether all rows before the barrier were handed out."""
         self._histogram = Histogram()
         self._rows = 0
         self._begun = 0.0
         self._futures: list[Future[None]] = []
         """Of those who wait for the barrier."""
-        self._changed: list[Future[None]] = []
-        """Of those who wait for anything to happen."""
         self._threads: list[Thread] = []
-        self._version = 0
-        """Grows whenever something has moved, so that no driver sleeps over it."""
         self._failure: Exception | None = None
         self._is_released = False
 
@@ -162,29 +160,29 @@ class Task:
             There is no such scan.
         """
         self._require_leaf(node)
-        with self._condition:
+        with self._progress.lock:
             action = self._apply(AddSplit(node, sequence))
             if action is Action.QUEUE:
                 self._pipelines.queues[node].add(split)
                 self._has_tail = True
                 self._start()
-                self._notify()
+                self._progress.note()
         return action is Action.QUEUE
 
     def set_max_sequence(self, node: str, sequence: int) -> None:
         """Note that the splits of a leaf are done up to a number; it only rises."""
         self._require_leaf(node)
-        with self._condition:
+        with self._progress.lock:
             self._apply(SetMark(node, sequence))
 
     def no_more_splits(self, node: str) -> None:
         """End a leaf behind the splits, and the barrier, that it has."""
         self._require_leaf(node)
-        with self._condition:
+        with self._progress.lock:
             if self._apply(NoMoreSplits(node)) is Action.END_LEAF:
                 self._pipelines.queues[node].end()
                 self._start()
-                self._notify()
+                self._progress.note()
 
     def request_barrier(self) -> Future[None]:
         """Draw a line behind all splits; it is reached when `next` gives neither batch nor future.
@@ -200,7 +198,7 @@ class Task:
             A leaf gets no more splits.
         """
         future: Future[None] = Future()
-        with self._condition:
+        with self._progress.lock:
             action = self._apply(Plain.REQUEST_BARRIER)
             if action is Action.ALREADY_OVER:
                 future.set_result(None)
@@ -212,7 +210,7 @@ class Task:
                 for queue in self._pipelines.queues.values():
                     queue.add_barrier()
                 self._start()
-                self._notify()
+                self._progress.note()
         return future
 
     def abort(self) -> None:
@@ -248,7 +246,7 @@ class Task:
     @property
     def statistics(self) -> Statistics:
         """What it has done so far."""
-        with self._condition:
+        with self._progress.lock:
             counts = [queue.counts() for queue in self._pipelines.queues.values()]
             return Statistics(
                 barriers=self._state.barriers,
@@ -279,28 +277,30 @@ class Task:
         Exception
             By which an operator or a reader failed.
         """
-        self._raise_failure()
-        with self._condition:
-            self._apply(Plain.PULL)
-            self._start()
+        with self._progress.lock:
+            # A thread may have failed meanwhile: then that is what comes out.
+            if self._failure is None:
+                self._apply(Plain.PULL)
+                self._start()
         while True:
-            with self._condition:
-                seen = self._version
-                found = self._output.poll(0)
+            with self._progress.lock:
+                seen = self._progress.changes
+                found = self._output.poll()
                 if self._failure is None and not isinstance(found, Signal):
                     self._rows += found.num_rows
-                    self._notify()
+                    self._progress.note()
                     return found, None
-                if self._failure is None and found is Signal.DRAINED and self._end_barrier():
+                self._has_drained |= found is Signal.DRAINED
+                if self._failure is None and self._has_drained and self._end_barrier():
                     return None, None
             self._raise_failure()
             if found is Signal.ENDED:
                 self._end_by(Plain.ALL_ENDED)
                 return None, None
             if self._is_threaded:
-                return None, self._when_changed(seen)
-            if not self._work():
-                return None, self._when_resolved()
+                return None, self._progress.future(seen)
+            if not self._work() and self._progress.changes == seen:
+                return None, self._when_resolved(seen)
 
     def iter_batches(self, skip: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the batches up to the barrier, or to the end, and wait where that is needed.
@@ -340,7 +340,7 @@ class Task:
             )
 
     def _stands_next(self) -> Signal:
-        with self._condition:
+        with self._progress.lock:
             if self._state.phase is Phase.UNDER_BARRIER:
                 return Signal.DRAINED
             is_over = self._state.ended == self._state.leaves
@@ -355,8 +355,9 @@ class Task:
             driver.pass_barrier()
         for exchange in self._pipelines.exchanges:
             exchange.pass_barrier()
+        self._has_drained = False
         self._apply(Plain.ALL_DRAINED)
-        self._notify()
+        self._progress.note()
         self._fulfil()
         return True
 
@@ -373,39 +374,16 @@ class Task:
             self._fail(error)
             return True
 
-    def _when_resolved(self) -> Future[None]:
+    def _when_resolved(self, seen: int) -> Future[None]:
         """Return a future of what the drivers wait for, of which there must be something."""
         waited = [each for driver in self._pipelines.drivers for each in driver.waiting_on()]
         assert waited, f"no driver can move, and none waits: {self._state}"
-        changed: Future[None] = Future()
-        with self._condition:
-            self._changed.append(changed)
         for each in waited:
             each.add_done_callback(self._resolved)
-        return changed
-
-    def _when_changed(self, seen: int) -> Future[None]:
-        changed: Future[None] = Future()
-        with self._condition:
-            if self._version == seen:
-                self._changed.append(changed)
-                return changed
-        changed.set_result(None)
-        return changed
+        return self._progress.future(seen)
 
     def _resolved(self, _: Future[Any]) -> None:
-        self._wake()
-
-    def _wake(self) -> None:
-        with self._condition:
-            self._notify()
-
-    def _notify(self) -> None:
-        self._version += 1
-        self._condition.notify_all()
-        changed, self._changed = self._changed, []
-        for each in changed:
-            each.set_result(None)
+        self._progress.note()
 
     # -- threads
 
@@ -424,21 +402,18 @@ class Task:
         watched: list[Future[Any]] = []
         try:
             while True:
-                with self._condition:
-                    seen = self._version
+                with self._progress.lock:
+                    seen = self._progress.changes
                     if not self._state.phase.is_running or driver.is_ended:
                         break
                 if driver.step():
-                    with self._condition:
-                        self._notify()
+                    self._progress.note()
                     continue
                 waited, watched = watched, driver.waiting_on()
                 for each in watched:
                     if each not in waited:
                         each.add_done_callback(self._resolved)
-                with self._condition:
-                    while self._version == seen:
-                        self._condition.wait()
+                self._progress.wait(seen)
         except Exception as error:  # noqa: BLE001
             self._fail(error)
         finally:
@@ -454,10 +429,10 @@ class Task:
 
     def _fail(self, error: Exception) -> None:
         """Fail by the first error; who pulls next gets it."""
-        with self._condition:
+        with self._progress.lock:
             if self._apply(Plain.FAIL) is Action.RELEASE:
                 self._failure = error
-                self._notify()
+                self._progress.note()
                 self._fulfil()
 
     def _raise_failure(self) -> None:
@@ -473,13 +448,13 @@ class Task:
 
     def _end_by(self, event: Plain) -> None:
         """Close everything, and tell who waits."""
-        with self._condition:
+        with self._progress.lock:
             self._apply(event)
-            self._notify()
+            self._progress.note()
         try:
             self._release()
         finally:
-            with self._condition:
+            with self._progress.lock:
                 self._fulfil()
 
     def _release(self) -> None:

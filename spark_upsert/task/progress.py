@@ -1,0 +1,46 @@
+"""How those who run one task learn that something has changed: one lock, and a count of changes.
+
+Who finds nothing to do noted the count before looking, and waits until it is another one: no
+change between the look and the wait is slept over.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from threading import Condition, RLock
+
+
+class Progress:
+    """The lock of a task, and what has changed under it."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._condition = Condition(self.lock)
+        self._waiting: list[Future[None]] = []
+        self.changes = 0
+        """How often something has changed."""
+
+    def note(self) -> None:
+        """Note a change: wake up all who wait for one."""
+        with self.lock:
+            self.changes += 1
+            self._condition.notify_all()
+            waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.set_result(None)
+
+    def wait(self, seen: int) -> None:
+        """Wait until something has changed since a count."""
+        with self.lock:
+            while self.changes == seen:
+                self._condition.wait()
+
+    def future(self, seen: int) -> Future[None]:
+        """Return a future that is done when something has changed since a count."""
+        future: Future[None] = Future()
+        with self.lock:
+            if self.changes == seen:
+                self._waiting.append(future)
+                return future
+        future.set_result(None)
+        return future
