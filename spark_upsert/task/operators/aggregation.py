@@ -19,7 +19,7 @@ from spark_upsert.task.plan import Aggregation
 MEMORY_BYTES_MAX = 256 << 20
 """What the groups of one barrier may take, if the plan does not say."""
 
-_FEW_ROWS = 1 << 16
+_FEW_ROWS = 1 << 18
 """So many states wait before they are folded into the groups: a fold costs some fixed time."""
 
 
@@ -74,7 +74,7 @@ class HashAggregation:
         return self._given is None and not self._is_ended
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        states = self._grouping.fold(self._grouping.states(batch, self._rows))
+        states = self._grouping.states(batch, self._rows)
         self._rows += batch.num_rows
         self._waiting.append(states)
         self._waiting_rows += states.num_rows
