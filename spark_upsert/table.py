@@ -47,9 +47,14 @@ from spark_upsert.schedule.governor import commit_window_ms
 from spark_upsert.shared_calls import SharedCalls
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
-from spark_upsert.state.compaction import Compacted, Job, choose, choose_all, compact_runs
+from spark_upsert.state.compaction import (
+    Compacted,
+    Job,
+    commit_compactions,
+    compact_runs,
+    due_jobs,
+)
 from spark_upsert.state.indexed import indexed_columns
-from spark_upsert.state.log.fold import is_applicable
 from spark_upsert.state.log.log import Clock, Log
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.state.properties import checked
@@ -73,13 +78,8 @@ from spark_upsert.state.retention import (
     vacuum,
 )
 from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import (
-    DEFAULT,
-    PROPERTY,
-    LateRows,
-    TombstoneRetention,
-    higher_mark,
-)
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert.state.unused import remove_unused
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.tokens import new_token
 from spark_upsert.upsert.admission import Admission, Sleep
@@ -555,27 +555,11 @@ class Table:
         compacted : iterable of Compacted
             Made by the same tasks, on the same version.
         """
-        staged, compacted = list(staged), list(compacted)
-        files = [file for each in staged for file in each.files]
-        files += [slice_.file for each in compacted for slice_ in each.added]
-        if not files:
-            return
-        head = self.log.try_head()
-        if head is None:  # The table was not made, or is no more.
-            for file in files:
-                self.store.delete(file.path)
-            return
-        lower = 1 + min(
-            [p.base_version for p in staged] + [each.base_version for each in compacted]
-        )
-        if lower < head.since:
-            return  # What became of them is expired; a vacuum will tell.
-        used: set[str] = set()
-        for version in self.log.commits(lower, head.upper):
-            used |= version.paths
-        for file in files:
-            if file.path not in used:
-                self.store.delete(file.path)
+        made = [(each.base_version, each.files) for each in staged]
+        made += [(each.base_version, tuple(s.file for s in each.added)) for each in compacted]
+        files = [file for _, own in made for file in own]
+        base_version = min((version for version, _ in made), default=0)
+        remove_unused(self.store, self.log, files, base_version=base_version)
 
     # -- upkeep ----------------------------------------------------------------------
 
@@ -614,58 +598,11 @@ class Table:
 
     def compaction_jobs(self, *, full: bool = False) -> list[Job]:
         """Return the compactions that are due, the smallest first."""
-        head = self.log.head()
-        chooser = choose_all if full else choose
-        return chooser(head, forget_before=self._forget_before(head))
-
-    def _forget_before(self, head: Manifest) -> int:
-        """Return the epoch before which tombstones are past their retention.
-
-        Where entries are folded by an order, none ever is: a delete also forgets the older
-        values of columns, and a row that comes behind it does not say which.
-        """
-        if head.schema.keeps_deletes:
-            return 0
-        retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
-        if retention.is_for_ever or not any(slice_.file.tombstones for slice_ in head.slices):
-            return 0
-        before: int = head.upper
-        if retention.epochs is not None:
-            before = min(before, head.upper - retention.epochs)
-        if retention.milliseconds is not None:
-            limit_ms = self.log.now_ms() - retention.milliseconds
-            before = min(before, self.log.version_at(limit_ms) + 1)
-        return max(0, before)
+        return due_jobs(self.log, full=full)
 
     def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
         """Make compactions visible; returns how many. One whose runs are gone is dropped."""
-        count = 0
-        for each in compacted:
-
-            def propose(head: Manifest, each: Compacted = each) -> Draft | None:
-                self.log.require_descent(head, each.base, "the compaction")
-                if not each.taken or not head.accepts(each.base_version):
-                    return None
-                # What it takes may be live again, below other runs than it was planned under.
-                between = self.log.commits(each.base_version + 1, head.upper)
-                if any(commit.restored is not None for commit in between):
-                    return None
-                if not is_applicable(head, each.taken) or not each.is_safe(self.store, head):
-                    return None
-                mark = each.low_water and higher_mark(each.low_water, head.low_water, head.schema)
-                return Draft(
-                    kind=Kind.COMPACT,
-                    compacted=each.added,
-                    taken=each.taken,
-                    live_rows=head.live_rows,
-                    low_water=mark,
-                )
-
-            if self.log.append(propose) is not None:
-                count += 1
-            else:
-                self.discard((), [each])
-        return count
+        return commit_compactions(self.store, self.log, compacted)
 
     def expire(
         self,

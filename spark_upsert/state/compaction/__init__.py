@@ -1,6 +1,15 @@
-"""Compaction: fewer runs, the same answers. A policy chooses, a worker does it."""
+"""Compaction: fewer runs, the same answers. A policy chooses, a worker does, a commit shows it."""
 
-from spark_upsert.state.compaction.policy import Job, choose, choose_all
+from spark_upsert.state.compaction.commit import commit_compactions
+from spark_upsert.state.compaction.due import due_jobs
+from spark_upsert.state.compaction.policy import Job, choose
 from spark_upsert.state.compaction.worker import Compacted, compact_runs
 
-__all__ = ["Compacted", "Job", "choose", "choose_all", "compact_runs"]
+__all__ = [
+    "Compacted",
+    "Job",
+    "choose",
+    "commit_compactions",
+    "compact_runs",
+    "due_jobs",
+]
