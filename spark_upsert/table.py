@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -110,6 +110,8 @@ _ALTERATIONS_MAX = 20
 
 ROUND_JOBS_MAX = 256
 """Compactions of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
+
+T = TypeVar("T")
 
 Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Compacted]]
 """Does compactions upon a version, wherever it likes."""
@@ -624,8 +626,11 @@ class Table:
             safety_ms=safety_ms,
             writers_ms=writers_ms,
         )
-        for index in self._built_indexes():  # Nobody asks for its past.
-            index.expire(retain_versions=0, safety_ms=safety_ms, writers_ms=writers_ms)
+        for _ in self._of_indexes(
+            # Nobody asks for its past.
+            lambda index: index.expire(retain_versions=0, safety_ms=safety_ms)
+        ):
+            continue
         return done
 
     def repair_clock(self) -> Commit | None:
@@ -635,9 +640,10 @@ class Table:
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
         done = vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
-        for index in self._built_indexes():
-            own = index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
-            done = done.with_those_below(own, index.store.url[len(self.store.url) + 1 :])
+        for folder, own in self._of_indexes(
+            lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
+        ):
+            done = done.with_those_below(own, folder)
         return done
 
     def consumers(self) -> list[Lease]:
@@ -719,10 +725,18 @@ class Table:
     def _table_of(self, index: Index) -> Table:
         return Table(index.store, clock=self._clock, threads=self.threads)
 
-    def _built_indexes(self) -> Iterator[Table]:
-        """Yield the indexes that are there as the tables that they are."""
-        tables = (self._table_of(index) for index in self.indexes())
-        return (table for table in tables if table.log.try_head() is not None)
+    def _of_indexes(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
+        """Do something to each index that is there, as the table that it is; yield its folder.
+
+        An error is noted: an index is not worth the upkeep of its table.
+        """
+        for index in self.indexes():
+            try:
+                table = self._table_of(index)
+                if table.log.try_head() is not None:
+                    yield index.folder, action(table)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next build mends it
+                self._indexes.note(index.column, error)
 
     def _compact_once(self, store: Store) -> None:
         """Do one compaction that is due in a table below this one."""

@@ -29,10 +29,14 @@ class _Sum(NamedTuple):
 
 def check_index(index: Index) -> Iterator[Finding]:
     """Yield what is wrong with an index; one that is not built, or of no use, has no rows to be."""
-    own = index.log.try_head()
+    folder = index.folder
+    try:
+        own = index.log.try_head()
+    except CorruptionError as error:
+        yield Finding(place=folder, expected="a sound log", found=error.message)
+        return
     if own is None:
         return
-    folder = index.store.url[len(index.table_store.url) + 1 :]
     for finding in check(index.store, index.log).findings:
         yield replace(finding, place=f"{folder}/{finding.place}")
     place = index.usable(own)

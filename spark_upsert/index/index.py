@@ -46,7 +46,8 @@ class Index:
         self.column = column
         self.table_log = table_log
         self.table_store = table_store
-        self.store: Store = StoreBelow(table_store, index_folder(column))
+        self.folder = index_folder(column)
+        self.store: Store = StoreBelow(table_store, self.folder)
         self.log = Log(self.store, clock=clock)
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import DataLossError
+from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.index.index import Index
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, RAW_KEY, TableSchema, is_live
@@ -71,7 +71,7 @@ def proposed(index: Index, values: pa.Array, at: Manifest) -> Keys | None:
     """
     try:
         keys, shows = index.keys_having(values)
-    except DataLossError:
+    except (DataLossError, CorruptionError):
         return None
     between = keys_between(index, shows, at)
     if between is None or not between.num_rows:

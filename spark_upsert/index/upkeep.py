@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.errors import CorruptionError, UpsertFlowError, masked
 from spark_upsert.index.advance import Advance, advance
 from spark_upsert.index.index import Index
 from spark_upsert.log_fields import Fields
@@ -50,7 +50,7 @@ class Indexes:
         self._compact = compact
         self._known: dict[str, Index] = {}
         self.failures = 0
-        """Steps behind commits of this process that failed."""
+        """Steps of this process that failed: the table went on without them."""
 
     def of(self, head: Manifest) -> list[Index]:
         """Return the indexes that a version of the table has, built or not."""
@@ -63,22 +63,27 @@ class Indexes:
 
     def usable(self, head: Manifest, column: str) -> Index | None:
         """Return the index on a column, if there is one that can be asked at present."""
-        found = [index for index in self.of(head) if index.column == column]
-        return found[0] if found and found[0].place() is not None else None
+        for index in self.of(head):
+            if index.column == column:
+                try:
+                    return None if index.place() is None else index
+                except CorruptionError as error:
+                    self.note(column, error)
+        return None
 
     def follow(self, commit: Commit) -> None:
         """Bring the indexes up to date behind a commit, as far as is cheap; raises no error."""
         head = self._log.seen
         if head is None or not head.properties.get(INDEX_BY):
             return
-        written = sum(slice_.file.rows for slice_ in commit.slices())
+        written = sum(file.rows for file in commit.added)
         rows_max = max(STEP_ROWS, _TIMES * written)
         for index in self._indexes_of(head):
             try:
                 done = advance(index, rows_max=rows_max)
                 self._compact(index.store)
             except Exception as error:  # noqa: BLE001 - an index is never worth a commit
-                self._note(index.column, error)
+                self.note(index.column, error)
             else:
                 if not done.is_done and done.versions_left:
                     self._tell(index, done)
@@ -87,13 +92,14 @@ class Indexes:
         try:
             return self.of(head)
         except UpsertFlowError as error:
-            self._note(head.properties[INDEX_BY], error)
+            self.note(head.properties[INDEX_BY], error)
             return []
 
-    def _note(self, column: str, error: Exception) -> None:
+    def note(self, column: str, error: Exception) -> None:
+        """Count an error that is not to stop what it came upon, and tell of it."""
         self.failures += 1
         fields = Fields(path=self._store.url, column=column, failures=self.failures)
-        _LOGGER.warning("index not brought up to date: %s error=%s", fields, masked(f"{error!r}"))
+        _LOGGER.warning("index not kept up: %s error=%s", fields, masked(f"{error!r}"))
 
     def _tell(self, index: Index, done: Advance) -> None:
         fields = Fields(
