@@ -95,6 +95,19 @@ CONSUMERS = _schema(
 )
 """One row per lease."""
 
+INDEXES = _schema(
+    column=pa.string(),
+    path=pa.string(),
+    shows_version=pa.int64(),
+    versions_behind=pa.int64(),
+    entries=pa.int64(),
+    runs=pa.int64(),
+    files=pa.int64(),
+    bytes=pa.int64(),
+)
+"""One row per column of ``indexBy``: which version of the table its index shows (null: it is of no
+use, and to be built), and what it consists of (null: there is none)."""
+
 PRESSURE = _schema(
     consumer=pa.string(),
     backlog_epochs=pa.int64(),
@@ -220,6 +233,24 @@ def _pressure(table: Table) -> Iterator[Row]:
         }
 
 
+def _indexes(table: Table) -> Iterator[Row]:
+    head = table.log.head()
+    for index in table.indexes():
+        own = index.log.try_head()
+        place = None if own is None else index.usable(own)
+        state = {} if own is None else _state(own)
+        yield {
+            "column": index.column,
+            "path": index.folder,
+            "shows_version": place and place.version,
+            "versions_behind": place and head.version - place.version,
+            "entries": state.get("live_rows"),
+            "runs": state.get("runs"),
+            "files": state.get("table_files"),
+            "bytes": state.get("table_bytes"),
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One of the things to be read: its columns, and where its rows come from."""
@@ -240,6 +271,7 @@ VIEWS: Mapping[Metadata, View] = {
     Metadata.HISTORY: View(HISTORY, _history),
     Metadata.CONSUMERS: View(CONSUMERS, _consumers),
     Metadata.PRESSURE: View(PRESSURE, _pressure),
+    Metadata.INDEXES: View(INDEXES, _indexes),
 }
 
 

@@ -30,6 +30,7 @@ from spark_upsert.source.explain_read import explain_read
 from spark_upsert.source.kinds import with_found_inputs
 from spark_upsert.source.table_input import open_table
 from spark_upsert.source.versions import EARLIEST, first_wanted, upper_wanted
+from spark_upsert.state.indexed import INDEX_BY
 from spark_upsert.state.retention import GRACE_MS
 from spark_upsert.table import Table
 
@@ -461,6 +462,22 @@ def compact(path: str, storage: Mapping[str, str], full: bool, as_json: bool) ->
     compactions = table.compact(full=full)
     runs = table.log.head().run_count
     print_facts({"compactions": compactions, "runs_before": before, "runs": runs}, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--by", metavar="COLUMNS", help="Set what the table is indexed by, from now on.")
+@click.option("--rebuild", is_flag=True, help="Build all anew, whatever they hold.")
+@_as_json
+def index(
+    path: str, storage: Mapping[str, str], by: str | None, rebuild: bool, as_json: bool
+) -> None:
+    """Bring the indexes of a table up to date, and build those that are not there."""
+    table = Table.open(path, storage=storage)
+    if by is not None:
+        table.alter(table.schema, {INDEX_BY: by})
+    table.build_indexes(rebuild=rebuild)
+    _show(Metadata.INDEXES, path, storage, None, as_json=as_json)
 
 
 @upsertflow.command()

@@ -23,6 +23,7 @@ class Metadata(Enum):
     HISTORY = "history"
     CONSUMERS = "consumers"
     PRESSURE = "pressure"
+    INDEXES = "indexes"
     QUARANTINE = "quarantine"
     """Not of the log, but of the runs (`spark_upsert.state.quarantine`); at any version."""
 

@@ -160,8 +160,8 @@ READ_OPTIONS: Mapping[str, str] = {
     "groups that they make. Default `false`.",
     "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "
     "`consumers` or `pressure` (how far each consumer is behind, against the caps, and whether it "
-    "holds up writers); or the rows that could not be applied (`onError=quarantine`): "
-    "`quarantine`.",
+    "holds up writers), `indexes` (`indexBy`); or the rows that could not be applied "
+    "(`onError=quarantine`): `quarantine`.",
 }
 
 INPUT_OPTIONS: Mapping[str, str] = {

@@ -376,3 +376,15 @@ def test_without_click_a_sentence_says_what_to_install() -> None:
     assert done.returncode == 1
     assert "pip install 'upsertflow[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_indexes_are_built_and_shown(path: str) -> None:
+    column = next(name for name in Table.open(path).schema.values)
+    (shown,) = lines("index", path, "--by", column)
+    head = Table.open(path).log.head()
+    assert (shown["column"], shown["versions_behind"]) == (column, 0)
+    assert shown["shows_version"] == head.version
+    assert head.properties["indexBy"] == column
+    (again,) = lines("index", path, "--rebuild")
+    assert again["entries"] == shown["entries"]
+    assert lines("index", path, "--by", "") == []

@@ -16,8 +16,10 @@ from spark_upsert.index import upkeep
 from spark_upsert.index.advance import advance
 from spark_upsert.index.index import Index
 from spark_upsert.index.rows import keys_between
+from spark_upsert.metadata import VIEWS
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.options.below import Pattern
+from spark_upsert.options.read import Metadata
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.state.indexed import index_folder
 from spark_upsert.table import Table
@@ -482,3 +484,18 @@ def test_nothing_is_told_of_indexes_that_are_up_to_date(caplog: pytest.LogCaptur
     caplog.set_level(logging.WARNING)
     table_of(MemoryStore()).append(rows((1, 7)))
     assert caplog.text == ""
+
+
+def test_indexes_are_shown_as_rows() -> None:
+    table = table_of(MemoryStore(), index_by="c,v")
+    table.append(rows((1, 7), (2, None)))
+    with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
+        table.append(rows((3, 8)))
+    table.alter(table.schema, {"indexBy": "c"})
+    view = VIEWS[Metadata.INDEXES]
+    [row] = [row for batch in view.read(table) for row in batch.to_pylist()]
+    assert row["column"] == "c"
+    assert row["path"] == "_index/c"
+    assert (row["shows_version"], row["versions_behind"]) == (1, 2)
+    assert (row["entries"], row["runs"], row["files"]) == (1, 1, 1)
+    assert row["bytes"] > 0
