@@ -46,6 +46,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_threads(sections),
         *_merge(sections),
         *_loading(sections),
+        *_indexing(sections),
         *_inputs(sections),
         *_queries(sections),
         *_discovery(sections),
@@ -347,6 +348,31 @@ def _loading(sections: Sections) -> Iterator[str]:
     yield from ("", "| source | time |", "|---|---|")
     for name, taken in sorted(section["resume"].items()):
         yield _row([name, times(taken)])
+    yield ""
+
+
+def _indexing(sections: Sections) -> Iterator[str]:
+    section = sections.get("indexing")
+    if section is None:
+        return
+    yield from ("## Indexes, and reads by the beginning of the key, without Spark", "")
+    yield (
+        f"A table of {count(section['rows'])} rows, 20 of each customer. Commits are updates of "
+        f"{count(section['batch_rows'])} orders, half of which go to another customer; reads are of "
+        f"{count(section['wanted'])} customers. Processor time of all threads; files are in the cache "
+        "of the system."
+    )
+    yield ""
+    yield "| commit to a table with | processor time |"
+    yield "|---|---|"
+    for name, took in section["commits"].items():
+        yield _row([name, times(took["cpu_s"])])
+    yield from ("", "| read | rows found | processor time |", "|---|---|---|")
+    for name, took in section["reads"].items():
+        yield _row([name, count(section["found"][name]), times(took["cpu_s"])])
+    yield from ("", "| `hashPrefix=1` | load | compaction | scan |", "|---|---|---|---|")
+    for name, steps in section["skew"].items():
+        yield _row([name, *(times(steps[step]["cpu_s"]) for step in ("load", "compact", "scan"))])
     yield ""
 
 

@@ -370,6 +370,18 @@ def loading(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def indexing(place: Place, size: Size) -> dict[str, Any]:
+    """Measure commits with an index and without, and reads by it, by a prefix and of all rows."""
+    from benchmarks.indexing import measure
+
+    folder = place.work / "indexing"
+    rows = size.merged // 2
+    try:
+        return measure(folder, rows, max(1, rows // 100), rounds=size.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def merge(place: Place, size: Size) -> dict[str, Any]:
     """Measure the bare merge of batches in memory, in each order, against one copy of them."""
     from benchmarks.merging import measure
@@ -550,6 +562,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "threads": threads,
     "merge": merge,
     "loading": loading,
+    "indexing": indexing,
     "union": union,
     "inputs": inputs,
     "queries": queries,

@@ -99,6 +99,10 @@ class Observer:
         assert table.compaction_jobs() == [], "P7: a compaction left work"
         self.compact(table, full=True)
         self.look()
+        if self._world.is_indexed:
+            assert all(index.place() for index in table.build_indexes()), (
+                "P6: an index is of no use"
+            )
         report = table.check()
         assert report.is_sound, f"P5: a sound table is reported: {report.findings}"
 
@@ -258,6 +262,8 @@ class Observer:
         assert folded == self.rows[high], f"P2: {low} to {high} gives {folded}, net={net}"
         if self._world.has_prefix:
             self._look_up_prefixes(table, low)
+        if self._world.is_indexed:
+            self._look_up_values(table, low)
 
     def _look_up_prefixes(self, table: Table, version: int) -> None:
         """Read the rows of a version whose key begins with some value."""
@@ -269,6 +275,15 @@ class Observer:
             rows = self.rows[version].items()
             expected = {key: row for key, row in rows if prefix_of(key) == half}
             assert found == expected, f"P3: version {version} has {found} of {half}, not {expected}"
+
+    def _look_up_values(self, table: Table, version: int) -> None:
+        """Read the rows of a version that have some values, by whatever the index proposes."""
+        column, names = self._world.columns[0], ("key", *self._columns)
+        values = [0, 1]
+        records = table.rows_having(column, values, columns=names, version=version).to_pylist()
+        found = {record["key"]: self._row(record) for record in records}
+        expected = {k: row for k, row in self.rows[version].items() if row[0] in values}
+        assert found == expected, f"P3: version {version} has {found}, not {expected}, of {values}"
 
     def folded(
         self, table: Table, start: Rows, lower: int, upper: int, *, net: bool = False

@@ -66,7 +66,8 @@ def test_worlds_are_of_every_kind() -> None:
         assert any(world.schema.on_error is policy for world in worlds)
     for retention in RETENTIONS:
         assert any(world.retention == retention for world in worlds)
-    assert {world.has_prefix for world in worlds} == {True, False}
+    kinds = {(world.has_prefix, world.is_indexed) for world in worlds}
+    assert kinds == {(a, b) for a in (True, False) for b in (True, False)}
 
 
 def test_worlds_differ_and_much_happens_in_them() -> None:

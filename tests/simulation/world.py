@@ -28,6 +28,7 @@ import pyarrow as pa
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.state.compaction import Compacted, choose
+from spark_upsert.state.indexed import INDEX_BY
 from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.state.tombstones import PROPERTY
@@ -167,7 +168,9 @@ class World:
         if self.is_forgetful:
             engines = [Engine.DEDUPLICATE, Engine.DEDUPLICATE, Engine.PARTIAL_UPDATE]
         # Drawn apart, so that a world is what it is with a prefix or without.
-        self.has_prefix = random.Random(f"prefix of {self.seed}").random() < 0.3
+        apart = random.Random(f"prefix of {self.seed}")
+        self.has_prefix = apart.random() < 0.3
+        self.is_indexed = apart.random() < 0.15
         engine = MergeEngine(self.random.choice(engines))
         if engine.kind is Engine.AGGREGATION:
             engine = MergeEngine(engine.kind, RULES)
@@ -312,7 +315,8 @@ class World:
     @property
     def properties(self) -> dict[str, str]:
         """The properties with which the table is made."""
-        return {PROPERTY: self.retention}
+        index_by = {INDEX_BY: self.columns[0]} if self.is_indexed else {}
+        return {PROPERTY: self.retention, **index_by}
 
     def create(self) -> None:
         draft = Draft(kind=Kind.CREATE, schema=self.schema, properties=self.properties)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import loading
+from benchmarks import indexing, loading
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
 from benchmarks.merging import measure
-from benchmarks.report import _discovery, _loading, about_machines, write_report
+from benchmarks.report import _discovery, _indexing, _loading, about_machines, write_report
 from benchmarks.words import count as told
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
@@ -131,3 +131,13 @@ def test_how_soon_a_commit_is_planned_is_told_by_the_number_of_tables() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| 1")]
     assert [row.split("|")[1].strip() for row in rows] == [told(1_000), told(10_000)]
     assert rows[1].split("|")[3:6] == [" 9 ms ", " 1500 ms ", " 1.12 "]
+
+
+def test_reads_by_an_index_are_measured_and_told(tmp_path: Path) -> None:
+    found = indexing.measure(tmp_path, 16_000, 160, rounds=1)
+    assert found["found"]["by the beginning of the key"] == indexing.WANTED * indexing.PER_VALUE
+    others = [found["found"][name] for name in ("by an index", "all rows read, and filtered")]
+    assert others[0] == others[1] > 0
+    page = "\n".join(_indexing({"indexing": found}))
+    assert "| by an index |" in page
+    assert "one value has nine rows in ten" in page

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
+from integration.pages import code_of
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, UpsertFlowError
 from spark_upsert.index import advance as advancing
 from spark_upsert.index import upkeep
@@ -499,3 +501,9 @@ def test_indexes_are_shown_as_rows() -> None:
     assert (row["shows_version"], row["versions_behind"]) == (1, 2)
     assert (row["entries"], row["runs"], row["files"]) == (1, 1, 1)
     assert row["bytes"] > 0
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["an index", "a prefix"])
+def test_the_code_of_the_page_runs(place: int, tmp_path: Path) -> None:
+    blocks = code_of("docs/indexes.md", "python", runner="tests/unit/test_indexes.py")
+    exec(blocks[place].replace('"/lake/', f'"{tmp_path}/'), {})
