@@ -11,6 +11,7 @@ from spark_upsert.views.builder import Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _FORMAT = "upsertflow"
 
@@ -38,6 +39,56 @@ class View(Plan):
     def read(self, spark: SparkSession, **options: str) -> DataFrame:
         """Return the rows that there are now, or with ``timestampAsOf`` were at some time."""
         return spark.read.format(_FORMAT).options(**{**self._options(), **options}).load()
+
+    def keep(
+        self,
+        spark: SparkSession,
+        path: str,
+        checkpoint: str,
+        *,
+        available_now: bool = False,
+        every: str | None = None,
+        **options: str,
+    ) -> StreamingQuery:
+        """Start the query that keeps the view in a table, which is made if there is none.
+
+        ``spark.read.format("upsertflow").load(path)`` shows the view, and with ``readChangeFeed``
+        how it changes: an epoch per micro-batch. What is kept of groups are sums, shown with
+        ``raw=true``; there each batch counts once, whatever becomes of the checkpoint, and with a
+        new one the query begins where the table is. What is kept of other views are their rows:
+        give a query with a new checkpoint a new path, too.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+        path : str
+            Where the kept table lies, in the same storage as the tables of the view.
+        checkpoint : str
+            Where Spark keeps the progress of the query.
+        available_now : bool
+            Whether the query ends when it has caught up.
+        every : str, optional
+            The interval of micro-batches, as ``10 seconds``.
+        **options : str
+            Those of a stream's read, for example ``maxRowsPerTrigger``.
+
+        Raises
+        ------
+        PlanError
+            The table keeps another view.
+        """
+        from pyspark_upsertflow.keeping import keep
+
+        return keep(
+            spark,
+            self.node,
+            path,
+            checkpoint,
+            storage=self.storage,
+            available_now=available_now,
+            every=every,
+            options=options,
+        )
 
     def explain(self, **options: str) -> str:
         """Return what a batch read of the view does: the plan, and how rows are found."""

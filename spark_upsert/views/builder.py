@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NoReturn, Self, TypeVar
+from typing import Generic, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.views.binding import bind, bind_below_group
+from spark_upsert.views.aggregates import Aggregate
+from spark_upsert.views.binding import bind, bind_below_group, bind_group
+from spark_upsert.views.groups.refresh import refresh
 from spark_upsert.views.plan import (
     Filter,
+    Group,
     How,
     Join,
     Named,
@@ -28,6 +31,7 @@ from spark_upsert.views.plan import (
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.scan import Base
 from spark_upsert.views.table_base import TableBase
+from spark_upsert.views.view import View
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,13 @@ class Plan:
         """Make a row of each element of a list, with its place, from 0, in the column ``pos``."""
         return self._with(Unnest(input=self.node, column=column))
 
+    def group_by(self, *columns: str) -> Grouped[Self]:
+        """Group the rows that are equal in some columns; all of them without any.
+
+        What is wanted of the groups follows: ``group_by("country").agg(n=agg.count())``.
+        """
+        return Grouped(self, columns)
+
     def at_version(self, version: int) -> Self:
         """Pin a table at a version: its changes change nothing."""
         if not isinstance(self.node, Scan):
@@ -120,22 +131,55 @@ class Plan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The columns; of a grouped view those of its result."""
+        if isinstance(self.node, Group):
+            return bind_group(self.node, self._open)[1].result
         return self._bound().schema
 
     @property
     def key(self) -> tuple[str, ...] | None:
         """The columns that identify a row; None if they are not kept."""
-        return self._bound().key
+        return self.node.keys if isinstance(self.node, Group) else self._bound().key
 
     def to_json(self) -> str:
         """Return the plan as text, for the option ``plan``."""
-        bind(self.node, self._open)
+        if isinstance(self.node, Group):
+            bind_group(self.node, self._open)
+        else:
+            bind(self.node, self._open)
         return self.node.to_json()
+
+    def refresh(self, path: str) -> bool:
+        """Bring the table that keeps a grouped view up to date, in this process.
+
+        Parameters
+        ----------
+        path : str
+            Where it lies; it is made if there is none.
+
+        Returns
+        -------
+        bool
+            Whether there was anything to do.
+
+        Raises
+        ------
+        PlanError
+            The view has no groups, or the table keeps another view.
+        """
+        if not isinstance(self.node, Group):
+            raise PlanError(
+                f"node '{self.node.title}' gives rows, and groups are refreshed.",
+                hint="group first: .group_by(...).agg(...); or keep the rows by a query: .keep.",
+            )
+        return refresh(View(self.node, self.storage), Table(open_store(path, self.storage)))
 
     def _with(self, node: Node) -> Self:
         grown = replace(self, node=node)
-        grown._bound()
+        if isinstance(node, Group):
+            bind_group(node, self._open)
+        else:
+            grown._bound()
         return grown
 
     def _bound(self) -> Relation:
@@ -143,6 +187,31 @@ class Plan:
 
     def _open(self, scan: Scan) -> Base:
         return TableBase(scan, Table(open_store(scan.path, self.storage)))
+
+
+_Plan = TypeVar("_Plan", bound=Plan)
+
+
+@dataclass(frozen=True)
+class Grouped(Generic[_Plan]):
+    """Groups of rows of which nothing is wanted yet."""
+
+    rows: _Plan
+    columns: tuple[str, ...]
+
+    def agg(self, **wanted: Aggregate) -> _Plan:
+        """Return a view with a row per group: its columns, and what is wanted of it.
+
+        A table keeps it (`keep`, `refresh`); nothing else can be built on it before.
+
+        Parameters
+        ----------
+        **wanted : Aggregate
+            By the names that they have in the result: ``agg.count()``, ``agg.max("amount")``
+            (`views.agg`).
+        """
+        named = tuple(each._replace(name=name) for name, each in wanted.items())
+        return self.rows._with(Group(input=self.rows.node, keys=self.columns, aggregates=named))
 
 
 _Choice = TypeVar("_Choice", How, Reverse)

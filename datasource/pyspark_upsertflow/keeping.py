@@ -1,0 +1,80 @@
+"""Keep a view: run the query that brings a table of ours to what the view is, batch after batch.
+
+A grouped view is kept as contributions, of which the table takes each batch once by its own marker:
+a query with a new checkpoint begins where the table is. Other views are kept as rows: puts and
+deletes ordered by the version of their step, so that batches may come in any order and any number
+of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from spark_upsert.errors import OptionError
+from spark_upsert.model.schema import COMMIT_VERSION
+from spark_upsert.store import open_store
+from spark_upsert.table import Table
+from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.plan import Node
+from spark_upsert.views.view import View
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_FORMAT = "upsertflow"
+
+
+def keep(
+    spark: SparkSession,
+    plan: Node,
+    path: str,
+    checkpoint: str,
+    *,
+    storage: Mapping[str, str],
+    available_now: bool = False,
+    every: str | None = None,
+    options: Mapping[str, str],
+) -> StreamingQuery:
+    """Start the query that keeps a view in a table; see `pyspark_upsertflow.views.View.keep`."""
+    if available_now and every is not None:
+        raise OptionError.conflict("available_now", f"every={every}")
+    table = Table(open_store(path, storage))
+    view = View(plan, storage)
+    own = {f"storage.{name}": value for name, value in storage.items()}
+    if view.grouping is None:
+        reads, writes = _rows(view)
+    else:
+        reads, writes = _groups(Kept.made(table, view.grouping, plan.to_json()))
+    reader = spark.readStream.format(_FORMAT).options(
+        **{"plan": plan.to_json(), **own, **reads, **options}
+    )
+    writer = reader.load().writeStream.format(_FORMAT).options(**{**own, **writes})
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif every is not None:
+        writer = writer.trigger(processingTime=every)
+    return writer.option("path", path).option("checkpointLocation", checkpoint).start()
+
+
+def _groups(kept: Kept) -> tuple[dict[str, str], dict[str, str]]:
+    """Return how contributions are read and written: from where the table is."""
+    recorded = kept.position()
+    consumer = {"consumerId": f"view-{kept.table.log.head().table_id}"}
+    if recorded == NOTHING:
+        return consumer, {}
+    return {**consumer, "startingPosition": recorded}, {}
+
+
+def _rows(view: View) -> tuple[dict[str, str], dict[str, str]]:
+    """Return how rows are read and written: the later step wins, whenever it comes."""
+    assert view.relation.key is not None
+    writes = {
+        "envelope": "changelog",
+        "keys": ",".join(view.relation.key),
+        "sequenceBy": COMMIT_VERSION,
+        "sequenceScope": "table",
+    }
+    return {"readChangeFeed": "true"}, writes

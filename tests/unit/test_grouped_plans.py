@@ -1,0 +1,99 @@
+"""Grouped plans as people build them: what they show, how they are kept, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import pyspark_upsertflow.agg
+from spark_upsert.errors import PlanError
+from spark_upsert.table import Table
+from spark_upsert.views import agg
+from spark_upsert.views.builder import Plan
+from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.plan import plan_from_json
+
+ORDERS = pa.schema({"id": pa.int64(), "country": pa.string(), "amount": pa.float64()})
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Table:
+    return Table.create(str(tmp_path / "orders"), ORDERS, keys=["id"])
+
+
+@pytest.fixture
+def plan(orders: Table, tmp_path: Path) -> Plan:
+    return Plan.of_table(str(tmp_path / "orders"))
+
+
+def test_a_grouped_plan_is_kept_and_brought_up_to_date(
+    orders: Table, plan: Plan, tmp_path: Path
+) -> None:
+    orders.append(pa.table({"id": [1, 2], "country": ["NO", "NO"], "amount": [0.1, 0.2]}))
+    revenue = plan.group_by("country").agg(
+        n=agg.count(), revenue=agg.sum("amount", scale=2), top=agg.max("amount")
+    )
+    assert revenue.schema == pa.schema(
+        {"country": pa.string(), "n": pa.int64(), "revenue": pa.float64(), "top": pa.float64()}
+    )
+    assert revenue.key == ("country",)
+    assert plan_from_json(revenue.to_json()) == revenue.node
+    path = str(tmp_path / "revenue")
+    assert revenue.refresh(path)
+    assert not revenue.refresh(path)
+    orders.append(pa.table({"id": [2], "country": ["SE"], "amount": [1.0]}))
+    assert revenue.refresh(path)
+    rows = Kept.opened(Table.open(path)).rows().to_pylist()
+    assert sorted(map(tuple, (row.values() for row in rows))) == [
+        ("NO", 1, 0.1, 0.1),
+        ("SE", 1, 1.0, 1.0),
+    ]
+
+
+def test_all_rows_are_one_group_without_columns(orders: Table, plan: Plan, tmp_path: Path) -> None:
+    orders.append(pa.table({"id": [1, 2], "country": ["NO", None], "amount": [0.1, None]}))
+    total = plan.group_by().agg(n=agg.count(), known=agg.count("amount"), low=agg.min("amount"))
+    path = str(tmp_path / "total")
+    assert total.refresh(path)
+    kept = Kept.opened(Table.open(path))
+    assert kept.rows().to_pylist() == [{"n": 2, "known": 1, "low": 0.1}]
+
+
+@pytest.mark.parametrize("name", ["collect", "first", "last"])
+def test_what_cannot_be_retracted_has_no_name(name: str) -> None:
+    for module in (agg, pyspark_upsertflow.agg):
+        with pytest.raises(PlanError, match=f"'{name}' cannot be retracted"):
+            getattr(module, name)
+
+
+def test_an_unknown_aggregate_is_an_error_of_python() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'median_of'"):
+        agg.median_of  # noqa: B018
+
+
+def test_nothing_is_built_on_a_group_before_it_is_kept(plan: Plan) -> None:
+    groups = plan.group_by("country").agg(n=agg.count())
+    builds: list[Callable[[], Plan]] = [
+        lambda: groups.filter("n > 1"),
+        lambda: groups.select("n"),
+        lambda: groups.group_by("n").agg(),
+        lambda: plan.join(groups, on="country"),
+    ]
+    for build in builds:
+        with pytest.raises(PlanError, match="a group must be kept first"):
+            build()
+
+
+def test_rows_are_not_refreshed(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="groups are refreshed"):
+        plan.refresh(str(tmp_path / "rows"))
+
+
+def test_a_float_is_summed_with_a_scale(plan: Plan) -> None:
+    with pytest.raises(PlanError, match="not exact under retraction") as refused:
+        plan.group_by("country").agg(revenue=agg.sum("amount"))
+    assert "set scale=" in str(refused.value)
+    assert "group of orders" in str(refused.value)
