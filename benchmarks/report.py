@@ -47,6 +47,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_merge(sections),
         *_loading(sections),
         *_indexing(sections),
+        *_operators(sections),
         *_inputs(sections),
         *_queries(sections),
         *_discovery(sections),
@@ -373,6 +374,23 @@ def _indexing(sections: Sections) -> Iterator[str]:
     yield from ("", "| `hashPrefix=1` | load | compaction | scan |", "|---|---|---|---|")
     for name, steps in section["skew"].items():
         yield _row([name, *(times(steps[step]["cpu_s"]) for step in ("load", "compact", "scan"))])
+    yield ""
+
+
+def _operators(sections: Sections) -> Iterator[str]:
+    section = sections.get("operators")
+    if section is None:
+        return
+    yield from ("## Joins and groups of a task, without Spark", "")
+    yield (
+        f"Groups of {count(section['rows'])} rows; joins of half as many with a tenth. A task takes them in batches of "
+        f"{count(section['batch_rows'])}, gives batches, and adds integers up exactly; pyarrow has all rows at once, and "
+        "its sums may wrap. One thread each, processor time."
+    )
+    yield from ("", "| what | task | pyarrow | ratio |", "|---|---|---|---|")
+    for name, took in section["cases"].items():
+        ratio = took["ours_s"]["median"] / took["pyarrow_s"]["median"]
+        yield _row([name, times(took["ours_s"]), times(took["pyarrow_s"]), f"{ratio:.1f}"])
     yield ""
 
 

@@ -389,6 +389,13 @@ def merge(place: Place, size: Size) -> dict[str, Any]:
     return measure(size.merged, rounds=size.rounds + 2)
 
 
+def operators(place: Place, size: Size) -> dict[str, Any]:
+    """Measure joins and groups of a task against those of pyarrow, which have all rows at once."""
+    from benchmarks.operators import measure
+
+    return measure(size.merged // 2, rounds=size.rounds + 2)
+
+
 def union(place: Place, size: Size) -> dict[str, Any]:
     """Measure one query over two tables, merged live and as a union of two reads, in turn.
 
@@ -563,6 +570,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "merge": merge,
     "loading": loading,
     "indexing": indexing,
+    "operators": operators,
     "union": union,
     "inputs": inputs,
     "queries": queries,

@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
-from benchmarks import indexing, loading
+from benchmarks import indexing, loading, operators
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
 from benchmarks.merging import measure
-from benchmarks.report import _discovery, _indexing, _loading, about_machines, write_report
+from benchmarks.report import (
+    _discovery,
+    _indexing,
+    _loading,
+    _operators,
+    about_machines,
+    write_report,
+)
 from benchmarks.words import count as told
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
@@ -106,6 +113,13 @@ def test_each_way_of_a_training_loop_gets_all_rows(tmp_path: Path) -> None:
     assert set(figures(found)["resume"]) == {"files", "a table"}
     page = "\n".join(_loading({"loading": found}))
     assert all(f"| {name} |" in page for name in (*found["ways"], *found["resume"]))
+
+
+def test_joins_and_groups_of_a_task_give_as_many_rows_as_those_of_pyarrow() -> None:
+    found = operators.measure(400, rounds=1)
+    assert len(found["cases"]) == 9
+    page = "\n".join(_operators({"operators": found}))
+    assert all(f"| {name} |" in page for name in found["cases"])
 
 
 def test_each_order_of_the_bare_merge_hands_on_all_rows() -> None:
