@@ -13,6 +13,7 @@ from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.views.aggregates import Aggregate
+from spark_upsert.views.bases import made_from, open_base, scan_of
 from spark_upsert.views.binding import bind, bind_below_group, bind_group
 from spark_upsert.views.groups.refresh import refresh
 from spark_upsert.views.plan import (
@@ -30,7 +31,6 @@ from spark_upsert.views.plan import (
 )
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.scan import Base
-from spark_upsert.views.table_base import TableBase
 from spark_upsert.views.view import View
 
 
@@ -55,8 +55,7 @@ class Plan:
             There is none.
         """
         own = dict(storage or {})
-        schema = Table(open_store(path, own)).log.head().schema
-        return cls(Scan.of(_absolute(path), schema.columns, schema.keys), own)
+        return cls(scan_of(_absolute(path), Table(open_store(path, own))), own)
 
     def filter(self, where: str) -> Self:
         """Keep the rows for which a condition is true: neither false nor unknown."""
@@ -78,6 +77,7 @@ class Plan:
         how: str = "inner",
         *,
         reverse: str = "index",
+        mixed_bases: bool = False,
     ) -> Self:
         """Put rows together that are equal in some columns.
 
@@ -92,7 +92,12 @@ class Plan:
         reverse : str
             How rows are found that a change of the other side touches: by ``index``, or by
             ``scan``, which reads the whole side for each step that touches it.
+        mixed_bases : bool
+            Whether a table that both sides were made from may show in each at another version: a
+            kept table is at the position that its query has reached.
         """
+        if not mixed_bases:
+            self._require_one_version(other)
         pairs = {on: on} if isinstance(on, str) else on
         join = Join(
             left=self.node,
@@ -174,6 +179,31 @@ class Plan:
             )
         return refresh(View(self.node, self.storage), Table(open_store(path, self.storage)))
 
+    def _require_one_version(self, other: Plan) -> None:
+        """Raise if a table may come in at two versions, because a side keeps it."""
+        mine, theirs = self._made_from(), other._made_from()
+        for path in mine.keys() & theirs.keys():
+            if len(mine[path] | theirs[path]) > 1:
+                label = path.rstrip("/").rpartition("/")[2]
+                raise PlanError(
+                    f"{label} comes in twice, maybe at two versions: in "
+                    f"{' and in '.join(sorted(mine[path] | theirs[path]))}.",
+                    hint="use one plan over the tables themselves, or mixed_bases=True.",
+                    table=label,
+                )
+
+    def _made_from(self) -> dict[str, set[str]]:
+        """Return the tables that the plan shows, and through which tables it reads each."""
+        found: dict[str, set[str]] = {}
+        for node in self.node.walk():
+            if isinstance(node, Scan):
+                for path in made_from(node.path, self._table(node.path)):
+                    found.setdefault(path, set()).add(node.path)
+        return found
+
+    def _table(self, path: str) -> Table:
+        return Table(open_store(path, self.storage))
+
     def _with(self, node: Node) -> Self:
         grown = replace(self, node=node)
         if isinstance(node, Group):
@@ -186,7 +216,7 @@ class Plan:
         return bind_below_group(self.node, self._open)
 
     def _open(self, scan: Scan) -> Base:
-        return TableBase(scan, Table(open_store(scan.path, self.storage)))
+        return open_base(scan, self._table(scan.path))
 
 
 _Plan = TypeVar("_Plan", bound=Plan)

@@ -40,7 +40,7 @@ class TableBase:
 
     def __init__(self, scan: Scan, table: Table) -> None:
         head = table.log.head()
-        _require_columns(scan, head.schema.columns, head.schema.keys)
+        require_columns(scan, head.schema.columns, head.schema.keys)
         # In the newest schema, like changes: rows older than a column have NULL in it.
         self._own = head.schema
         self._schema = scan.schema
@@ -138,7 +138,7 @@ class TableBase:
         return Looked(rows, np.zeros(count, dtype=np.bool_))
 
 
-def _require_columns(scan: Scan, columns: pa.Schema, keys: tuple[str, ...]) -> None:
+def require_columns(scan: Scan, columns: pa.Schema, keys: tuple[str, ...]) -> None:
     """Raise if the table has not the columns that the plan froze."""
     remedy = "make the plan anew, and give the query a new checkpointLocation."
     if scan.key != keys:

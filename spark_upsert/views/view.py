@@ -13,13 +13,13 @@ from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
+from spark_upsert.views.bases import open_base
 from spark_upsert.views.binding import bind, bind_group
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.plan import Group, Node, Scan
 from spark_upsert.views.relation import At, Relation
 from spark_upsert.views.scan import Base
 from spark_upsert.views.steps import Moved
-from spark_upsert.views.table_base import TableBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class View:
     def _open(self, scan: Scan) -> Base:
         if scan.path not in self.tables:
             self.tables[scan.path] = Table(open_store(scan.path, self._storage))
-        return TableBase(scan, self.tables[scan.path])
+        return open_base(scan, self.tables[scan.path])
 
     def pins(self) -> dict[str, int]:
         """Return the oldest fixed version of each table that has one."""

@@ -97,3 +97,81 @@ def test_a_float_is_summed_with_a_scale(plan: Plan) -> None:
         plan.group_by("country").agg(revenue=agg.sum("amount"))
     assert "set scale=" in str(refused.value)
     assert "group of orders" in str(refused.value)
+
+
+@pytest.fixture
+def kept(orders: Table, plan: Plan, tmp_path: Path) -> Plan:
+    orders.append(pa.table({"id": [1, 2], "country": ["NO", "SE"], "amount": [0.5, 2.0]}))
+    assert (
+        plan.group_by("country")
+        .agg(n=agg.count(), top=agg.max("amount"))
+        .refresh(str(tmp_path / "kept"))
+    )
+    return Plan.of_table(str(tmp_path / "kept"))
+
+
+def test_a_kept_table_is_read_as_its_groups(
+    orders: Table, plan: Plan, kept: Plan, tmp_path: Path
+) -> None:
+    """What stands above a group reads the table that keeps it: how many countries have how much."""
+    assert (kept.schema.names, kept.key) == (["country", "n", "top"], ("country",))
+    tops = kept.filter("n > 0").group_by("top").agg(countries=agg.count())
+    path = str(tmp_path / "tops")
+
+    def shown() -> list[tuple[float, int]]:
+        assert tops.refresh(path)
+        rows = Kept.opened(Table.open(path)).rows().to_pylist()
+        return sorted((row["top"], row["countries"]) for row in rows)
+
+    assert shown() == [(0.5, 1), (2.0, 1)]
+    for rows, expected in [
+        ({"id": [3], "country": ["NO"], "amount": [2.0]}, [(2.0, 2)]),
+        ({"id": [2, 4], "country": ["NO", "DK"], "amount": [1.0, 1.0]}, [(1.0, 1), (2.0, 1)]),
+    ]:
+        orders.append(pa.table(rows))
+        below = plan.group_by("country").agg(n=agg.count(), top=agg.max("amount"))
+        assert below.refresh(str(tmp_path / "kept"))
+        assert shown() == expected
+
+
+def test_groups_are_looked_up_by_their_columns(
+    orders: Table, plan: Plan, kept: Plan, tmp_path: Path
+) -> None:
+    names = Table.create(
+        str(tmp_path / "names"), pa.schema({"id": pa.string(), "name": pa.string()}), keys=["id"]
+    )
+    names.append(pa.table({"id": ["NO", "FI"], "name": ["Norway", "Finland"]}))
+    joined = kept.join(
+        Plan.of_table(str(tmp_path / "names")), on={"country": "id"}, how="left", reverse="scan"
+    )
+    total = joined.group_by("name").agg(n=agg.sum("n"))
+    path = str(tmp_path / "total")
+    for _ in range(2):
+        assert total.refresh(path)
+        rows = Kept.opened(Table.open(path)).rows().to_pylist()
+        assert sorted(map(str, rows)) == sorted(
+            map(str, [{"name": "Norway", "n": 1}, {"name": None, "n": 1}])
+        )
+        names.append(pa.table({"id": ["FI"], "name": ["Suomi"]}))
+
+
+def test_two_kept_tables_of_one_base_are_refused(
+    orders: Table, plan: Plan, kept: Plan, tmp_path: Path
+) -> None:
+    other = plan.group_by("country").agg(low=agg.min("amount"))
+    assert other.refresh(str(tmp_path / "other"))
+    lows = Plan.of_table(str(tmp_path / "other"))
+    for left, right in ((kept, lows), (plan, kept)):
+        with pytest.raises(PlanError, match="orders comes in twice, maybe at two versions"):
+            left.join(right, on="country", reverse="scan")
+    both = kept.join(lows, on="country", mixed_bases=True)
+    assert both.schema.names == ["country", "n", "top", "low"]
+    again = plan.select(other="id", other_amount="amount")
+    assert plan.join(again, on={"id": "other"}).key == ("id",)
+    assert kept.join(kept.select(other="country", m="n"), on={"country": "other"}).key
+
+
+def test_one_group_of_all_rows_has_no_key(plan: Plan, tmp_path: Path) -> None:
+    plan.group_by().agg(n=agg.count()).refresh(str(tmp_path / "all"))
+    with pytest.raises(PlanError, match="has no key"):
+        Plan.of_table(str(tmp_path / "all"))

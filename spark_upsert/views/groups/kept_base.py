@@ -1,0 +1,94 @@
+"""A kept table as a scan reads it: the groups that it shows, at any version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.changelog.stretches import cut_into_stretches
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.hashing import prefix_ends
+from spark_upsert.model.words import Words
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.table import Table
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.groups.shown import ShownGroups, whole_groups
+from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
+from spark_upsert.views.plan import Scan
+from spark_upsert.views.relation import Looked, aligned
+from spark_upsert.views.scan import Index
+from spark_upsert.views.table_base import require_columns
+
+
+class KeptBase:
+    """A table of contributions as a plan reads it: a row per group (`Base`).
+
+    The hash of a group is the first of the range in which its entries lie.
+
+    Parameters
+    ----------
+    scan : Scan
+        Of the plan, with the columns of the result.
+    table : Table
+    grouping : Grouping
+        What its entries mean.
+    """
+
+    def __init__(self, scan: Scan, table: Table, grouping: Grouping) -> None:
+        require_columns(scan, grouping.result, grouping.keys)
+        self._table = table
+        self._grouping = grouping
+        self._shown = ShownGroups(grouping, table.store)
+        self._schema = table.log.head().schema
+
+    def hashes(self, keys: Sequence[pa.Array]) -> Words:
+        """Return the hashes of groups (`Base.hashes`)."""
+        return prefix_ends(keys, seed=self._schema.hash_seed)[0]
+
+    def is_indexed(self, column: str) -> bool:
+        """Return False: groups are found by their columns (`Base.is_indexed`)."""
+        return False
+
+    def index(self, column: str) -> Index | None:
+        """Return None (`Base.index`)."""
+        return None
+
+    def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
+        """Cut a range of hashes (`Base.chunks`)."""
+        if version is None:
+            return [hash_range]
+        return Snapshot(self._table.store, self._table.log.at(version)).chunks(hash_range)
+
+    def pairs(
+        self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
+    ) -> Pairs:
+        """Return which groups changed between two versions (`Base.pairs`)."""
+        if before is None:
+            return Pairs.of_inserts(self.scan(after, hash_range))
+        assert after is not None
+        whole, log = whole_groups(self._grouping, hash_range), self._table.log
+        found = [Pairs.none(self._grouping.result)]
+        for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=True):
+            found += [pairs for _, pairs in self._shown.changes(stretch, whole, net=True)]
+        return Pairs.concat(found)
+
+    def look_up(self, keys: Rows, version: int | None) -> Looked:
+        """Return the rows of groups (`Base.look_up`)."""
+        rows = no_rows(self._grouping.result)
+        if version is not None and keys.num_rows:
+            rows = self._shown.look_up(keys, self._table.log.at(version))
+        if not rows.num_rows:
+            arrays = [pa.nulls(keys.num_rows, field.type) for field in rows.schema]
+            absent = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+            return Looked(absent, np.zeros(keys.num_rows, dtype=np.bool_))
+        return aligned(rows, keys)
+
+    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return all groups whose hashes are in a range (`Base.scan`)."""
+        rows = [no_rows(self._grouping.result)]
+        whole = whole_groups(self._grouping, hash_range)
+        if version is not None and not whole.is_empty:
+            rows += self._shown.rows(self._table.log.at(version), whole)
+        return concat(rows)
