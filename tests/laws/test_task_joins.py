@@ -13,9 +13,11 @@ import pytest
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
 from spark_upsert.task.operators import key_index
-from spark_upsert.task.plan import JoinKind
+from spark_upsert.task.plan import HashJoin, JoinKind, MergeJoin
+from spark_upsert.task.task import Task
+from tests.support.chains import rows_of
 from tests.support.join_worlds import World, hash_joined, lookup_joined, merge_joined
-from tests.support.operator_rows import alike, joined_rows
+from tests.support.operator_rows import Row, alike, joined_rows
 
 SEEDS = int(os.environ.get("OPERATOR_SEEDS", "25"))
 """Of each law; more of them are its long form."""
@@ -77,3 +79,33 @@ def test_the_same_sets_of_splits_give_the_same_rows_in_the_same_order(kind: Join
     for seed in range(SEEDS // 4):
         once, again = (merge_joined(World(seed), kind, is_waiting=False) for _ in range(2))
         assert repr(once) == repr(again), seed
+
+
+@pytest.mark.parametrize("drivers", [1, 3], ids=["one driver", "three drivers"])
+@pytest.mark.parametrize("node", [MergeJoin, HashJoin], ids=lambda node: node.kind)
+def test_a_task_joins_as_nested_loops_do(
+    node: type[MergeJoin] | type[HashJoin], drivers: int
+) -> None:
+    for seed in range(max(4, SEEDS // 4)):
+        world = World(seed)
+        kind = list(JoinKind)[seed % len(JoinKind)]
+        plan = node(
+            id="join",
+            left=world.scan("left"),
+            right=world.scan("right"),
+            join=kind,
+            left_keys=world.left_keys,
+            right_keys=world.right_keys,
+            batch_rows=world.random.choice([1, 2, 100]),
+        )
+        with Task(plan, drivers=drivers) as task:
+            found = [joined_by(task, *world.ordered(rows)) for rows in world.sets]
+        assert [alike(rows) for rows in found] == world.expected(kind), seed
+
+
+def joined_by(task: Task, left: list[pa.RecordBatch], right: list[pa.RecordBatch]) -> list[Row]:
+    """Return what comes of a split of each side."""
+    task.add_split("left", left)
+    task.add_split("right", right)
+    task.request_barrier()
+    return rows_of(task.iter_batches())

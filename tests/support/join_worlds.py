@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -44,6 +45,16 @@ class World:
     def scan(self, name: str) -> ArrowScan:
         return ArrowScan(id=name, schema=getattr(self, name))
 
+    def ordered(
+        self, rows: tuple[list[Row], list[Row]]
+    ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+        """Return both sides of a set as batches that ascend by their keys."""
+        left, right = rows
+        return (
+            cut(self.random, self.left, sorted_by(left, self.left_keys)),
+            cut(self.random, self.right, sorted_by(right, self.right_keys)),
+        )
+
     def expected(self, kind: JoinKind) -> list[list[str]]:
         return [
             alike(joined_rows(kind, *rows, self.keys, self.right.names, self.left.names))
@@ -51,23 +62,22 @@ class World:
         ]
 
 
-def merge_joined(world: World, kind: JoinKind, *, is_waiting: bool) -> list[list[Row]]:
-    def sorted_by(rows: list[Row], names: tuple[str, ...]) -> list[Row]:
-        # Rows with a null in their key stay where they are.
-        keyed = sorted(
-            (row for row in rows if None not in [row[name] for name in names]),
-            key=lambda row: key_of(row, names),
-        )
-        keyed.reverse()
-        return [keyed.pop() if None not in [row[name] for name in names] else row for row in rows]
+def sorted_by(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """Put rows in the order of their keys; those with a null in it stay where they are."""
+    keyed = sorted(
+        (row for row in rows if None not in [row[name] for name in names]),
+        key=lambda row: key_of(row, names),
+        reverse=True,
+    )
+    return [keyed.pop() if None not in [row[name] for name in names] else row for row in rows]
 
-    lefts = [
-        cut(world.random, world.left, sorted_by(rows, world.left_keys)) for rows, _ in world.sets
-    ]
-    rights: list[list[Any]] = [
-        list(cut(world.random, world.right, sorted_by(rows, world.right_keys)))
-        for _, rows in world.sets
-    ]
+
+def merge_joined(world: World, kind: JoinKind, *, is_waiting: bool) -> list[list[Row]]:
+    lefts, rights = [], list[list[Any]]()
+    for rows in world.sets:
+        left, right = world.ordered(rows)
+        lefts.append(left)
+        rights.append(list(right))
     if is_waiting:
         rights = [with_waits(world.random, batches) for batches in rights]
     source = Scripted(world.right, rights)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from spark_upsert.errors import PlanError
 from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.table import Table
+from spark_upsert.task import Task
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.lookups import ArrowLookup, Looked, Lookup, TableLookup
 from spark_upsert.task.plan import ArrowScan, IndexLookupJoin, JoinKind
@@ -147,6 +149,19 @@ def test_close_waits_for_what_is_under_way_and_releases_it() -> None:
         assert operator.waiting_on() is None
         assert operator.output() is None
         operator.close()
+
+
+def test_an_abort_under_a_barrier_leaves_no_look_up_behind() -> None:
+    held = Held()
+    for event in held.may_end.values():
+        event.set()
+    task = Task(plan(), lookups={"found": held})
+    task.add_split("rows", [batch(key) for key in range(10)])
+    done = task.request_barrier()
+    task.next()
+    task.abort()
+    assert done.done()
+    assert not [each.name for each in enumerate_threads() if each.name.startswith("lookup-found")]
 
 
 def test_rows_without_a_key_are_not_looked_up() -> None:
