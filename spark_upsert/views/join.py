@@ -348,6 +348,14 @@ def joined(node: Join, left: Relation, right: Relation) -> Relation:
 def _require_columns(node: Join, left: Relation, right: Relation) -> None:
     if not node.on:
         raise PlanError("it has no columns to join on.", hint="give on={left: right}.")
+    for names in zip(*node.on, strict=True):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise PlanError(
+                f"'{twice}' is joined with two columns.",
+                hint="join it with one of them, and compare both in a filter below or above.",
+                column=twice,
+            )
     for on in node.on:
         for side, name in ((left, on.left), (right, on.right)):
             if name not in side.schema.names:

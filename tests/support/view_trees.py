@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError
-from spark_upsert.views.plan import How, Node
+from spark_upsert.views.plan import How, Node, Scan
 from spark_upsert.views.relation import Relation
 from tests.support.view_cases import TABLES, Epoch, Row
 from tests.support.view_plays import SCANS, P
@@ -100,25 +100,32 @@ def _grown(
         return plan.project(*kept, **(computed[name] if name in names else {}))
     if kind == "unnest":
         return plan.unnest("a")
-    other = _scan(chance, versions)
+    # A table joined with itself moves at both places.
+    own = [node for node in plan.node.walk() if isinstance(node, Scan)]
+    other = P(chance.choice(own)) if chance.random() < 0.2 else _scan(chance, versions)
     if chance.random() < 0.3:
         other = other.filter(chance.choice(["x>5", "x<2"]))
     below = bind(other.node)
     fresh = {name: f"{name}{len(names)}" for name in below.schema.names}
     other = other.project(**{new: old for old, new in fresh.items()})
-    on = _on(chance, relation.schema, below.schema, below.key or ())
+    on = _on(chance, relation, below)
     how = chance.choice([how.value for how in How])
     reverse = "scan" if chance.random() < 0.2 else "index"
     return plan.join(other, ",".join(f"{a}={fresh[b]}" for a, b in on), how, reverse)
 
 
-def _on(
-    chance: random.Random, left: pa.Schema, right: pa.Schema, key: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Return columns to join on, of equal types where there are some; often the right key."""
-    wanted = list(key) if chance.random() < 0.6 else [chance.choice(right.names)]
-    found = []
-    for name in wanted:
-        same = [each.name for each in left if each.type == right.field(name).type]
-        found.append((chance.choice(same or left.names), name))
-    return found
+def _on(chance: random.Random, left: Relation, right: Relation) -> list[tuple[str, str]]:
+    """Return columns to join on, of equal types where there are some; mostly the key of a side."""
+    assert left.key is not None
+    assert right.key is not None
+    way = chance.random()
+    if way < 0.35:
+        return [(name, _like(chance, left.schema, name, right.schema)) for name in left.key]
+    wanted = right.key if way < 0.85 else [chance.choice(right.schema.names)]
+    return [(_like(chance, right.schema, name, left.schema), name) for name in wanted]
+
+
+def _like(chance: random.Random, own: pa.Schema, name: str, other: pa.Schema) -> str:
+    """Return a column of the other side, of the type of one of a side where there is one."""
+    same = [each.name for each in other if each.type == own.field(name).type]
+    return chance.choice(same or other.names)

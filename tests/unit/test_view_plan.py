@@ -206,6 +206,10 @@ REFUSED: dict[str, tuple[Refused, str]] = {
         lambda t: t("orders").filter("amount > 1").at_version(3),
         "filter of orders.*is no table",
     ),
+    "one column joined with two": (
+        lambda t: t("orders").join(t("countries"), {"amount": "a", "indexed": "a"}),
+        "'a' is joined with two columns",
+    ),
     "nothing to join on": (lambda t: t("orders").join(t("customers"), {}), "no columns to join on"),
 }
 

@@ -1,0 +1,130 @@
+"""Bugs in views: at which position rows are computed, which are looked at, and what joins what."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow.compute as pc
+
+from spark_upsert.views import join, relation, scan, table_base
+from spark_upsert.views.formulas import Bound
+from spark_upsert.views.join import FullJoinRelation, JoinRelation
+from spark_upsert.views.pairs import Pairs, concat, no_rows
+from spark_upsert.views.plan import How
+from spark_upsert.views.relation import Step
+from spark_upsert.views.rowwise import UnnestRelation
+from spark_upsert.views.scan import ScanRelation
+from spark_upsert.views.table_base import TableBase
+from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_view_promises as promises
+
+FOLDED = promises.test_p2_folded_changes_of_a_view_are_the_batch_query
+REAL = promises.test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query
+
+
+@bug("old rows of a join are looked up behind the step", FOLDED)
+def _() -> Patch:
+    def behind(original: Any, self: Any, step: Step) -> Pairs:
+        joined = self._joined
+        with patch.object(self, "_joined", lambda left, at: joined(left, step.after)):
+            found: Pairs = original(self, step)
+        return found
+
+    return wrapped(JoinRelation, "pairs", behind)
+
+
+@bug("old rows of a full join are looked up behind the step", FOLDED)
+def _() -> Patch:
+    def behind(original: Any, self: Any, step: Step) -> Pairs:
+        look_up = self.look_up
+        with patch.object(self, "look_up", lambda keys, at: look_up(keys, step.after)):
+            found: Pairs = original(self, step)
+        return found
+
+    return wrapped(FullJoinRelation, "pairs", behind)
+
+
+@bug("a left join gives no rows without a partner", FOLDED)
+def _() -> Patch:
+    def inner(original: Any, self: Any, left: Any, right: Any) -> Any:
+        how = How.INNER if self.how is How.LEFT else self.how
+        with patch.object(self, "how", how):
+            return original(self, left, right)
+
+    return wrapped(JoinRelation, "_combined", inner)
+
+
+@bug("a row without a partner stays where another partner is left", FOLDED)
+def _() -> Patch:
+    return patch.object(JoinRelation, "_without_wrong_extensions", lambda self, rows, *others: rows)
+
+
+@bug("a change of the right side reaches nobody", FOLDED)
+def _() -> Patch:
+    return patch.object(JoinRelation, "_touched", lambda self, *given: no_rows(self._left.schema))
+
+
+@bug("only what the right side has now is looked at, and not what it had", FOLDED)
+def _() -> Patch:
+    def new_only(original: Any, self: Any, left: Pairs, right: Pairs, step: Step) -> Any:
+        nothing = np.zeros(len(right), dtype=np.bool_)
+        return original(self, left, Pairs(right.old, right.new, nothing, right.has_new), step)
+
+    return wrapped(JoinRelation, "_touched", new_only)
+
+
+@bug("what the index names is believed, without a bridge", FOLDED)
+def _() -> Patch:
+    def unbridged(original: Any, self: Any, by: str, values: Any, version: Any) -> Any:
+        with patch.object(scan, "concat", lambda parts: concat(parts[:1])):
+            return original(self, by, values, version)
+
+    return wrapped(ScanRelation, "_candidates", unbridged)
+
+
+@bug("NULL joins NULL", FOLDED)
+def _() -> Patch:
+    def everything(columns: Any, length: int) -> Any:
+        return np.ones(length, dtype=np.bool_)
+
+    return together(
+        patch.object(join, "joinable", everything), patch.object(relation, "joinable", everything)
+    )
+
+
+@bug("what is unknown passes a filter", FOLDED)
+def _() -> Patch:
+    def unknown(self: Bound, rows: Any) -> Any:
+        values = self.of(rows).fill_null(True)
+        return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+    return patch.object(Bound, "holds", unknown)
+
+
+@bug("a step is cut by the hash of a table on which rows depend in two ways", FOLDED)
+def _() -> Patch:
+    return patch.object(JoinRelation, "depends_on_one_row", lambda self, path: True)
+
+
+@bug("of a list only the first element counts", FOLDED)
+def _() -> Patch:
+    def first(original: Any, self: Any, rows: Any) -> Any:
+        found = original(self, rows)
+        return found.filter(pc.equal(found.column("pos"), 0))
+
+    return wrapped(UnnestRelation, "_exploded", first)
+
+
+@bug("changes of several epochs are those of the last one", REAL)
+def _() -> Patch:
+    def last(original: Any, self: Any, before: Any, after: Any, *how: Any) -> Any:
+        return original(self, before if before is None else after - 1, after, *how)
+
+    return wrapped(TableBase, "pairs", last)
+
+
+@bug("rows that were deleted are found by their keys", REAL)
+def _() -> Patch:
+    return patch.object(table_base, "is_live", lambda diffs: np.ones(len(diffs), dtype=np.bool_))
