@@ -266,15 +266,23 @@ def test_a_restart_replays_nothing_and_goes_on(
     spark: SparkSession, feed: Feed, path: Path, checkpoint: Path
 ) -> None:
     feed.add([row(1, 10, 0)], [row(2, 20, 1)])
-    write(spark, feed, path, checkpoint)
+    write(spark, feed, path, checkpoint, **KEYED, indexBy="v")
     before = [epoch.version for epoch in epochs_of(path)]
-    write(spark, feed, path, checkpoint)
+    write(spark, feed, path, checkpoint, **KEYED, indexBy="v")
     assert [epoch.version for epoch in epochs_of(path)] == before
 
     feed.add([row(1, 30, 2)])
-    write(spark, feed, path, checkpoint)
+    write(spark, feed, path, checkpoint, **KEYED, indexBy="v")
     assert rows_of(path) == {(1,): (30,), (2,): (20,)}
     assert len(epochs_of(path)) == 3
+    table = Table.open(str(path))
+    index = table.index_of("v")
+    assert index is not None, "the queries kept no index"
+    keys, shows = index.keys_having(pa.array([10, 20, 30]))
+    assert sorted(keys.column("k").to_pylist()) == [1, 2]
+    assert shows == epochs_of(path)[-1].version
+    assert table.rows_having("v", [10]).num_rows == 0
+    assert_sound(path)
 
 
 def test_a_batch_that_spark_forgot_to_note_is_applied_once(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from spark_upsert.errors import CorruptionError, UpsertFlowError, masked
+from spark_upsert.errors import CorruptionError, masked
 from spark_upsert.index.advance import Advance, advance
 from spark_upsert.index.index import Index
 from spark_upsert.log_fields import Fields
@@ -26,6 +26,10 @@ STEP_ROWS = 1 << 20
 
 _TIMES = 4
 """Or so many times what the commit wrote, if that is more."""
+
+
+_RACES_MAX = 20
+"""Each lost race brought the index further; then those who win go on with it."""
 
 
 class Indexes:
@@ -73,12 +77,20 @@ class Indexes:
 
     def follow(self, commit: Commit) -> None:
         """Bring the indexes up to date behind a commit, as far as is cheap; raises no error."""
-        head = self._log.seen
-        if head is None or not head.properties.get(INDEX_BY):
+        seen = self._log.seen
+        # Behind the commit that made the table, nothing of it was read yet.
+        properties = (commit.properties or {}) if seen is None else seen.properties
+        if not properties.get(INDEX_BY):
             return
+        try:
+            self._follow(seen or self._log.head(), commit)
+        except Exception as error:  # noqa: BLE001 - an index is never worth a commit
+            self.note(properties[INDEX_BY], error)
+
+    def _follow(self, head: Manifest, commit: Commit) -> None:
         written = sum(file.rows for file in commit.added)
         rows_max = max(STEP_ROWS, _TIMES * written)
-        for index in self._indexes_of(head):
+        for index in self.of(head):
             try:
                 done = advance(index, rows_max=rows_max)
                 self._compact(index.store)
@@ -87,13 +99,6 @@ class Indexes:
             else:
                 if not done.is_done and done.versions_left:
                     self._tell(index, done)
-
-    def _indexes_of(self, head: Manifest) -> list[Index]:
-        try:
-            return self.of(head)
-        except UpsertFlowError as error:
-            self.note(head.properties[INDEX_BY], error)
-            return []
 
     def note(self, column: str, error: Exception) -> None:
         """Count an error that is not to stop what it came upon, and tell of it."""
@@ -114,6 +119,8 @@ class Indexes:
         """Bring all indexes up to date, or build them, whatever it costs; yield each when done."""
         for index in self.of(head):
             done = advance(index, rebuild=rebuild)
-            while not done.is_done:  # Somebody else was faster, and the index is further for it.
-                done = advance(index)
+            for _ in range(_RACES_MAX):
+                if done.is_done:
+                    break
+                done = advance(index)  # Somebody else was faster, and it is further for that.
             yield index, done

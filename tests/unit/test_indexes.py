@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,11 @@ from spark_upsert.options.below import Pattern
 from spark_upsert.options.read import Metadata
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.state.indexed import index_folder
+from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.support.stores import (
     BrokenError,
     Fault,
@@ -507,3 +513,48 @@ def test_indexes_are_shown_as_rows() -> None:
 def test_the_code_of_the_page_runs(place: int, tmp_path: Path) -> None:
     blocks = code_of("docs/indexes.md", "python", runner="tests/unit/test_indexes.py")
     exec(blocks[place].replace('"/lake/', f'"{tmp_path}/'), {})
+
+
+def test_an_epoch_that_makes_the_table_makes_its_index() -> None:
+    store = MemoryStore()
+    table = Table(store)
+    unborn = Table.unborn(TableSchema.of(COLUMNS, keys=["id"]), {"indexBy": "c"})
+    base = Snapshot(store, unborn)
+    commands = plan_rows(unborn, COLUMNS).envelope.commands(rows((1, 7)).to_batches()[0])
+    table.commit(WriteSet(base=base, staged=(stage(base, [commands]),)))
+    assert index_of(table).keys_having(pa.array([7])).shows_version == 0
+
+
+def test_threads_that_share_versions_keep_one_index() -> None:
+    store = MemoryStore()
+    tables = [table_of(store), Table(store)]
+    go = threading.Barrier(8)
+
+    def write(number: int) -> None:
+        go.wait(60)
+        for n in range(5):
+            tables[number % 2].append(rows((number * 10 + n % 3, n)))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    table = Table(store)
+    for value in range(5):
+        scanned = sorted(r["id"] for r in table.snapshot().to_pylist() if r["c"] == value)
+        assert ids(table.rows_having("c", [value])) == scanned
+    assert tables[0]._indexes.failures == tables[1]._indexes.failures == 0
+    table.build_indexes()
+    assert table.check().is_sound
+    assert index_of(table).keys_having(pa.array([4])).shows_version == table.log.head().version
+
+
+def test_a_copy_without_its_indexes_is_whole() -> None:
+    store = MemoryStore()
+    table_of(store).append(rows((1, 7), (2, 8)))
+    copied = MemoryStore()
+    copied.objects = {p: d for p, d in store.objects.items() if not p.startswith("_index/")}
+    forget_runs_and_logs()
+    copy = Table(copied)
+    assert ids(copy.rows_having("c", [7])) == [1]
+    assert copy.check().is_sound
+    copy.append(rows((3, 7)))
+    assert index_of(copy).keys_having(pa.array([7])).keys.num_rows == 2
