@@ -15,7 +15,10 @@ from spark_upsert.table import Table
 from spark_upsert.views.aggregates import Aggregate
 from spark_upsert.views.bases import made_from, open_base, scan_of
 from spark_upsert.views.binding import bind, bind_below_group, bind_group
+from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.groups.result import result
+from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.plan import (
     Filter,
     Group,
@@ -153,6 +156,22 @@ class Plan:
         else:
             bind(self.node, self._open)
         return self.node.to_json()
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the view as its tables are now, all in memory, in no order.
+
+        Raises
+        ------
+        PlanError
+            The plan drops the key of its rows.
+        """
+        self.to_json()
+        view = View(self.node, self.storage)
+        rows = view.relation.scan(view.newest())
+        if view.grouping is not None:
+            entries = contributions(view.grouping, Pairs.of_inserts(rows))
+            rows = result(view.grouping, entries, url="memory")
+        return pa.Table.from_batches([rows])
 
     def refresh(self, path: str) -> bool:
         """Bring the table that keeps a grouped view up to date, in this process.

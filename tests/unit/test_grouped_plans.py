@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import pyspark_upsertflow.agg
+from integration.pages import code_of
 from spark_upsert.errors import PlanError
 from spark_upsert.table import Table
 from spark_upsert.views import agg
@@ -175,3 +176,19 @@ def test_one_group_of_all_rows_has_no_key(plan: Plan, tmp_path: Path) -> None:
     plan.group_by().agg(n=agg.count()).refresh(str(tmp_path / "all"))
     with pytest.raises(PlanError, match="has no key"):
         Plan.of_table(str(tmp_path / "all"))
+
+
+def test_a_plan_gives_its_rows_without_a_table_that_keeps_them(
+    orders: Table, plan: Plan, tmp_path: Path
+) -> None:
+    orders.append(pa.table({"id": [1, 2], "country": ["NO", "NO"], "amount": [0.5, 2.0]}))
+    groups = plan.filter("amount > 0").group_by("country").agg(top=agg.max("amount"))
+    assert groups.to_arrow().to_pylist() == [{"country": "NO", "top": 2.0}]
+    assert plan.select("id").to_arrow().sort_by("id").to_pydict() == {"id": [1, 2]}
+    with pytest.raises(PlanError, match="drops the key"):
+        plan.select("country").to_arrow()
+
+
+def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
+    [code] = code_of("docs/kept-tables.md", "python", runner="tests/unit/test_grouped_plans.py")
+    exec(code.replace('"/lake/', f'"{tmp_path}/'), {})
