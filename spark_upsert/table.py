@@ -22,17 +22,15 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from spark_upsert.appends import Appends
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.changelog.read import read_changes
 from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import (
-    BatchTooLargeError,
     ContentionError,
     DataLossError,
     OptionError,
     TableExistsError,
-    TableFullError,
-    UpsertFlowError,
 )
 from spark_upsert.index.check import check_index
 from spark_upsert.index.index import Index
@@ -43,8 +41,6 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.options.write import FULL_WAIT_MS, WriteOptions
-from spark_upsert.schedule.governor import commit_window_ms
-from spark_upsert.shared_calls import SharedCalls
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import (
@@ -86,19 +82,9 @@ from spark_upsert.upsert.admission import Admission, Sleep
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.commit import commit
 from spark_upsert.upsert.contributions import as_collected
-from spark_upsert.upsert.plan import Alter, Create, WritePlan, plan_rows, plan_write
+from spark_upsert.upsert.plan import Alter, Create, WritePlan, plan_write
 from spark_upsert.upsert.restore import restoration
-from spark_upsert.upsert.stage import Staged, stage
-from spark_upsert.upsert.stash import Stash
-from spark_upsert.upsert.together import (
-    APART,
-    BYTES_MAX,
-    Append,
-    Told,
-    append_together,
-    joins,
-    sealed,
-)
+from spark_upsert.upsert.stage import Staged
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert.watchers import Watcher, Watchers
 
@@ -115,15 +101,6 @@ T = TypeVar("T")
 
 Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Compacted]]
 """Does compactions upon a version, wherever it likes."""
-
-
-def _commands(
-    head: Manifest, rows: pa.Table, deletes: str | None, envelope: Envelope | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the commands of rows, as a version of the table understands them."""
-    if envelope is None:
-        envelope = plan_rows(head, rows.schema, deletes=deletes).envelope
-    yield from map(envelope.commands, rows.to_batches())
 
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
@@ -170,9 +147,8 @@ class Table:
         self._backlog = BacklogCounter()
         self._gauge = PressureGauge()
         self._watchers = Watchers(self.log, self.changes)
-        self._pressure = pressure or (lambda: self._gauge.pressure(self.log.now_ms()))
         self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
-        self._appends = SharedCalls(self._append_round, joins=joins, window_s=self._commit_window_s)
+        self._appends = Appends(self, pressure or (lambda: self._gauge.pressure(self.log.now_ms())))
 
     def __repr__(self) -> str:
         manifest = self.log.try_head()
@@ -411,34 +387,16 @@ class Table:
         StorageError, OSError, ContentionError
             As of `commit`; each that shares the version is told. With a transaction, do it again.
         """
-        told: Told = APART
-        if not overwrite and late_rows is not LateRows.APPLY and rows.nbytes <= BYTES_MAX:
-            told = self._append_shared(rows, deletes, envelope, transaction, late_rows)
-        if isinstance(told, Exception):
-            raise told
-        if told is not APART:
-            return told
-        head = self.log.head()
-        admission = self.admission(full_wait_ms, heeds_pressure=not disable_backpressure)
-        if transaction is None or not head.has(transaction):
-            head = admission.require(head)
-        snapshot = Snapshot(self.store, head)
-        commands = _commands(head, rows, deletes, envelope)
-        staged = stage(
-            snapshot, commands, overwrite=overwrite, late_rows=late_rows, threads=self.threads
-        )
-        epoch = WriteSet(
-            base=snapshot,
-            staged=(staged,),
-            transactions=() if transaction is None else (transaction,),
+        return self._appends.append(
+            rows,
+            deletes=deletes,
+            envelope=envelope,
+            transaction=transaction,
             overwrite=overwrite,
             late_rows=late_rows,
+            full_wait_ms=full_wait_ms,
+            heeds_pressure=not disable_backpressure,
         )
-        try:
-            return self.commit(epoch, admission=admission)
-        except (TableFullError, BatchTooLargeError):
-            self.discard(epoch.staged)  # It was not tried.
-            raise
 
     def admission(
         self,
@@ -456,38 +414,6 @@ class Table:
             wait_ms=full_wait_ms,
             waits_for_relief=waits_for_relief,
             sleep=self._sleep,
-        )
-
-    def _append_shared(
-        self,
-        rows: pa.Table,
-        deletes: str | None,
-        envelope: Envelope | None,
-        transaction: Transaction | None,
-        late_rows: LateRows,
-    ) -> Told:
-        """Append rows together with those of other threads, if there are any."""
-        # An older version will do: whether its columns are those of the newest is seen then.
-        head = self.log.seen or self.log.head()
-        with Stash(head.schema) as stash:
-            try:
-                for batch in _commands(head, rows, deletes, envelope):
-                    stash.add(batch)
-                call = sealed(head.schema, stash, transaction, late_rows)
-            except UpsertFlowError:
-                return APART  # By the newest version they may be right; else that one says so.
-            return APART if call is None else self._appends.call(call)
-
-    def _commit_window_s(self) -> float:
-        """Return how long appends that wait for each other wait for more."""
-        return commit_window_ms(self._pressure()) / 1000
-
-    def _append_round(self, calls: Sequence[Append]) -> list[Told]:
-        snapshot = Snapshot(self.store, self.log.head())
-        # Who must wait for room does so by itself.
-        admission = self.admission(full_wait_ms=0)
-        return append_together(
-            self.log, snapshot, calls, self.commit, admission=admission, threads=self.threads
         )
 
     def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:

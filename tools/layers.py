@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.upsert", "spark_upsert.task"),
     ("spark_upsert.upsert.envelopes",),
     ("spark_upsert.upsert.plan", "spark_upsert.watchers", "spark_upsert.index"),
+    ("spark_upsert.appends",),
     ("spark_upsert.table",),
     ("spark_upsert.views",),
     (

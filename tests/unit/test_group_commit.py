@@ -55,7 +55,7 @@ def by(writer: str, number: int, *, is_consecutive: bool = False) -> Transaction
 
 def meet(table: Table, *others: Callable[[], Any]) -> list[Any]:
     """Let appends meet behind one that is being committed; return what each was told."""
-    return Gate(table._appends).meet(append(table, (0, 0)), others)[1:]
+    return Gate(table._appends.calls).meet(append(table, (0, 0)), others)[1:]
 
 
 def counters(commit: Commit) -> dict[str, int]:
@@ -122,7 +122,9 @@ def test_of_one_key_the_append_that_came_last_wins_and_each_is_counted_in_its_tu
 def test_appends_in_one_version_are_compared_as_those_in_two(scope: Scope, value: int) -> None:
     table = new_table(scope)
     first = partial(table.append, rows((0, 0), seq=0))
-    Gate(table._appends).meet(first, [append(table, (1, 1), seq=9), append(table, (1, 2), seq=3)])
+    Gate(table._appends.calls).meet(
+        first, [append(table, (1, 1), seq=9), append(table, (1, 2), seq=3)]
+    )
     assert table.log.head().version == 2
     assert rows_at(table) == {0: 0, 1: value}
 
@@ -131,8 +133,8 @@ def test_an_overwrite_and_a_large_append_come_by_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = new_table()
-    monkeypatch.setattr("spark_upsert.table.BYTES_MAX", 40)
-    gate = Gate(table._appends)
+    monkeypatch.setattr("spark_upsert.appends.BYTES_MAX", 40)
+    gate = Gate(table._appends.calls)
     large = append(table, (1, 1), (2, 2), (3, 3))
     gate.meet(append(table, (0, 0)), [])
     assert large() is not None
@@ -161,7 +163,7 @@ def test_empty_appends_are_epochs_of_their_transactions() -> None:
 )
 def test_the_window_follows_the_pressure(pressure: float, window_ms: float) -> None:
     given = Table(MemoryStore(), pressure=lambda: pressure)
-    assert given._commit_window_s() == pytest.approx(window_ms / 1000)
+    assert given._appends.window_s() == pytest.approx(window_ms / 1000)
     table = new_table()
     table.alter(table.schema, {"backpressure": "true"})
     now_ms = table.log.now_ms()
@@ -170,13 +172,13 @@ def test_the_window_follows_the_pressure(pressure: float, window_ms: float) -> N
     )
     report(table.store, said)
     table.append(rows((1, 1)))
-    assert table._commit_window_s() == pytest.approx(window_ms / 1000)
+    assert table._appends.window_s() == pytest.approx(window_ms / 1000)
 
 
 def test_without_reports_the_window_is_the_least() -> None:
     table = new_table()
     table.append(rows((1, 1)))
-    assert table._commit_window_s() == 0.0005
+    assert table._appends.window_s() == 0.0005
 
 
 # -- transactions ------------------------------------------------------------------------
@@ -236,7 +238,7 @@ def test_rows_that_the_table_refuses_are_their_callers_error_and_the_others_are_
     table = new_table(Scope.TABLE, ties=Ties.FAIL)
     table.append(rows((1, 1), seq=5))
     first = partial(table.append, rows((0, 0), seq=0))
-    _, good, tied, also_good = Gate(table._appends).meet(
+    _, good, tied, also_good = Gate(table._appends.calls).meet(
         first,
         [
             append(table, (2, 2), seq=5),
@@ -253,7 +255,7 @@ def test_rows_that_the_table_refuses_are_their_callers_error_and_the_others_are_
 def test_rows_that_an_append_before_them_rules_out_are_their_callers_error() -> None:
     table = new_table(Scope.TABLE, ties=Ties.FAIL)
     first = partial(table.append, rows((0, 0), seq=0))
-    _, good, tied = Gate(table._appends).meet(
+    _, good, tied = Gate(table._appends.calls).meet(
         first, [append(table, (1, 1), seq=5), append(table, (1, 2), seq=5)]
     )
     assert good.version == 2
@@ -279,7 +281,7 @@ def test_a_storage_error_is_told_to_each_and_each_may_try_again() -> None:
     table = Table(FaultyStore(store, steps))
 
     calls = [append(table, (n, n), transaction=by(f"w{n}", 0)) for n in (1, 2, 3)]
-    gate = Gate(table._appends)
+    gate = Gate(table._appends.calls)
     carry_out = gate._carry_out
 
     def struck(round_: Any) -> Any:
@@ -366,7 +368,7 @@ def test_a_transaction_that_another_process_brings_in_meanwhile_is_done_already(
 def test_after_another_process_altered_the_table_each_is_planned_anew() -> None:
     store, narrow = MemoryStore(), schema_of(Scope.ARRIVAL, value=pa.int32())
     table, other = make_table(store, narrow), Table(store)
-    gate = Gate(table._appends)
+    gate = Gate(table._appends.calls)
     carry_out = gate._carry_out
 
     def altered(round_: Any) -> Any:
