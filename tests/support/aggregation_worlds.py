@@ -15,12 +15,15 @@ from spark_upsert.task.plan import Aggregate, Aggregation, ArrowScan
 from tests.support.chains import Chain, rows_of
 from tests.support.operator_rows import VALUES, Row, cut, key_of, place_of
 
+ORDERED = (pa.string(), pa.large_binary(), pa.duration("s"), pa.date32(), pa.bool_(), pa.float64())
+"""Types of which there are extremes, and no sums here."""
+
 EDGES: dict[pa.DataType, list[Any]] = {
     pa.int64(): [None, 2**62, -(2**62), 1, -1],
     pa.uint8(): [None, 0, 255],
     pa.decimal128(28, 1): [None, Decimal("9" * 27 + ".9"), Decimal("-" + "9" * 27 + ".9")],
     pa.float32(): [None, float("nan"), -0.0, 0.0, 2.5, float("inf")],
-    pa.string(): VALUES[pa.string()],
+    **{type_: VALUES[type_] for type_ in ORDERED},
 }
 """The values of the columns that are aggregated."""
 
@@ -29,7 +32,7 @@ FUNCTIONS = {
     pa.uint8(): ["count", "sum", "min", "max", "avg"],
     pa.decimal128(28, 1): ["count", "sum", "min", "max"],
     pa.float32(): ["count", "min", "max"],
-    pa.string(): ["count", "min", "max"],
+    **{type_: ["count", "min", "max"] for type_ in ORDERED},
 }
 
 

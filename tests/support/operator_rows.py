@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -15,12 +16,19 @@ from spark_upsert.task.plan import JoinKind
 
 Row = dict[str, Any]
 
+_NOON = dt.datetime(1969, 12, 31, 12)
+
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.int64(): [None, -1, 0, 1, 2, 3],
     pa.float64(): [None, float("nan"), -0.0, 0.0, 1.5, float("-inf")],
     pa.string(): [None, "", "a", "a\0", "b" * 9, "b" * 8 + "a"],
     pa.decimal128(20, 2): [None, Decimal("-1.00"), Decimal("0.00"), Decimal("1.50")],
     pa.bool_(): [None, False, True],
+    pa.uint64(): [None, 0, 1, 2**64 - 1],
+    pa.large_binary(): [None, b"", b"a", b"a\0"],
+    pa.timestamp("us"): [None, _NOON, _NOON + dt.timedelta(microseconds=1)],
+    pa.duration("s"): [None, dt.timedelta(seconds=-1), dt.timedelta(0)],
+    pa.date32(): [None, dt.date(1969, 12, 31), dt.date(1970, 1, 1)],
 }
 """The values that a column may have, by its type."""
 

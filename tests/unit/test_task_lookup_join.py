@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -71,10 +70,12 @@ def joining(lookup: Lookup, **settings: Any) -> Iterator[LookupJoinRows]:
         operator.close()
 
 
-def waited(operator: LookupJoinRows) -> Future[Any]:
+def let_go(held: Held, key: int, operator: LookupJoinRows) -> None:
+    """Let the look-up end that the operator waits for, and wait for it."""
     future = operator.waiting_on()
     assert future is not None
-    return future
+    held.may_end[key].set()
+    future.result(timeout=60)
 
 
 def test_rows_come_in_the_order_of_the_input_whichever_look_up_ends_first() -> None:
@@ -85,8 +86,7 @@ def test_rows_come_in_the_order_of_the_input_whichever_look_up_ends_first() -> N
         held.may_end[2].set()
         assert held.begun[2].wait(60)
         assert operator.output() is None, "the first look-up is under way"
-        held.may_end[1].set()
-        waited(operator).result(timeout=60)
+        let_go(held, 1, operator)
         assert rows_of(filter(None, [operator.output()])) == [{"a": 1, "double": 2}]
         if (second := operator.waiting_on()) is not None:
             second.result(timeout=60)
@@ -104,8 +104,7 @@ def test_no_more_look_ups_are_under_way_than_prefetch_says() -> None:
         assert not operator.needs_input()
         assert held.begun[1].wait(60)
         assert held.begun[2].wait(60), "both are looked up at once"
-        held.may_end[1].set()
-        waited(operator).result(timeout=60)
+        let_go(held, 1, operator)
         assert operator.output() is not None
         assert operator.needs_input()
 
@@ -118,8 +117,7 @@ def test_it_drains_if_something_is_under_way_and_takes_nothing_until_it_has() ->
         assert operator.start_drain()
         assert not operator.needs_input()
         assert not operator.is_drained()
-        held.may_end[1].set()
-        waited(operator).result(timeout=60)
+        let_go(held, 1, operator)
         assert operator.output() is not None
         assert operator.output() is None
         assert operator.is_drained()
@@ -131,9 +129,8 @@ def test_an_error_of_a_look_up_is_raised_where_its_rows_would_come_and_names_the
     held.error = OSError("the storage is gone")
     with joining(held) as operator:
         operator.add_input(batch(1))
-        held.may_end[1].set()
         with pytest.raises(OSError, match="the storage is gone"):
-            waited(operator).result(timeout=60)
+            let_go(held, 1, operator)
         with pytest.raises(OSError, match="the storage is gone") as caught:
             operator.output()
         assert caught.value.__notes__ == ["It is about the node 'found' of the plan."]
