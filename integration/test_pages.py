@@ -286,6 +286,21 @@ def regions(place: Place) -> Names:
     return {}
 
 
+def a_shop(place: Place) -> Names:
+    """Make a table of orders, found by their customers, and one of customers."""
+    orders = pa.schema({"order_id": pa.int64(), "customer_id": pa.int64(), "amount": pa.int64()})
+    at = place.folder / "lake"
+    made = Table.create(
+        str(at / "orders"), orders, keys=["order_id"], properties={"indexBy": "customer_id"}
+    )
+    rows = {"order_id": [1, 2, 3], "customer_id": [7, 8, 9], "amount": [200, 50, 300]}
+    made.append(pa.table(rows, schema=orders))
+    customers = pa.schema({"id": pa.int64(), "country": pa.string()})
+    made = Table.create(str(at / "customers"), customers, keys=["id"])
+    made.append(pa.table({"id": [7, 8], "country": ["NL", "DE"]}, schema=customers))
+    return {}
+
+
 def nothing(place: Place) -> Names:
     """Give nothing: the page makes its own tables."""
     return {}
@@ -297,5 +312,6 @@ GRANTED: dict[str, Callable[[Place], Names]] = {
     "docs/options.md": a_catalog_table,
     "docs/scheduling.md": regions,
     "docs/training.md": nothing,
+    "docs/views.md": a_shop,
 }
 """By page; for all others, `some_orders`."""
