@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -71,6 +72,7 @@ def carried(state: dict[str, Any]) -> dict[str, Any]:
 
 def loading_threads() -> list[threading.Thread]:
     """Return the threads that read ahead at this moment."""
+    gc.collect()  # What other tests have left in cycles ends now.
     return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
 
 
