@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from spark_upsert.errors import DataLossError, UpsertFlowError
+from spark_upsert.errors import DataError, DataLossError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.model.schema import Scope
+from spark_upsert.model.schema import Scope, Ties
 from spark_upsert.state.compaction import compact_runs
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HOUR_S = 3600.0
+
+SLOW = 15
+"""Others act so often while a commit is slow: a delete may come, and be forgotten."""
 
 _BATCHES_MAX = 200
 """A query that has not caught up by then never will."""
@@ -62,6 +65,12 @@ class Actor(ABC):
         except (KilledError, BrokenError, UpsertFlowError) as error:
             self.world.trace.append(f"{self} ended by {type(error).__name__}")
             self._life = None
+            if isinstance(error, DataError):
+                self.mend()
+
+    def mend(self) -> None:
+        """Do what an error of its rows asks for."""
+        raise AssertionError(f"P5: {self} is refused, and has no rows to be refused for")
 
     def finish(self) -> None:
         """Do what is left when the world is at rest and nothing fails any more."""
@@ -74,7 +83,7 @@ class Actor(ABC):
                 return action()
             except (BrokenError, UpsertFlowError) as error:
                 self.world.trace.append(f"{self} met {type(error).__name__}")
-                if self.world.random.random() < 0.3:
+                if isinstance(error, DataError) or self.world.random.random() < 0.3:
                     raise
             yield
 
@@ -92,6 +101,8 @@ class Writer(Actor):
                 world.overwrites.add(transaction)
             if world.random.random() < (0.3 if world.is_forgetful else 0.05):
                 world.applied_late.add(transaction)
+            elif world.dice.random() < 0.3:
+                world.refused_late.add(transaction)
         self._next = 0
 
     def __str__(self) -> str:
@@ -106,8 +117,23 @@ class Writer(Actor):
 
     def late_rows(self) -> LateRows:
         """Return what becomes of late rows of the next transaction."""
-        is_applied = self._transaction(self._next) in self.world.applied_late
+        transaction = self._transaction(self._next)
+        if transaction in self.world.refused_late:
+            return LateRows.FAIL
+        is_applied = transaction in self.world.applied_late
         return LateRows.APPLY if is_applied else LateRows.REJECT
+
+    def mend(self) -> None:
+        """Reject late rows, or tell tied ones apart."""
+        world, transaction = self.world, self._transaction(self._next)
+        script = world.scripts[transaction]
+        is_late = transaction in world.refused_late and world.observer.may_be_late(script)
+        is_tied = world.schema.ties is Ties.FAIL and world.observer.may_be_tied(script)
+        assert is_late or is_tied, f"P5: {self} is refused, and no row of {script} is to blame"
+        world.trace.append(f"{self} mends {'late' if is_late else 'tied'} rows")
+        world.refused_late.discard(transaction)
+        if is_tied:
+            world.scripts[transaction] = world.mended(script)
 
     def told(self) -> None:
         """Note that the next transaction is known to be committed."""
@@ -136,7 +162,8 @@ class StagingWriter(Writer):
                 late_rows = self.late_rows()
                 staged.append(stage(base, commands, overwrite=overwrite, late_rows=late_rows))
                 yield
-            for _ in range(self.world.random.choice([0, 0, 1, 4])):
+            slowness = self.world.random.choice([0, 0, 1, 4])
+            for _ in range(SLOW if self.world.dice.random() < 0.1 else slowness):
                 yield  # The commit is slow, and much may happen meanwhile.
             epoch = WriteSet(
                 base=base,
@@ -464,7 +491,8 @@ def cast_of(world: World) -> list[Actor]:
     for number in range(random.randint(1, 3)):
         kind = random.choice([StagingWriter, StagingWriter, Appender])
         people.append(kind(world, f"w{number}"))
-    if random.random() < 0.5:
+    # What an operator reads is given: nobody tells its tied rows apart.
+    if random.random() < 0.5 and world.schema.ties is not Ties.FAIL:
         source = Source(world, "source")
         people += [Incarnation(world, source, i) for i in range(random.randint(1, 3))]
     people += [Compactor(world), Compactor(world)]

@@ -21,7 +21,7 @@ entry at all, read file by file.
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_upsert.changelog.modes import Deduplication
-from spark_upsert.model.schema import RAW_KEY, Scope
+from spark_upsert.model.schema import RAW_KEY, Scope, Ties
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits
@@ -40,7 +40,7 @@ from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.tombstones import PROPERTY, TombstoneRetention, decode_mark
 from spark_upsert.table import Table
 from tests.simulation.wire import prefix_of
-from tests.support.reference import NO_ORDER, Identity, Placed, Reference, Row
+from tests.support.reference import NO_ORDER, Command, Identity, Placed, Reference, Row
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -152,14 +152,20 @@ class Observer:
         base = self._world.bases[transaction]
         head = commit.version - 1
         applies_late = transaction in self._world.applied_late
+        judged_late: set[tuple[Identity, int]] = set()
+
+        def is_late(key: Identity, order: int) -> bool:
+            judged = self._is_late(head, key, order) or (
+                not applies_late and self._is_late(base, key, order)
+            )
+            judged_late.update([(key, order)] if judged else ())
+            return judged
+
         tally = self._reference.apply(
             commit.version,
             self._world.scripts.get(transaction, []),
             overwrite=commit.kind is Kind.OVERWRITE,
-            is_late=lambda key, order: (
-                self._is_late(head, key, order)
-                or (not applies_late and self._is_late(base, key, order))
-            ),
+            is_late=is_late,
             applies_late=applies_late,
         )
         counters = Counters.from_json(commit.counters)
@@ -169,8 +175,16 @@ class Observer:
         for name, expected in asdict(tally).items():
             found = counted[name]
             assert found == expected, f"P5: {name} {found} of version {commit.version}, not {tally}"
-        if not self._world.has_ties:
+        if not self._world.has_ties or self._world.schema.ties is Ties.FAIL:
             assert counters.tied == 0, f"P5: {counters}"
+        if transaction in self._world.refused_late and not self._world.has_ties:
+            late = [
+                each
+                for task in self._world.scripts[transaction]
+                for each in task
+                if (each.key, each.order) in judged_late and self._reference.is_row(each)
+            ]
+            assert not late, f"P5: {late} are late, and to be refused"
 
     def _check_restore(self, commit: Commit, version: int) -> None:
         before, after = self.rows[commit.version - 1], self.rows[version]
@@ -185,6 +199,30 @@ class Observer:
             return False  # Neither key nor order: no delete is newer.
         mark, known = self._marks[version], self._known[version]
         return mark is not None and order <= mark and (known is None or key not in known)
+
+    def may_be_late(self, script: Iterable[Iterable[Command]]) -> bool:
+        """Return whether a table may find a row late, at any of its versions."""
+        return any(
+            self._is_late(version, each.key, each.order)
+            for task in script
+            for each in task
+            if each.values is not None
+            for version in self._marks
+        )
+
+    def may_be_tied(self, script: Iterable[Iterable[Command]]) -> bool:
+        """Return whether two rows of a key have one order key, among these and those of a version."""
+        said: defaultdict[tuple[Identity, int], set[Any]] = defaultdict(set)
+        versions = self._applied.values()  # It may be staged upon one that was overwritten since.
+        for placed in (p for each in versions for of_key in each.values() for p in of_key):
+            command = placed.command
+            said[command.key, command.order].add((command.values, command.error))
+        for command in (each for task in script for each in task):
+            known = said[command.key, command.order]
+            known.add((command.values, command.error))
+            if len(known) > 1:
+                return True
+        return False
 
     # -- what may be forgotten -------------------------------------------------------
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import ErrorPolicy, Scope
+from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.upsert import write_set
@@ -68,6 +68,9 @@ def test_worlds_are_of_every_kind() -> None:
         assert any(world.retention == retention for world in worlds)
     kinds = {(world.has_prefix, world.is_indexed) for world in worlds}
     assert kinds == {(a, b) for a in (True, False) for b in (True, False)}
+    for ties in Ties:
+        assert any(world.schema.ties is ties for world in worlds)
+    assert any(world.has_ties and not world.ties_stay_in_tasks for world in worlds)
 
 
 def test_worlds_differ_and_much_happens_in_them() -> None:
@@ -89,6 +92,7 @@ def test_worlds_differ_and_much_happens_in_them() -> None:
         "source.2 is through",
         "found durable",
         "follower has",
+        "mends late rows",
     ):
         assert event in text, f"no world saw '{event}'"
     happened = asdict(sum(totals, EMPTY))

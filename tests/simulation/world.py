@@ -12,6 +12,7 @@ After every act an observer without faults looks at the table (`observer`).
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import secrets
@@ -131,6 +132,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
+        self.dice = random.Random(f"refusals of {self.seed}")
+        """Draws who refuses what, and how slow commits are: the rest of a world does not depend on
+        what it draws."""
         self._processes = random.Random(f"processes of {self.seed}")
         self._weather = random.Random(f"weather of {self.seed}")
         self._under_way: list[tuple[str, bytes]] = []
@@ -141,6 +145,9 @@ class World:
         self.overwrites: set[Transaction] = set()
         self.applied_late: set[Transaction] = set()
         """Those whose late rows are applied, not rejected."""
+        self.refused_late: set[Transaction] = set()
+        """Those that fail if a row is late."""
+        self._fresh_orders = itertools.count(2 * ORDERS)
         self.bases: dict[Transaction, int] = {}
         """On which version the last try of an epoch was planned."""
         self.told: set[Transaction] = set()
@@ -150,11 +157,18 @@ class World:
         self.retention = self.random.choice(RETENTIONS[:4] if self.is_forgetful else RETENTIONS)
         spread = self.random.choice([6, 30] if self.is_forgetful else [0, 6, 30, 10_000])
         self.has_ties = self.schema.scope is not Scope.ARRIVAL and self.random.random() < 0.25
-        """Whether commands of a key may have equal order keys; then never in two tasks."""
+        """Whether commands of a key may have equal order keys."""
+        chooses = self.schema.engine.kind in (Engine.DEDUPLICATE, Engine.FIRST_ROW)
+        self.ties_stay_in_tasks = not (chooses and self.schema.on_error is ErrorPolicy.FAIL)
+        """Whether they are never in two tasks: what decides between those is not written down."""
+        is_plain = chooses and self.schema.engine.kind is Engine.DEDUPLICATE
+        if self.has_ties and is_plain and self.dice.random() < 0.4:
+            self.schema = replace(self.schema, ties=Ties.FAIL)
         drawn = self.random.random
         places = np.arange(ORDERS) + np.array([drawn() for _ in range(ORDERS)]) * spread
         late = np.argsort(places, kind="stable")
-        self._orders = iter((late // 3 if self.has_ties else late).tolist())
+        of_one = (3 if self.ties_stay_in_tasks else 8) if self.has_ties else 1
+        self._orders = iter((late // of_one).tolist())
         self._delete_rate = 0.6 if self.is_forgetful else self.random.choice([0.2, 0.4])
         self.observer = Observer(self)
         self.trace.append(f"{self} keeps deletes for {self.retention}")
@@ -244,9 +258,21 @@ class World:
             command = self._draw_command()
             # Without order keys, two tasks must not have different values of a key.
             place = command.key if isinstance(command.key, int) else 0
-            is_apart = self.schema.scope is Scope.ARRIVAL or self.has_ties
+            is_tied = self.has_ties and self.ties_stay_in_tasks
+            is_apart = self.schema.scope is Scope.ARRIVAL or is_tied
             script[place % tasks if is_apart else self.random.randrange(tasks)].append(command)
         return script
+
+    def mended(self, script: Script) -> Script:
+        """Return a script with the same rows, each of an order key of its own, the latest."""
+        return [[self._reordered(each) for each in task] for task in script]
+
+    def _reordered(self, command: Command) -> Command:
+        order = next(self._fresh_orders)
+        values = command.values
+        if values is not None and "seq" in self.columns:
+            values = (values[0], order)
+        return command._replace(order=order, values=values)
 
     def _draw_command(self) -> Command:
         order = next(self._orders)

@@ -86,7 +86,8 @@ class Reference:
     engine: MergeEngine = field(default_factory=MergeEngine)
     policy: ErrorPolicy = ErrorPolicy.FAIL
     ties: Ties = Ties.LAST
-    """Between tasks of one epoch there must be no tie: nothing that is written down decides it."""
+    """Between tasks of one epoch the greater content decides a tie, if the engine chooses; for the
+    others there must be none: nothing that is written down decides it."""
     columns: Sequence[str] = ("value",)
     """The value columns, in the order of `Command.values`."""
     applied: dict[Identity, list[Placed]] = field(default_factory=dict)
@@ -233,9 +234,21 @@ class Reference:
         return (*self._order(placed), sign * placed.version, sign * placed.place)
 
     def _last(self, commands: Sequence[Placed]) -> Placed:
-        """Return the command that decides, for the engines that choose."""
-        chooses_first = self.engine.kind is Engine.FIRST_ROW
-        return (min if chooses_first else max)(commands, key=self._rank)
+        """Return the command that decides, for the engines that choose.
+
+        The place decides among those of a task, and what they say among those of several.
+        """
+        choose = min if self.engine.kind is Engine.FIRST_ROW else max
+        tasks: dict[tuple[int, int], Placed] = {}
+        for each in commands:
+            of = each.version, each.task
+            tasks[of] = choose(tasks[of], each, key=self._rank) if of in tasks else each
+        best = choose(map(self._age, tasks.values()))
+        return max((p for p in tasks.values() if self._age(p) == best), key=_greatness)
+
+    def _age(self, placed: Placed) -> Order:
+        """Return what decides between commands of several tasks, before what they say does."""
+        return self._rank(placed)[:-1]
 
     def _entry_order(self, group: Sequence[Placed]) -> int:
         """Return the order key of what becomes of the commands of one task and key."""
@@ -251,6 +264,10 @@ class Reference:
         if command.values is None:  # A delete of a key that is none clears what stands there.
             return command.order == NO_ORDER and not command.is_bad_key
         return command.error is not None or command.is_bad_key or command.order == NO_ORDER
+
+    def is_row(self, command: Command) -> bool:
+        """Return whether a command is neither a delete nor an error entry."""
+        return command.values is not None and not self._is_error(command)
 
     def _row(self, commands: Sequence[Placed]) -> Row | None:
         if self.engine.kind is Engine.PARTIAL_UPDATE:
@@ -301,6 +318,12 @@ _AGGREGATES: Mapping[Rule, Callable[[list[Any]], Any]] = {
     Rule.MIN: lambda values: min(values, default=None),
     Rule.COLLECT: lambda values: sorted(set(values)) or None,
 }
+
+
+def _greatness(placed: Placed) -> Order:
+    """Return what puts contents in order: a delete is less than all values."""
+    values = placed.command.values
+    return (False,) if values is None else (True, *values)
 
 
 def _value(placed: Placed, index: int) -> Any:
