@@ -67,8 +67,14 @@ def setting(name: str, value: str = "...") -> str:
     return f"⟨{name}={re.sub('[⟨⟩]', '', value)}⟩"
 
 
+_OF_TABLES = frozenset({"maxBacklogBytes", "maxBacklogEpochs", "onFull"})
+"""Properties: no argument of a write, but given by their names to `Table.create` and `alter`."""
+
+
 def as_argument(name: str, value: str) -> str:
     """Return a setting as plain Python gives it: ``late_rows=apply``."""
+    if name in _OF_TABLES:
+        return f"{name}={value}"
     return f"{re.sub('(?=[A-Z])', '_', name).lower()}={value}"
 
 

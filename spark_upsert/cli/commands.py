@@ -48,6 +48,8 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # Whoever reads has seen enough; click ends without a word.
         except (UpsertFlowError, OSError) as error:
             # What is wrong may be data, or the name of a file.
             click.echo(escaped_lines(masked(f"Error: {error}")), err=True)

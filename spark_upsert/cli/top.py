@@ -52,12 +52,15 @@ class Lag:
     """None: there are more versions than are looked at."""
     bytes: int | None
     """Of the files that these epochs added."""
+    waiting_ms: int | None = None
+    """Since the oldest of these epochs was committed; None without any."""
 
     def for_people(self) -> str:
-        """Return what stands on a screen: ``etl 3 (1.2 MiB)``."""
+        """Return what stands on a screen: ``etl 3 (1.2 MiB) 40s``."""
         if self.epochs is None or self.bytes is None:
             return f"{self.consumer} {self.versions:,} versions"
-        return f"{self.consumer} {self.epochs} ({bytes_text(self.bytes)})"
+        waiting = "" if self.waiting_ms is None else f" {_age(self.waiting_ms)}"
+        return f"{self.consumer} {self.epochs} ({bytes_text(self.bytes)}){waiting}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +233,23 @@ def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
     newest_first = list(table.log.commits(lower, head.upper))[::-1]
     epochs = [0, *accumulate(int(commit.is_epoch) for commit in newest_first)]
     sizes = [0, *accumulate(sum(f.bytes for f in commit.added) for commit in newest_first)]
+    times_ms: list[int | None] = [None]
+    """Of the oldest epoch among so many versions."""
+    for commit in newest_first:
+        time_ms = head.time_ms(commit.version, commit.timestamp_ms)
+        times_ms.append(time_ms if commit.is_epoch else times_ms[-1])
 
     def lag_of(lease: Lease) -> Lag:
         versions = max(0, head.version - lease.version)
-        is_counted = versions < len(epochs)
+        if versions >= len(epochs):
+            return Lag(consumer=lease.consumer, versions=versions, epochs=None, bytes=None)
+        oldest_ms = times_ms[versions]
         return Lag(
             consumer=lease.consumer,
             versions=versions,
-            epochs=epochs[versions] if is_counted else None,
-            bytes=sizes[versions] if is_counted else None,
+            epochs=epochs[versions],
+            bytes=sizes[versions],
+            waiting_ms=None if oldest_ms is None else max(0, now_ms - oldest_ms),
         )
 
     yield from (lag_of(lease) for lease in sorted(live, key=lambda each: each.version))

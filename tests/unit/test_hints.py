@@ -14,7 +14,15 @@ from pyspark.sql.types import LongType, StructType
 from pyspark_upsertflow.metadata import MetadataReader
 from pyspark_upsertflow.readers import BatchReader, batch_reader, read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
-from spark_upsert.errors import DataError, OptionError, SchemaError, UpsertFlowError, setting
+from spark_upsert.errors import (
+    DataError,
+    OptionError,
+    SchemaError,
+    TableFullError,
+    UpsertFlowError,
+    as_option,
+    setting,
+)
 from spark_upsert.options.hints import called_by_spark, spoken_to_spark
 from spark_upsert.table import Table
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
@@ -115,3 +123,13 @@ def test_rows_that_plain_python_appends_are_told_of_arguments(tmp_path: Path) ->
         table.append(pa.table({"id": pa.array([None], pa.int64())}))
     assert "on_error=quarantine" in error.value.hint
     assert ".option(" not in str(error.value)
+
+
+def test_a_property_is_no_argument_in_plain_python() -> None:
+    full = TableFullError.of(
+        "/t", epochs=1, bytes=1, epochs_max=1, bytes_max=None, upper=2, consumer="r", version=0
+    )
+    assert "the table's maxBacklogEpochs=..." in full.hint
+    assert "onFull=wait" in full.hint
+    full.name_settings(as_option)
+    assert '.option("onFull", "wait")' in full.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import time
@@ -79,11 +80,20 @@ def test_consumers_are_shown_with_the_epochs_and_bytes_that_they_have_not_read(
     table.hold("lapsed", 0, ttl_ms=1)
     [line] = Top([str(tmp_path / "a")], clock=now_of(table, later_s=5)).look()
     added = [sum(file.bytes for file in commit.added) for commit in table.log.commits(0, 5)]
+    times = [commit.timestamp_ms for commit in table.log.commits(0, 5)]
     assert line.lags == (
-        Lag(consumer="slow", versions=3, epochs=2, bytes=added[2] + added[4]),
-        Lag(consumer="fast", versions=2, epochs=1, bytes=added[4]),
+        Lag(
+            consumer="slow",
+            versions=3,
+            epochs=2,
+            bytes=added[2] + added[4],
+            waiting_ms=5000 + times[4] - times[2],
+        ),
+        Lag(consumer="fast", versions=2, epochs=1, bytes=added[4], waiting_ms=5000),
     )
-    assert line.for_people()["behind"][0].startswith("slow 2 (")
+    told = line.for_people()["behind"]
+    assert told[0].startswith("slow 2 (")
+    assert told[1].endswith(") 5s")
 
 
 def test_of_a_consumer_that_is_far_behind_only_the_versions_are_told(
@@ -236,3 +246,16 @@ def test_a_name_that_a_terminal_would_obey_is_spelled_out(tmp_path: Path) -> Non
     make(tmp_path, "a\x1b[2J")
     assert "\\x1b[2J" in run(tmp_path, "--once").stdout
     assert "\x1b" not in run(tmp_path, "--once").stdout
+
+
+def test_who_reads_the_pipe_and_goes_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "a", 1)
+
+    def gone(*_: Any, **how: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("spark_upsert.cli.render._print_json", gone)
+    result = run(tmp_path, "--once", "--json")
+    assert (result.exit_code, result.output) == (1, "")
