@@ -211,7 +211,7 @@ class Observer:
         )
 
     def may_be_tied(self, script: Iterable[Iterable[Command]]) -> bool:
-        """Return whether two rows of a key have one order key, among these and those of a version."""
+        """Return whether two rows of a key, one of them among these, have one order key."""
         said: defaultdict[tuple[Identity, int], set[Any]] = defaultdict(set)
         versions = self._applied.values()  # It may be staged upon one that was overwritten since.
         for placed in (p for each in versions for of_key in each.values() for p in of_key):
