@@ -27,6 +27,8 @@ QUICK := tests/unit tests/scenarios tests/promises tests/test_tests_can_fail.py
 
 # Tests run side by side, one report at the end. ARGS=-n0 runs them one after the other, as a debugger needs it.
 LANES := -n 2
+# One more than the cores of a small machine: a lane of Spark or of a server waits now and then for something else.
+SPARK_LANES := -n 3
 
 # Spark's workers must run the interpreter that has pyarrow and this package; their default is `python3`.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -43,12 +45,13 @@ demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/
 
 check: style ## what to run after every change, without Java: format, style, types, quick tests
 	@# Types beside the tests, so that both cores have work to the end. One after the other they speak.
-	@$(MAKE) --no-print-directory types > $(VENV)/types.said 2>&1 & types=$$!; \
+	@# By the checker that remembers what it has seen; `make lint` asks the other one, too.
+	@$(BIN)/mypy > $(VENV)/types.said 2>&1 & types=$$!; \
 		$(BIN)/python -m pytest -q $(LANES) -m 'not slow and not spark' $(QUICK) $(ARGS); tests=$$?; \
 		wait $$types; types=$$?; cat $(VENV)/types.said; exit $$((types | tests))
 
 test: machine $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
-	@$(BIN)/python -m pytest $(LANES) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest $(SPARK_LANES) --dist loadfile $(ARGS)
 
 times: ## all tests, and where their time goes: seconds of each file
 	@$(MAKE) --no-print-directory test ARGS="-p tools.test_times $(ARGS)"

@@ -1,4 +1,4 @@
-"""How the tests are shared out when they run side by side: `make test`, `pytest -n 2 --dist loadfile`.
+"""How the tests are shared out when they run side by side: `make test`, `pytest -n 3 --dist loadfile`.
 
 A file runs whole and on one lane, with its fixtures. Files that use the one Spark of `integration`
 stay together, so that it starts once; they and the others that start Java come first, for they take
@@ -24,6 +24,13 @@ ROOT = Path(__file__).resolve().parent
 SHARED = "the shared Spark"
 """The lane of all files with a test or fixture that takes the argument ``spark``."""
 
+LONGEST = (
+    "integration/test_crash.py",
+    "integration/test_deployment.py",
+    "tests/simulation/test_simulation.py",
+)
+"""What takes a minute or two (`make times`): whichever came last would run alone."""
+
 
 @cache
 def lane_of(file: str) -> str:
@@ -39,12 +46,16 @@ def file_of(test: str) -> str:
     return test.partition("::")[0]
 
 
-def rank(file: str) -> int:
+def rank(file: str) -> tuple[int, str]:
     """Return when a file should begin: what takes long goes first."""
     if lane_of(file) == SHARED:
-        return 0
-    # The longest files: whichever came last would run alone.
-    return 1 if file.startswith(("integration/", "tests/crash/", "tests/simulation/")) else 2
+        return 0, ""
+    if file in LONGEST:
+        return 1, ""
+    # By name whatever the folder: those which wait for servers alternate with those which compute.
+    if file.startswith(("integration/", "tests/crash/", "tests/simulation/")):
+        return 2, Path(file).name
+    return 3, ""
 
 
 @pytest.hookimpl(trylast=True)

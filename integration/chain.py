@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import pyspark_upsertflow
 from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import Feed, end, upserts
 from integration.tables import columns
@@ -209,6 +210,9 @@ def main() -> None:
     spark = session(given.master, connect=given.connect)
     try:
         run(spark, given.folder, gates=given.gates)
+        if given.connect:
+            merges = pyspark_upsertflow.compact(spark, str(given.folder / "copy"), full=True)
+            (given.folder / "merges").write_text(str(merges))
     finally:
         spark.stop()
 

@@ -8,6 +8,7 @@ import pytest
 
 from integration import chain
 from integration.chaos import Chaos, environment
+from spark_upsert.table import Table
 
 pytestmark = pytest.mark.spark
 
@@ -19,4 +20,7 @@ def test_a_table_and_its_copy_are_right_through_a_connect_server(
     run.batches += chain.add_commands(tmp_path, 3, batches=3)
     run.finish()
     assert (tmp_path / "started").read_text().startswith("pyspark.sql.connect")
+    # A session without a SparkContext compacts, too.
+    assert (tmp_path / "merges").read_text() == "1"
+    assert Table.open(str(tmp_path / "copy")).log.head().run_count == 1
     run.check()

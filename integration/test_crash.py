@@ -11,7 +11,7 @@ from integration.chaos import Chaos, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-KILLS = 3
+KILLS = 2
 """`make chaos` takes hundreds."""
 
 

@@ -159,23 +159,20 @@ def test_sums_of_changes_are_the_database_s_own_answer(
             running_connect(tmp_path / "connect", environ, broker, connector(postgres)) as connect,
         ):
             deployment.wait_for_epochs(2)
-            deployment.require_equal()
-
             broker.restart()
             deployment.wait_for_epochs(2)
-            program.kill()
-            connect.kill()
-            connect.start()
             deployment.require_equal()
 
             deployment.wait_for_epochs(1)
             program.kill()
+            connect.kill()
+            connect.start()
             deployment.wait_for_epochs(1)
             deployment.require_equal()
     finally:
         program.kill()
     assert load.transactions > 100
-    assert program.starts >= 3
+    assert program.starts >= 2
     counted = counters_of(tmp_path / "orders")
     # The order is total: no two changes of a row share their place in the log.
     assert (counted.tied, counted.quarantined, counted.rejected) == (0, 0, 0)

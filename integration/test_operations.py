@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -173,12 +171,17 @@ def test_a_job_compacts_under_a_running_writer_and_reader(
         merges = 0
         for number in range(1, 5):
             feed.add(*([{"k": k, "v": f"{number}.{n}"} for k in range(7)] for n in range(5)))
-            wait_until(lambda n=number: _epoch_count(path) >= 2 + 5 * n, "all is written")
+            wait_until(
+                lambda n=number: writer.exception() or _epoch_count(path) >= 2 + 5 * n,
+                "all is written",
+            )
             merges += pyspark_upsertflow.compact(spark, str(path))
         merges += pyspark_upsertflow.compact(spark, str(path), full=True)
         assert merges > 0
         newest = Table.open(str(path)).log.head().version
-        wait_until(lambda: _reached(batches, path, newest), "the reader has all")
+        wait_until(
+            lambda: reader.exception() or _reached(batches, path, newest), "the reader has all"
+        )
     finally:
         writer.stop()
         reader.stop()
@@ -216,29 +219,6 @@ def test_a_full_compaction_leaves_one_run_and_every_version_as_it_was(
 def test_without_a_table_a_compaction_says_so(spark: SparkSession, path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="TABLE_NOT_FOUND"):
         pyspark_upsertflow.compact(spark, str(path))
-
-
-def test_a_session_of_spark_connect_will_do(spark_environ: dict[str, str], path: Path) -> None:
-    table = make_table(path, *EPOCHS, *LATER)
-    code = (
-        "import sys, pyspark_upsertflow\n"
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.remote('local[2]').getOrCreate()\n"
-        "merges = pyspark_upsertflow.compact(spark, sys.argv[1], full=True)\n"
-        "print('merges', merges, type(spark).__module__)\n"
-        "spark.stop()\n"
-    )
-    roots = os.pathsep.join(str(root) for root in map(Path, sys.path) if root.is_dir())
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        env={**spark_environ, "PYTHONPATH": roots},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert "merges 1 pyspark.sql.connect" in done.stdout, done.stderr[-2000:]
-    assert table.log.head().run_count == 1
 
 
 # -- expiry --------------------------------------------------------------------------
