@@ -47,6 +47,7 @@ check: style ## what to run after every change, without Java: format, style, typ
 	@# Types beside the tests, so that both cores have work to the end. One after the other they speak.
 	@# By the checker that remembers what it has seen; `make lint` asks the other one, too.
 	@$(BIN)/mypy > $(VENV)/types.said 2>&1 & types=$$!; \
+		HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-short} \
 		$(BIN)/python -m pytest -q $(LANES) -m 'not slow and not spark' $(QUICK) $(ARGS); tests=$$?; \
 		wait $$types; types=$$?; cat $(VENV)/types.said; exit $$((types | tests))
 

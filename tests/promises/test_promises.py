@@ -81,7 +81,7 @@ from tests.support.workload import ABSENT, OPERATIONS, observe
 from tests.unit.test_identity import HOW_MANY, Unsteady, made
 
 T = TypeVar("T")
-QUICK_SEEDS = 3
+QUICK_SEEDS = 2
 SEEDS = pytest.mark.parametrize(
     "seed",
     [

@@ -28,6 +28,7 @@ from spark_upsert.source.table_input import TableInput
 from spark_upsert.table import Table
 from tests.support.clocked import Now
 from tests.support.folders import DAY_US, MemoryFolder, file_input
+from tests.support.fuzz import FUZZ_TIMES
 from tests.support.model import Command
 from tests.support.notebooks import few_are_many, offsets_over
 from tests.support.stores import MemoryStore
@@ -170,7 +171,7 @@ CASES = [
     *(pytest.param(order, True, id=f"{order}, compact") for order in ("ready first", "seeded")),
 ]
 
-AT_RANDOM = 40
+AT_RANDOM = 20 * FUZZ_TIMES
 """Of some thousand alterations: each of them is a few looks at a table."""
 
 

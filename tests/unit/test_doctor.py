@@ -14,6 +14,9 @@ from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.doctor import Check, examine
 from tests.support.stores import MemoryStore
 
+# It starts interpreters.
+pytestmark = pytest.mark.slow
+
 
 def program(path: Path, text: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)

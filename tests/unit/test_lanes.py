@@ -13,6 +13,9 @@ import pytest
 
 import conftest
 
+# They start test runs.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SPARK = """\
