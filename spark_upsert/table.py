@@ -627,6 +627,11 @@ class Table:
         """Return the indexes of the table (property ``indexBy``), built or not."""
         return self._indexes.of(self.log.head())
 
+    @property
+    def index_failures(self) -> int:
+        """How many steps of this object for its indexes failed; the table went on without them."""
+        return self._indexes.failures
+
     def index_of(self, column: str) -> Index | None:
         """Return the index on a column, if there is one that can be asked at present."""
         return self._indexes.usable(self.log.head(), column)

@@ -9,13 +9,15 @@ What is looked at need not be verified: any bounds make a valid cut, and the sam
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.hashing import HASH_END
 from spark_upsert.state.log.manifest import Slice
 
 _SAMPLES_PER_PIECE = 16
@@ -61,18 +63,25 @@ def cut_by_files(
     """
     if is_uniform or count == 1:
         return hash_range.cut(count)
-    own = [(s, s.occupied.intersect(hash_range)) for s in slices if s.overlaps(hash_range)]
-    bounds = sorted({bound for _, each in own for bound in (each.first, each.end)})
-    pieces = [HashRange(first, end) for first, end in pairwise(bounds)]
-    rows = [sum(s.rows_within(piece) for s, each in own if each.covers(piece)) for piece in pieces]
-    total, reached = sum(rows), 0
+    # In whole numbers: beside a narrow file, a wide one would be lost in a float.
+    change: dict[int, int] = {}
+    for slice_ in slices:
+        own = slice_.occupied.intersect(hash_range)
+        if not own.is_empty:
+            rows_per_hash = slice_.file.rows * HASH_END // slice_.file.hash_range.width
+            change[own.first] = change.get(own.first, 0) + rows_per_hash
+            change[own.end] = change.get(own.end, 0) - rows_per_hash
+    bounds = sorted(change)
+    density = accumulate(change[bound] for bound in bounds)
+    rows = [d * (end - first) for d, (first, end) in zip(density, pairwise(bounds), strict=False)]
+    reached = list(accumulate(rows, initial=0))
     cuts: list[int] = []
-    for piece, share in zip(pieces, rows, strict=True):
-        while len(cuts) < count - 1 and total * (len(cuts) + 1) <= (reached + share) * count:
-            behind = total * (len(cuts) + 1) - reached * count
-            cuts.append(piece.first + piece.width * behind // max(1, share * count))
-        reached += share
-    return _between(hash_range, cuts)
+    for share in (reached[-1] * number // count for number in range(1, count)):
+        at = bisect_right(reached, share) - 1
+        if rows and at < len(rows):
+            behind = (share - reached[at]) * (bounds[at + 1] - bounds[at])
+            cuts.append(bounds[at] + behind // max(1, rows[at]))
+    return _between(hash_range, cuts) if rows else hash_range.cut(count)
 
 
 def common(hash_range: HashRange, cuts: Iterable[Sequence[HashRange]]) -> list[HashRange]:

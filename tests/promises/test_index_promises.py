@@ -74,4 +74,4 @@ def test_p7_an_index_is_up_to_date_behind_each_commit(seed: int) -> None:
         found = {tuple(row[name] for name in lived.keys) for row in proposals.keys.to_pylist()}
         assert found == lived.having(head.version, {0, 1, 2}).keys()
         assert index.log.head().run_count < 10
-    assert lived.table._indexes.failures == 0
+    assert lived.table.index_failures == 0

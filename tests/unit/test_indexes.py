@@ -244,7 +244,7 @@ def test_a_commit_stands_whatever_becomes_of_the_index(caplog: pytest.LogCapture
     table.append(rows((1, 7)))
     with patch.object(upkeep, "advance", side_effect=OSError("s3://k:secret@b is full")):
         assert table.append(rows((2, 7))) is not None
-    assert table._indexes.failures == 1
+    assert table.index_failures == 1
     assert "index not kept up" in caplog.text
     assert "failures=1" in caplog.text
     assert "secret" not in caplog.text
@@ -311,7 +311,7 @@ def test_a_step_behind_a_commit_is_bounded(caplog: pytest.LogCaptureFixture) -> 
         table.append(rows((99, 1)))
         assert table.index_of("c") is None
         assert "run 'upsertflow index'" in caplog.text
-        assert table._indexes.failures == 0
+        assert table.index_failures == 0
         table.build_indexes()
         with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
             for n in range(25):
@@ -420,7 +420,7 @@ def test_a_damaged_index_stops_nothing(what: str) -> None:
     table.expire(retain_versions=0, safety_ms=0)
     table.vacuum(grace_ms=0)
     assert ids(table.rows_having("c", [7])) == [2]
-    assert table._indexes.failures > 0
+    assert table.index_failures > 0
     for damaged in [path for path in store.objects if path.startswith("_index/c/")]:
         store.delete(damaged)
     forget_runs_and_logs()
@@ -541,7 +541,7 @@ def test_threads_that_share_versions_keep_one_index() -> None:
     for value in range(5):
         scanned = sorted(r["id"] for r in table.snapshot().to_pylist() if r["c"] == value)
         assert ids(table.rows_having("c", [value])) == scanned
-    assert tables[0]._indexes.failures == tables[1]._indexes.failures == 0
+    assert tables[0].index_failures == tables[1].index_failures == 0
     table.build_indexes()
     assert table.check().is_sound
     assert index_of(table).keys_having(pa.array([4])).shows_version == table.log.head().version

@@ -13,6 +13,7 @@ import pytest
 
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.epochs import Interval
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys, prefix_ends
 from spark_upsert.model.schema import Scope, TableSchema
@@ -20,8 +21,9 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.splits import rows_splits
 from spark_upsert.state import prefixes, snapshot
 from spark_upsert.state.compaction import worker
-from spark_upsert.state.cuts import common, cut_evenly
-from spark_upsert.state.run.file import RUNS
+from spark_upsert.state.cuts import common, cut_by_files, cut_evenly
+from spark_upsert.state.log.manifest import Slice
+from spark_upsert.state.run.file import RUNS, RunFile
 from spark_upsert.state.run.rows import PickedPart, RunPart
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
@@ -212,6 +214,32 @@ def test_an_even_cut_follows_the_entries() -> None:
     for piece in pieces:
         held = sum(stop - start for start, stop in map(piece.rows_of, (dense, sparse)))
         assert held < 1.2 * total / 8
+
+
+def file_of(first: int, end: int, rows: int) -> Slice:
+    stored = HashRange(first, end)
+    file = RunFile(
+        path=f"data/{first}",
+        rows=rows,
+        tombstones=0,
+        bytes=rows,
+        body_bytes=rows,
+        tail_crc=0,
+        hash_range=stored,
+    )
+    return Slice(file=file, live=stored, epochs=Interval.at(1))
+
+
+def test_a_cut_by_files_follows_what_the_log_says_of_them() -> None:
+    dense, wide = file_of(1000, 2000, 9_000), file_of(0, 2**64, 1_000)
+    pieces = cut_by_files(ALL_HASHES, [wide, dense], 10, is_uniform=False)
+    assert len(pieces) == 10
+    rows = [sum(each.rows_within(piece) for each in (wide, dense)) for piece in pieces]
+    assert sum(rows) == pytest.approx(10_000, abs=20)
+    assert max(rows) < 1_200
+    assert cut_by_files(ALL_HASHES, [dense], 4, is_uniform=True) == ALL_HASHES.cut(4)
+    assert cut_by_files(ALL_HASHES, [], 4, is_uniform=False) == ALL_HASHES.cut(4)
+    assert cut_by_files(HashRange(0, 10), [dense], 2, is_uniform=False) == HashRange(0, 10).cut(2)
 
 
 @pytest.mark.parametrize("count", [1, 3])
