@@ -40,8 +40,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout
-	@$(BIN)/python examples/git_history/demo.py --repo "$(REPO)"
+demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout; VIEW=1 keeps a view of it
+	@$(BIN)/python examples/git_history/$(if $(VIEW),owners,demo).py --repo "$(REPO)"
 
 check: style ## what to run after every change, without Java: format, style, types, quick tests
 	@# Types beside the tests, so that both cores have work to the end. One after the other they speak.

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from examples.git_history import demo, replay
+from examples.git_history import demo, owners, replay
 from examples.git_history.history import Chapter, Repository, cut_chapters, write_chapters
 from examples.git_history.progress import Line
 from examples.git_history.proof import Check
@@ -162,3 +162,22 @@ def test_the_exit_status_tells_whether_all_is_proven(
     monkeypatch.setattr(replay, "start_session", lambda *_: Mock(spec=SparkSession))
     monkeypatch.setattr(demo, "run", lambda *_: checks)
     assert demo.main(["--repo", str(builder.write(tmp_path / "repository"))]) == status
+
+
+def test_the_owners_of_an_odd_history_are_kept_and_proven(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = Repository.open(long_history(20).write(tmp_path / "repository"))
+    checks = owners.replay_and_prove(spark, repository, tmp_path / "lake", chapter_count=6)
+    assert [check.claim for check in checks if not check.is_true] == []
+    assert len(checks) == 5
+    assert "by three runs of one query" in capsys.readouterr().out
+
+
+def test_a_wrong_owner_is_found(tmp_path: Path) -> None:
+    assert owners.owner_of("Ada", "views: keep them") == "views"
+    assert owners.owner_of("Ada", "Keep: them") == "Keep"
+    assert owners.owner_of("Ada", "keep them") == "Ada"
+    assert owners.folder_of("a/b/c") == "a"
+    assert owners.folder_of("c") == "."
+    assert not owners.verdict("something", "", [3]).is_true

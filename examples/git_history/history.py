@@ -151,6 +151,18 @@ class Repository:
         )
         return self._with_bytes(changes)
 
+    def told(self) -> list[tuple[str, str]]:
+        """Return author and subject of each commit, root first."""
+        shown = _git(
+            self.path,
+            *("rev-list", "--first-parent", "--reverse", "--format=%an%x00%s%x00"),
+            self.commits[-1],
+        )
+        fields = shown.decode(errors="replace").split("\0")
+        # Before each author stands a line of its own, "commit <id>".
+        authors = [field.rpartition("\n")[2] for field in fields[:-1:2]]
+        return list(zip(authors, fields[1::2], strict=True))
+
     def tree(self, commit: str) -> pa.Table:
         """Return all paths of a commit, with columns as `TREE`, in git's order."""
         listing = _git(self.path, "ls-tree", "-r", "-z", "--full-tree", commit)
