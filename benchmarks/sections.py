@@ -50,6 +50,8 @@ class Size:
     """Epochs that a stream has not read."""
     merged: int
     """Rows that the bare merge hands on, and twice those of a training loop."""
+    split_keys: tuple[int, ...]
+    """Keys of tables that are read as one split."""
     inputs: tuple[int, ...]
     """Tables of one query, ascending."""
     watched: tuple[int, ...]
@@ -74,6 +76,7 @@ QUICK = Size(
     consumers=(1, 4),
     behind=10 * K,
     merged=4 * M,
+    split_keys=(K, 50 * K, M),
     inputs=(1, 10, 100),
     watched=(1 * K,),
     queries=(4, 16),
@@ -91,6 +94,7 @@ FULL = Size(
     consumers=(1, 4, 16),
     behind=10 * K,
     merged=4 * M,
+    split_keys=(K, 50 * K, M),
     inputs=(1, 10, 100, 1_000),
     watched=(1 * K, 10 * K),
     queries=(16, 64),
@@ -108,6 +112,7 @@ TINY = Size(
     consumers=(1, 2),
     behind=100,
     merged=20 * K,
+    split_keys=(100, K),
     inputs=(1, 4),
     watched=(310,),
     queries=(1, 2),
@@ -382,6 +387,17 @@ def indexing(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def tasks(place: Place, size: Size) -> dict[str, Any]:
+    """Measure splits that are read through a task, against the direct call."""
+    from benchmarks.tasks import measure
+
+    folder = place.work / "tasks"
+    try:
+        return measure(folder, size.split_keys, rounds=2 * size.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def merge(place: Place, size: Size) -> dict[str, Any]:
     """Measure the bare merge of batches in memory, in each order, against one copy of them."""
     from benchmarks.merging import measure
@@ -571,6 +587,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "loading": loading,
     "indexing": indexing,
     "operators": operators,
+    "tasks": tasks,
     "union": union,
     "inputs": inputs,
     "queries": queries,

@@ -161,14 +161,15 @@ _OF_NODE = "It is about the node"
 
 @contextmanager
 def about_node(name: str) -> Iterator[None]:
-    """Let errors from within say which node of a plan they are about."""
+    """Let errors from within say which node of a plan they are about; ``""`` is the only one."""
     try:
         yield
     except UpsertFlowError as error:
-        error.name_node(name)
+        if name:
+            error.name_node(name)
         raise
     except Exception as error:
-        if not any(note.startswith(_OF_NODE) for note in getattr(error, "__notes__", ())):
+        if name and not any(note.startswith(_OF_NODE) for note in getattr(error, "__notes__", ())):
             error.add_note(f"{_OF_NODE} '{name}' of the plan.")
         raise
 

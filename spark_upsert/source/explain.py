@@ -19,6 +19,7 @@ from spark_upsert.log_fields import Fields
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.source.explain_words import SHOWN, columns_field, counted, field, more
+from spark_upsert.source.serve import plan_of
 from spark_upsert.source.splits import (
     ChangesSplit,
     QuarantineSplit,
@@ -122,6 +123,7 @@ def _contents(
         *columns_field(columns),
         *field("files", str(_Amount.of(slices, read))),
         *field("runs", f"{runs}: {how}"),
+        *field("plan", _plan(splits[0], "the rows of a split")),
     ]
 
 
@@ -142,9 +144,15 @@ def _changes(
         *columns_field(columns),
         *field("mode", f"{mode.value}: {_MODES[mode]}"),
         *field("shown", _shown(options)),
+        *field("plan", _plan(splits[0], "each stretch of a split")),
         *told,
         *more(len(stretches)),
     ]
+
+
+def _plan(split: Split, what: str) -> str:
+    """Return the plan of the tasks that read splits, and what ends with a barrier."""
+    return f"{plan_of(split).kind}, a barrier behind {what}"
 
 
 def _shown(options: ReadOptions) -> str:

@@ -1,9 +1,15 @@
-"""Reading a split: engine batches, whatever the split holds and whoever asks."""
+"""Reading a split: engine batches, whatever the split holds and whoever asks.
+
+Each split is read by a task whose plan is one scan. What is computed in one pass, a stretch of
+changes or the rows of a version, is a split of that task and ends with a barrier. The changelog
+stands whole in its scan: cut into a scan, a join and a projection it would gather values before
+duplicates fall.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import pyarrow as pa
 
@@ -18,7 +24,16 @@ from spark_upsert.source.versions import expiry_is_no_damage
 from spark_upsert.state.quarantine import read_quarantine
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
+from spark_upsert.task.plan import ChangeScan, TableScan
+from spark_upsert.task.pool import TaskPool
+from spark_upsert.task.task import Task
 from spark_upsert.views.groups.shown import ShownGroups
+
+READ = "read"
+"""The one node of the plans."""
+
+ROWS = TableScan(id=READ)
+CHANGES = ChangeScan(id=READ)
 
 
 def serve(
@@ -37,6 +52,30 @@ def serve(
         The columns that the options mean (`columns.read_columns`); where only new values are
         wanted, those of the changelog may come along.
     """
+    with TASKS.taken(plan_of(split)) as task:
+        for stretch in split.stretches if isinstance(split, ChangesSplit) else (None,):
+            task.add_split(READ, _Pass(store, split, stretch, options, columns))
+            task.request_barrier()
+            yield from task.iter_batches()
+
+
+def plan_of(split: Split) -> TableScan | ChangeScan:
+    """Return the plan of the task that reads a split; what its rows are, the split says."""
+    return CHANGES if isinstance(split, ChangesSplit) else ROWS
+
+
+class _Pass(NamedTuple):
+    """What is read in one pass: a split of the task."""
+
+    store: Store
+    split: Split
+    stretch: Stretch | None
+    options: ReadOptions
+    columns: Sequence[str]
+
+
+def _read(each: _Pass) -> Iterator[pa.RecordBatch]:
+    store, split, stretch, options, columns = each
     match split:
         case RowsSplit():
             rows = _rows(store, split, columns)
@@ -49,9 +88,9 @@ def serve(
             with expiry_is_no_damage(store, split.manifest.version):
                 yield from read_quarantine(snapshot, hash_range=split.hash_range)
         case ChangesSplit():
-            for stretch in split.stretches:
-                with expiry_is_no_damage(store, stretch.before.version):
-                    yield from _changes(store, split, stretch, options, columns)
+            assert stretch is not None, "changes are read stretch by stretch"
+            with expiry_is_no_damage(store, stretch.before.version):
+                yield from _changes(store, split, stretch, options, columns)
         case _:
             assert_never(split)
 
@@ -103,3 +142,7 @@ def _changes(
     if options.change_feed:
         return batches
     return new_values(batches, keys=keys, ignore_deletes=ignore_deletes)
+
+
+TASKS = TaskPool(lambda plan: Task(plan, readers={READ: _read}))
+"""Of a worker, which Spark mostly uses again for the next batch of a query."""

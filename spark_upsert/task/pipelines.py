@@ -128,7 +128,7 @@ def build(plan: Node, settings: Settings) -> Pipelines:
     check(plan)
     _require_nodes(plan, settings.readers, Scan, "a reader", "scan")
     _require_nodes(plan, settings.lookups, IndexLookupJoin, "a lookup", "index lookup join")
-    builder = _Builder(settings)
+    builder = _Builder(plan, settings)
     builder.run([plan], is_ordered=False)
     return builder.built
 
@@ -190,7 +190,8 @@ def _are_groups_whole(nodes: Sequence[Node]) -> bool:
 
 
 class _Builder:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, plan: Node, settings: Settings) -> None:
+        self._plan = plan
         self._settings = settings
         self.built = Pipelines()
 
@@ -223,7 +224,7 @@ class _Builder:
             elif not schema.equals(exchange.schema):
                 raise _other_columns(top, schema, exchange.schema)
             drivers = [
-                Driver(chain.nodes[0].id, feed, own_stages, exchange.add_producer())
+                Driver(_told_name(chain.nodes[0]), feed, own_stages, exchange.add_producer())
                 for feed, own_stages in ((each[0], each[2]) for each in stages)
             ]
             self._note_drops(chain, drivers)
@@ -320,6 +321,12 @@ class _Builder:
                 hint=f"give the task one: readers={{'{node.id}': ...}}.",
                 node=node.id,
             )
+        if node.schema is None and node is not self._plan:
+            raise PlanError(
+                f"node '{node.id}': a {node.kind} without a schema stands below other nodes.",
+                hint="give it the schema of its rows.",
+                node=node.id,
+            )
         queue = self.built.queues[node.id] = SplitQueue(self._settings.progress)
         return [ScanFeed(queue, reader, node.schema) for _ in range(width)]
 
@@ -363,6 +370,11 @@ def _project(node: Project, schema: pa.Schema) -> Streaming:
         return pa.RecordBatch.from_arrays([each(batch) for each in bound], schema=given)
 
     return Streaming(given, apply)
+
+
+def _told_name(node: Node) -> str:
+    """Return what errors of a feed are to tell; a plan of one scan needs no names."""
+    return "" if isinstance(node, Scan) and node.schema is None else node.id
 
 
 def _drop_all(drivers: Sequence[Driver]) -> None:

@@ -115,7 +115,8 @@ class TableScan(Node):
     """Splits that are rows of a version of a table; their reader is given to the task."""
 
     kind: ClassVar[str] = "table_scan"
-    schema: pa.Schema
+    schema: pa.Schema | None = None
+    """None: whatever its reader gives. Such a scan is a plan by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,8 @@ class ChangeScan(Node):
     """
 
     kind: ClassVar[str] = "change_scan"
-    schema: pa.Schema
+    schema: pa.Schema | None = None
+    """None: whatever its reader gives. Such a scan is a plan by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,6 +203,8 @@ def _rows(text: Any) -> pa.Table:
 _TEXT = _Codec("a text", lambda value: value, _is(str))
 _COUNT = _Codec("a whole number", lambda value: value, _is(int))
 
+_SCHEMA = _Codec("a schema as Arrow's bytes in base64", _schema_text, _schema)
+
 _CODECS: dict[Any, _Codec] = {
     str: _TEXT,
     str | None: _optional(_TEXT),
@@ -221,7 +223,8 @@ _CODECS: dict[Any, _Codec] = {
     JoinKind: _Codec(
         f"one of {', '.join(each.value for each in JoinKind)}", lambda kind: kind.value, JoinKind
     ),
-    pa.Schema: _Codec("a schema as Arrow's bytes in base64", _schema_text, _schema),
+    pa.Schema: _SCHEMA,
+    pa.Schema | None: _optional(_SCHEMA),
     pa.Table: _Codec("rows as a stream of Arrow's in base64", _rows_text, _rows),
     Node: _Codec("a node", _to_record, _node),
     tuple[Node, ...]: _several("a list of nodes", _Codec("a node", _to_record, _node)),

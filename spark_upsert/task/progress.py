@@ -17,6 +17,7 @@ class Progress:
         self.lock = RLock()
         self._condition = Condition(self.lock)
         self._waiting: list[Future[None]] = []
+        self._asleep = 0
         self.changes = 0
         """How often something has changed."""
 
@@ -24,7 +25,10 @@ class Progress:
         """Note a change: wake up all who wait for one."""
         with self.lock:
             self.changes += 1
-            self._condition.notify_all()
+            if self._asleep:
+                self._condition.notify_all()
+            if not self._waiting:
+                return
             waiting, self._waiting = self._waiting, []
         for each in waiting:
             each.set_result(None)
@@ -32,8 +36,10 @@ class Progress:
     def wait(self, seen: int) -> None:
         """Wait until something has changed since a count."""
         with self.lock:
+            self._asleep += 1
             while self.changes == seen:
                 self._condition.wait()
+            self._asleep -= 1
 
     def future(self, seen: int) -> Future[None]:
         """Return a future that is done when something has changed since a count."""

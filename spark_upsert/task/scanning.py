@@ -86,9 +86,15 @@ class SplitQueue:
 
 
 class ScanFeed:
-    """What one driver reads of a leaf: one split after the other, to its end or until a drop."""
+    """What one driver reads of a leaf: one split after the other, to its end or until a drop.
 
-    def __init__(self, queue: SplitQueue, reader: Reader, schema: pa.Schema) -> None:
+    Parameters
+    ----------
+    schema : pyarrow.Schema or None
+        What batches must have; None: whatever they have.
+    """
+
+    def __init__(self, queue: SplitQueue, reader: Reader, schema: pa.Schema | None) -> None:
         self.schema = schema
         self._queue = queue
         self._reader = reader
@@ -113,7 +119,7 @@ class ScanFeed:
                 return self._checked(batch)
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not batch.schema.equals(self.schema):
+        if self.schema is not None and not batch.schema.equals(self.schema):
             raise PlanError(
                 f"a split has the columns {_columns(batch.schema)}, its scan has "
                 f"{_columns(self.schema)}.",

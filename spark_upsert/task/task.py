@@ -288,7 +288,6 @@ class Task:
                 found = self._output.poll()
                 if self._failure is None and not isinstance(found, Signal):
                     self._rows += found.num_rows
-                    self._progress.note()
                     return found, None
                 self._has_drained |= found is Signal.DRAINED
                 if self._failure is None and self._has_drained and self._end_barrier():
@@ -314,7 +313,7 @@ class Task:
         while True:
             batch, future = self.next()
             if batch is not None:
-                rest = batch.slice(skip)
+                rest = batch.slice(skip) if skip else batch
                 skip -= min(skip, batch.num_rows)
                 if rest.num_rows:
                     yield rest

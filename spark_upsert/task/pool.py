@@ -1,0 +1,71 @@
+"""Idle tasks of a process, to be used again: a task that was left at a barrier is as good as new.
+
+A task that ended in any other way, by an error or because nobody wanted its rest, is closed and not
+used again. So what is kept holds nothing of anybody's rows, only its plan, made ready.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from spark_upsert.task.plan import Node
+from spark_upsert.task.states import Phase
+from spark_upsert.task.task import Task
+
+IDLE_MAX = 8
+"""Tasks that are kept: a worker of Spark runs one at a time, a program's threads some."""
+
+
+class TaskPool:
+    """Tasks by their plans.
+
+    Parameters
+    ----------
+    make : callable
+        Makes a task of a plan.
+    idle_max : int
+        How many are kept; the one that was used least recently is closed.
+    """
+
+    def __init__(self, make: Callable[[Node], Task], idle_max: int = IDLE_MAX) -> None:
+        self._make = make
+        self._idle_max = idle_max
+        self._idle: OrderedDict[int, tuple[Node, Task]] = OrderedDict()
+        self._lock = Lock()
+
+    @contextmanager
+    def taken(self, plan: Node) -> Iterator[Task]:
+        """Lend a task of a plan, which nobody else has meanwhile."""
+        task = self._taken_out(plan) or self._make(plan)
+        try:
+            yield task
+        except BaseException:
+            task.abort()
+            raise
+        if task.phase is Phase.OPEN:
+            self._put_back(plan, task)
+        else:
+            task.abort()
+
+    def _taken_out(self, plan: Node) -> Task | None:
+        with self._lock:
+            for key, (own, task) in self._idle.items():
+                if own is plan or own == plan:
+                    del self._idle[key]
+                    return task
+        return None
+
+    def _put_back(self, plan: Node, task: Task) -> None:
+        dropped: list[Task] = []
+        with self._lock:
+            self._idle[id(task)] = plan, task
+            while len(self._idle) > self._idle_max:
+                dropped.append(self._idle.popitem(last=False)[1][1])
+        for each in dropped:
+            each.abort()
+
+    def __len__(self) -> int:
+        return len(self._idle)

@@ -1,0 +1,150 @@
+"""Bugs in tasks: barriers, drops, recovery, and the logic of expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.task import expressions, states
+from spark_upsert.task import task as tasks
+from spark_upsert.task.driver import Driver
+from spark_upsert.task.exchange import Exchange, Union
+from spark_upsert.task.expressions import Bound
+from spark_upsert.task.operators import rows
+from spark_upsert.task.operators.operator import Signal
+from spark_upsert.task.operators.rows import LimitRows
+from spark_upsert.task.scanning import ScanFeed
+from tests.planted.bug import Patch, bug, wrapped
+from tests.promises import test_task_promises as promises
+
+SETS = promises.test_p2_what_comes_before_a_barrier_is_made_of_the_splits_before_it
+LOGIC = promises.test_p2_logic_has_three_values
+NAN = promises.test_p2_a_number_that_is_none_equals_itself_and_is_above_all
+LOOKED_AT = promises.test_p2_what_has_no_value_counts_only_where_it_is_looked_at
+
+
+@bug("a task is at its barrier when one of two producers has drained", SETS)
+def _() -> Patch:
+    def poll(original: Any, self: Exchange, index: int) -> Any:
+        found = original(self, index)
+        if found is Signal.WAIT and self._drained and index not in self._told:
+            self._told.add(index)
+            return Signal.DRAINED
+        return found
+
+    return wrapped(Exchange, "poll", poll)
+
+
+@bug("a filter lets pass what is unknown", SETS)
+def _() -> Patch:
+    def true_rows(self: Bound, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.fill_null(self(batch), True))
+
+    return patch.object(Bound, "true_rows", true_rows)
+
+
+@bug("a union takes what comes first", promises.test_p2_a_union_goes_in_turn_and_its_numbers_go_on)
+def _() -> Patch:
+    def poll(self: Union) -> Any:
+        for index, feed in enumerate(self._feeds):
+            if self._held[index] is Signal.WAIT:
+                found = feed.poll()
+                if not isinstance(found, Signal):
+                    return found
+                self._held[index] = found
+        if any(each is Signal.WAIT for each in self._held):
+            return Signal.WAIT
+        return Signal.DRAINED
+
+    return patch.object(Union, "poll", poll)
+
+
+@bug(
+    "an offset counts anew at each barrier", promises.test_p2_a_limit_goes_on_counting_over_barriers
+)
+def _() -> Patch:
+    def start_drain(original: Any, self: LimitRows) -> bool:
+        self._skip = 2
+        return bool(original(self))
+
+    return wrapped(LimitRows, "start_drain", start_drain)
+
+
+@bug("places go on from list to list", promises.test_p2_places_in_lists_begin_anew_in_each)
+def _() -> Patch:
+    return patch.object(rows, "_places", lambda parents: np.arange(len(parents)))
+
+
+DROPPED = promises.test_p2_a_side_that_was_given_up_is_read_again_behind_the_barrier
+
+
+@bug("a side stays given up behind the barrier", DROPPED)
+def _() -> Patch:
+    return patch.object(ScanFeed, "pass_barrier", lambda self: None)
+
+
+@bug("the output before a join is thrown away behind the barrier, too", DROPPED)
+def _() -> Patch:
+    def pass_barrier(original: Any, self: Driver) -> None:
+        kept = self._drop
+        original(self)
+        self._drop = kept
+
+    return wrapped(Driver, "pass_barrier", pass_barrier)
+
+
+@bug("nobody is told that a side is given up", DROPPED)
+def _() -> Patch:
+    return patch.object(Driver, "drop_before", lambda self, place: None)
+
+
+@bug(
+    "the split at the mark is read again", promises.test_p4_splits_that_are_done_are_not_read_again
+)
+def _() -> Patch:
+    def step(original: Any, state: Any, event: Any) -> Any:
+        if isinstance(event, states.SetMark):
+            event = states.SetMark(event.leaf, event.sequence - 1)
+        return original(state, event)
+
+    return wrapped(tasks, "step", step)
+
+
+@bug("AND takes the unknown for false", LOGIC)
+def _() -> Patch:
+    def boolean(original: Any, name: str, value: Any) -> Any:
+        return (
+            pc.fill_null(original(name, value), False) if name == "AND" else original(name, value)
+        )
+
+    return wrapped(expressions, "_boolean", boolean)
+
+
+@bug("what is not in a list with a NULL is false", LOGIC)
+def _() -> Patch:
+    def is_in(value: Any, *several: Any) -> Any:
+        return pc.fill_null(expressions._in(value, *several), False)
+
+    return patch.dict(expressions._FUNCTIONS, {"IN": is_in})
+
+
+@bug("NaN equals nothing", NAN)
+def _() -> Patch:
+    return patch.dict(expressions._FUNCTIONS, {"=": pc.equal})
+
+
+@bug("NaN is below nothing and above nothing", NAN)
+def _() -> Patch:
+    return patch.dict(expressions._FUNCTIONS, {">": pc.greater})
+
+
+@bug("all branches are looked at", LOOKED_AT)
+def _() -> Patch:
+    def where(self: Any, is_open: Any, tree: Any, batch: pa.RecordBatch) -> Any:
+        return self._of(tree, batch)
+
+    return patch.object(expressions._Evaluation, "_where", where)
