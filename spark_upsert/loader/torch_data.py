@@ -70,4 +70,14 @@ def read_by_workers(
 
 
 def _batches(loader: Any) -> Generator[dict[str, Any]]:
-    yield from loader
+    found = iter(loader)
+    try:
+        yield from found
+    finally:
+        # By itself it ends its workers when it is collected, and the traceback of an error that
+        # came from one of them keeps it from that. A torch that has no such method is left to it.
+        getattr(found, "_shutdown_workers", _nothing)()
+
+
+def _nothing() -> None:
+    """Leave it as it is."""

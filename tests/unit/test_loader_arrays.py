@@ -110,6 +110,22 @@ class Tensor:
     array: Any
 
 
+@dataclass
+class Taken(Iterator[Any]):
+    """What a `DataLoader` is iterated by; its workers are to be ended."""
+
+    items: list[Any]
+    data: ModuleType
+
+    def __next__(self) -> Any:
+        if not self.items:
+            raise StopIteration
+        return self.items.pop(0)
+
+    def _shutdown_workers(self) -> None:
+        vars(self.data)["is_over"] = True
+
+
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """What is called of torch; its workers take turns in this process."""
@@ -131,7 +147,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
                 part = iter(self._dataset)
                 parts.append(list(part))
             turns = zip_longest(*parts)
-            return iter([item for turn in turns for item in turn if item is not None])
+            return Taken([item for turn in turns for item in turn if item is not None], data)
 
     vars(data).update(
         {
@@ -176,6 +192,18 @@ def test_workers_give_the_same_batches_and_the_position_is_that_of_the_trainer(
     again.load_state_dict(state)
     rest = [batch["id"].array.tolist() for batch in again.torch(workers=workers)]
     assert taken + rest == expected
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["at its end", "when it is closed"])
+def test_the_workers_end_with_the_pass(torch: ModuleType, is_whole: bool) -> None:
+    batches = loader_of([5, 6]).torch(workers=2)
+    next(batches)
+    data = sys.modules["torch.utils.data"]
+    assert not hasattr(data, "is_over")
+    if is_whole:
+        list(batches)
+    batches.close()
+    assert data.is_over
 
 
 def test_options_are_those_of_the_data_loader_but_for_what_is_decided(torch: ModuleType) -> None:
