@@ -19,7 +19,7 @@ from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.fold import apply
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Manifest
-from spark_upsert.state.retention import BacklogCounter
+from spark_upsert.state.retention import BacklogCounter, readable_leases
 from spark_upsert.table import Table
 
 _BATCH_ROWS = 4096
@@ -213,7 +213,8 @@ def _consumers(table: Table) -> Iterator[Row]:
 def _pressure(table: Table) -> Iterator[Row]:
     head, now_ms = table.log.head(), table.log.now_ms()
     caps = Caps.of(head.properties)
-    leases = {each.consumer: each for each in table.consumers() if each.is_live(now_ms)}
+    # As for the caps: of a lease that cannot be read a warning is enough, and others are shown.
+    leases = {e.consumer: e for e in readable_leases(table.store) if e.is_live(now_ms)}
     told = {each.consumer: each for each in table.pressure()}
     for consumer in sorted({*leases, *told}):
         lease, said = leases.get(consumer), told.get(consumer)

@@ -202,7 +202,7 @@ class Lake:
         for _ in range(BATCHES_MAX):
             try:
                 if writes and (named := self._drawn_to_write()):
-                    writes -= 1
+                    writes, is_patient = writes - 1, False
                     self.writers.write(named)
                 if self.reader.query.is_pending:
                     self._deliver()

@@ -19,6 +19,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import Metadata
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.retention import PressureReport, report, reports, withdraw
+from spark_upsert.state.retention.leases import lease_path
 from spark_upsert.state.retention.pressure import (
     LOOK_MS,
     RUNG_MAX,
@@ -285,6 +286,8 @@ def test_what_there_is_to_be_read_about_pressure() -> None:
     assert lasts.total_seconds() * 1000 == said.ttl_ms
     held.now_ms += said.ttl_ms
     assert [row["rung"] for row in table_rows(held)] == [None, None]
+    held.store.objects[lease_path("damaged")] = b"{"
+    assert len(table_rows(held)) == 2
 
 
 def table_rows(held: Held) -> list[dict[str, object]]:
