@@ -51,6 +51,8 @@ class Keepers:
         format_ = "upsertflow"
         if how.has_files and number and self._random.random() < 0.5:
             format_ = self._random.choice(["parquet", "arrow", "json", "csv"])
+            if not how.merge_schema and self._columns_of_a_new_table() != SCHEMAS[0]:
+                format_ = "upsertflow"  # Files stay as they are, and the tables were altered.
         if format_ == "upsertflow":
             self._make(name, self._columns_of_a_new_table())
         else:

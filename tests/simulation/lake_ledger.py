@@ -226,12 +226,14 @@ class Ledger:
         ground, how = self._ground, self._ground.options
         rows, oldest_ms = 0, inf
         since_s, self._noted_s, self._held_s = self._noted_s, ground.now(), None
-        if how.rows_min is None or is_amid or how.is_lenient or not standing:
+        if how.rows_min is None or is_amid or how.is_lenient:
             return
-        for name in {*standing, *ground.present()}:
-            tape, position = self.tapes.get(name), standing.get(name)
-            if not isinstance(tape, TableTape) or position is None or name in ground.gone:
-                return  # It joins, or goes, or nobody counts its rows here.
+        if standing.keys() != set(ground.present()):
+            return  # It does not wait where an input joins or goes.
+        for name, position in standing.items():
+            tape = self.tapes.get(name)
+            if not isinstance(tape, TableTape) or name in ground.gone:
+                return  # Nobody counts its rows here.
             at = TablePosition.unpacked(position)
             if at.is_in_snapshot or tape.model is not ground.models[name]:
                 return
