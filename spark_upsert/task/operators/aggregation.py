@@ -20,7 +20,13 @@ MEMORY_BYTES_MAX = 256 << 20
 """What the groups of one barrier may take, if the plan does not say."""
 
 _FEW_ROWS = 1 << 18
-"""So many states wait before they are folded into the groups: a fold costs some fixed time."""
+"""So many rows wait before they are folded into the groups: a fold costs some fixed time."""
+
+_FEW_BYTES = 64 << 20
+"""So many bytes do not wait, however few rows they are."""
+
+_OPEN_ROWS = 1 << 10
+"""So many rows of small batches wait before groups are looked for in clustered rows."""
 
 
 def aggregation(node: Aggregation, schema: pa.Schema) -> HashAggregation | StreamingAggregation:
@@ -44,6 +50,28 @@ def aggregation(node: Aggregation, schema: pa.Schema) -> HashAggregation | Strea
     return HashAggregation(node, grouping)
 
 
+class _Waiting:
+    """Rows that wait to be grouped, and how many came before them."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._before = 0
+        self.rows = 0
+        self.nbytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self.rows += batch.num_rows
+        self.nbytes += batch.nbytes
+
+    def take(self) -> tuple[pa.RecordBatch, int]:
+        """Return the rows in one batch, and how many came before them; they wait no more."""
+        taken = pa.concat_batches(self._batches), self._before
+        self._before += self.rows
+        self._batches, self.rows, self.nbytes = [], 0, 0
+        return taken
+
+
 class HashAggregation:
     """Groups of rows in any order, all held until the barrier.
 
@@ -51,8 +79,8 @@ class HashAggregation:
     each barrier, with or without rows before it, and one more at the end of all input: that of the
     rows behind the last barrier, of none as a rule.
 
-    States wait until they are as many as the groups that are known, so that each is folded a
-    logarithmic number of times. What is held has a bound; beyond it is an error and no spill.
+    Rows wait until they are as many as the groups that are known, so that no group is folded much
+    more often than a row comes. What is held has a bound; beyond it is an error and no spill.
     """
 
     def __init__(self, node: Aggregation, grouping: Grouping) -> None:
@@ -63,9 +91,7 @@ class HashAggregation:
             MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
         )
         self._groups: pa.Table | None = None
-        self._waiting: list[pa.Table] = []
-        self._waiting_rows = 0
-        self._rows = 0
+        self._waiting = _Waiting()
         self._given: deque[pa.RecordBatch] | None = None
         self._is_ended = False
         self._begin()
@@ -74,12 +100,8 @@ class HashAggregation:
         return self._given is None and not self._is_ended
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        states = self._grouping.states(batch, self._rows)
-        self._rows += batch.num_rows
-        self._waiting.append(states)
-        self._waiting_rows += states.num_rows
-        known = 0 if self._groups is None else self._groups.num_rows
-        if self._waiting_rows >= max(known, _FEW_ROWS) or self._bytes() > self._memory_bytes_max:
+        self._waiting.add(self._grouping.needed(batch))
+        if self._is_time_to_fold():
             self._fold()
             with about_node(self._node.id):
                 self._require_memory()
@@ -108,17 +130,28 @@ class HashAggregation:
         return None
 
     def close(self) -> None:
-        self._groups, self._waiting, self._given = None, [], None
+        self._groups, self._waiting, self._given = None, _Waiting(), None
 
     def _begin(self) -> None:
         self._groups = None if self._node.keys else self._grouping.nothing()
+        self._group_bytes = 0
+
+    def _is_time_to_fold(self) -> bool:
+        rows, size = self._waiting.rows, self._waiting.nbytes
+        known = 0 if self._groups is None else self._groups.num_rows
+        return (
+            rows >= max(known, _FEW_ROWS)
+            or size >= _FEW_BYTES
+            or size + self._group_bytes > self._memory_bytes_max
+        )
 
     def _fold(self) -> None:
         """Fold what waits into the groups."""
-        if self._waiting:
+        if self._waiting.rows:
             held = [] if self._groups is None else [self._groups]
-            self._groups = self._grouping.fold(pa.concat_tables([*held, *self._waiting]))
-            self._waiting, self._waiting_rows = [], 0
+            states = self._grouping.states(*self._waiting.take())
+            self._groups = self._grouping.fold(pa.concat_tables([*held, states]))
+            self._group_bytes = self._groups.nbytes
 
     def _give(self) -> None:
         """Make answers of the groups, and forget them."""
@@ -133,12 +166,8 @@ class HashAggregation:
                 answers.slice(begin, rows) for begin in range(0, answers.num_rows, rows)
             )
 
-    def _bytes(self) -> int:
-        held = self._waiting if self._groups is None else [self._groups, *self._waiting]
-        return sum(states.nbytes for states in held)
-
     def _require_memory(self) -> None:
-        needed = self._bytes()
+        needed = self._group_bytes
         if needed > self._memory_bytes_max:
             assert self._groups is not None
             raise MemoryLimitError(
@@ -165,7 +194,7 @@ class StreamingAggregation:
         self._open: pa.Table | None = None
         self._closed: list[pa.Table] = []
         self._closed_rows = 0
-        self._rows = 0
+        self._waiting = _Waiting()
         self._is_draining = False
         self._is_ended = False
 
@@ -177,12 +206,9 @@ class StreamingAggregation:
         )
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        states = self._grouping.states(batch, self._rows)
-        self._rows += batch.num_rows
-        held = [] if self._open is None else [self._open]
-        groups = self._grouping.fold_neighbours(pa.concat_tables([*held, states]))
-        self._open = groups.slice(groups.num_rows - 1)
-        self._close(groups.slice(0, groups.num_rows - 1))
+        self._waiting.add(self._grouping.needed(batch))
+        if self._waiting.rows >= min(_OPEN_ROWS, self._node.batch_rows):
+            self._fold()
 
     def output(self) -> pa.RecordBatch | None:
         wanted = 1 if self._is_draining or self._is_ended else self._node.batch_rows
@@ -195,8 +221,8 @@ class StreamingAggregation:
             return self._grouping.answers(groups.slice(0, self._node.batch_rows))
 
     def start_drain(self) -> bool:
-        self._is_draining = self._open is not None
         self._close_last()
+        self._is_draining = self._closed_rows > 0
         return self._is_draining
 
     def is_drained(self) -> bool:
@@ -215,6 +241,16 @@ class StreamingAggregation:
 
     def close(self) -> None:
         self._open, self._closed, self._closed_rows = None, [], 0
+        self._waiting = _Waiting()
+
+    def _fold(self) -> None:
+        """Look for groups in the rows that wait; the last one stays open."""
+        if self._waiting.rows:
+            held = [] if self._open is None else [self._open]
+            states = self._grouping.states(*self._waiting.take())
+            groups = self._grouping.fold_neighbours(pa.concat_tables([*held, states]))
+            self._open = groups.slice(groups.num_rows - 1)
+            self._close(groups.slice(0, groups.num_rows - 1))
 
     def _close(self, groups: pa.Table) -> None:
         if groups.num_rows:
@@ -222,6 +258,7 @@ class StreamingAggregation:
             self._closed_rows += groups.num_rows
 
     def _close_last(self) -> None:
+        self._fold()
         if self._open is not None:
             self._close(self._open)
             self._open = None

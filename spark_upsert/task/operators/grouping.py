@@ -77,6 +77,13 @@ class Grouping:
         self._folds = ["min", *(how for each in self._accumulators for how in each.folds)]
         self._state_names = [_AT, *(f"s{index}" for index in range(len(self._folds) - 1))]
 
+    def needed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that are looked at, so that no others are held."""
+        names = {*self._keys, *(each.column for each in self._aggregates)} - {None}
+        columns = [name for name in rows.schema.names if name in names]
+        # Rows without any column would not be counted.
+        return rows.select(columns or rows.schema.names[:1])
+
     def states(self, batch: pa.RecordBatch, first: int) -> pa.Table:
         """Return the states of rows, one each; they are counted from ``first``."""
         keys = [canonical(batch.column(name)) for name in self._keys]
