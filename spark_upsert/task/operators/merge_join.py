@@ -42,6 +42,10 @@ from spark_upsert.task.plan import JoinKind, MergeJoin
 MEMORY_BYTES_MAX = 256 << 20
 """What the right rows of one key may take, if the plan does not say."""
 
+_STEP_ROWS = 1 << 10
+"""So many rows are looked at in a step at least, and no more if the other side has few: however
+small the batches of one side are, the other's are not looked at again and again."""
+
 _DROPS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.ANTI})
 _DROPS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 
@@ -78,13 +82,24 @@ class _Arriving:
         """Forget everything: a barrier is over."""
         self.rows = self.side.nothing
         self.is_ended = False
-        self._more: list[pa.RecordBatch] = []
+        self._more: deque[pa.RecordBatch] = deque()
+        self._more_rows = 0
         self._last: pa.RecordBatch | None = None
+
+    @property
+    def available(self) -> int:
+        """How many rows have come and are needed still."""
+        return int(self.rows.num_rows) + self._more_rows
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing comes behind the rows that are looked at."""
+        return self.is_ended and not self._more_rows
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is held and nothing comes."""
-        return self.is_ended and not self.rows.num_rows and not self._more
+        return self.is_ended and not self.available
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Take rows; return those that have no key.
@@ -99,16 +114,28 @@ class _Arriving:
             self._require_order(keyed)
             self._last = keyed.slice(keyed.num_rows - 1)
             self._more.append(keyed)
+            self._more_rows += keyed.num_rows
         return keyless
 
-    def gather(self) -> bool:
-        """Put what has come behind what is held, if it is worth it: each row is copied seldom."""
-        more = sum(batch.num_rows for batch in self._more)
-        if not more or (more < self.rows.num_rows and not self.is_ended):
+    def gather(self, count: int) -> bool:
+        """Look at more of the rows that have come; say whether that was worth it.
+
+        To those that are looked at already no fewer than these are added, so that each row is
+        copied seldom however small the batches are.
+        """
+        held = self.rows.num_rows
+        if not self._more_rows or (self._more_rows < held and not self.is_ended):
             return False
-        held = [self.rows] if self.rows.num_rows else []
-        self.rows = pa.concat_batches([*held, *self._more])
-        self._more = []
+        wanted = max(count, held)
+        taken = [self.rows] if held else []
+        while self._more and wanted:
+            batch = self._more.popleft()
+            taken.append(batch.slice(0, wanted))
+            if batch.num_rows > wanted:
+                self._more.appendleft(batch.slice(wanted))
+            wanted -= taken[-1].num_rows
+            self._more_rows -= taken[-1].num_rows
+        self.rows = pa.concat_batches(taken)
         return True
 
     def drop(self, count: int) -> None:
@@ -168,7 +195,7 @@ class MergeJoinRows:
         self._was_dropped = False
 
     def needs_input(self) -> bool:
-        return not self._left.is_ended and not self._left.rows.num_rows and not self._joined
+        return not self._left.is_ended and not self._left.available and not self._joined
 
     def add_input(self, batch: pa.RecordBatch) -> None:
         with about_node(self._node.id):
@@ -177,7 +204,6 @@ class MergeJoinRows:
             self._show(
                 Matches.alone(np.arange(keyless.num_rows)), keyless, self._right.side.nothing
             )
-        self._left.gather()
 
     def output(self) -> pa.RecordBatch | None:
         while True:
@@ -218,7 +244,7 @@ class MergeJoinRows:
 
     def _poll(self) -> bool:
         """Take what the right side has; say whether there is something to be done with it."""
-        if not (self._left.rows.num_rows or self._left.is_ended):
+        if not (self._left.available or self._left.is_ended):
             return False
         while not self._right.is_ended:
             item = self._source.poll()
@@ -228,9 +254,12 @@ class MergeJoinRows:
                 self._right.is_ended = True
             elif self._is_of_use(item):
                 self._take_right(item)
-            if self._right.gather() or self._right.is_ended or self._joined:
+            if self._gather_right() or self._right.is_ended or self._joined:
                 return True
         return False
+
+    def _gather_right(self) -> bool:
+        return self._right.gather(max(_STEP_ROWS, self._left.available))
 
     def _take_right(self, batch: pa.RecordBatch) -> None:
         with about_node(self._node.id):
@@ -248,9 +277,13 @@ class MergeJoinRows:
     def _match(self) -> bool:
         """Join what can be joined; say whether that was something."""
         left, right = self._left, self._right
+        if not left.rows.num_rows:
+            left.gather(max(_STEP_ROWS, right.available))
+        if not right.rows.num_rows:
+            self._gather_right()
         counts = left.rows.num_rows, right.rows.num_rows
         if not all(
-            count or side.is_ended for count, side in zip(counts, (left, right), strict=True)
+            count or side.is_whole for count, side in zip(counts, (left, right), strict=True)
         ):
             return False
         if not any(counts):
@@ -270,7 +303,7 @@ class MergeJoinRows:
         """Join rows of both sides, given their ranks."""
         kind = self._node.join
         left_count, right_count = len(left), len(right)
-        if not self._right.is_ended:
+        if not self._right.is_whole:
             # A semi join needs no second row of a key, the others all of them.
             is_found = kind in SHOWS_LEFT_ONLY
             side: Literal["left", "right"] = "right" if is_found else "left"
@@ -278,14 +311,14 @@ class MergeJoinRows:
         matched_rows = 0
         if left_count < len(left):
             right_count = int(np.searchsorted(right, left[left_count], side="left"))
-        elif not self._left.is_ended:
+        elif not self._left.is_whole:
             right_count = int(np.searchsorted(right, left[-1], side="left"))
             matched_rows = int(np.searchsorted(right, left[-1], side="right")) - right_count
             if kind in SHOWS_LEFT_ONLY and matched_rows > 1:
                 right_count, matched_rows = right_count + matched_rows - 1, 1
         if not left_count and not right_count:
             self._require_memory()
-            return False
+            return self._gather_right()
         ready = left[:left_count]
         starts = np.searchsorted(right, ready, side="left")
         counts = np.searchsorted(right, ready, side="right") - starts
