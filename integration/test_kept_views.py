@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.queries import drain, end
+from integration.queries import drain, end, forget_last_commit
 from pyspark_upsertflow import agg, view
 from pyspark_upsertflow.views import View
+from spark_upsert.errors import OptionError
 from spark_upsert.table import Table
 
 pytestmark = pytest.mark.spark
@@ -81,7 +82,7 @@ def groups(spark: SparkSession, shop: Shop, **options: str) -> dict[Any, Row]:
 
 
 def test_a_kept_view_is_loaded_as_its_groups(spark: SparkSession, shop: Shop) -> None:
-    run(spark, shop, shop.revenue, "checkpoint", splits="3")
+    run(spark, shop, shop.revenue, "checkpoint", splits="2")
     assert (
         groups(spark, shop)
         == shop.expected()
@@ -91,15 +92,15 @@ def test_a_kept_view_is_loaded_as_its_groups(spark: SparkSession, shop: Shop) ->
             None: (1, 1, 1),
         }
     )
+    # Spark fell right behind the commit of the table: the batch comes again, with others.
+    forget_last_commit(shop.root / "checkpoint")
     shop.order((1, 2, 4))
     shop.customer((2, "NO"))
     shop.cancel(4)
-    run(spark, shop, shop.revenue, "checkpoint", splits="3")
+    run(spark, shop, shop.revenue, "checkpoint", splits="2")
     assert groups(spark, shop) == shop.expected() == {"NO": (3, 16, 7)}
     # The query lost its checkpoint, before and behind batches that it had not seen.
     shutil.rmtree(shop.root / "checkpoint")
-    run(spark, shop, shop.revenue, "another")
-    assert groups(spark, shop) == shop.expected()
     shop.order((5, 3, 100))
     run(spark, shop, shop.revenue, "one more")
     assert groups(spark, shop) == shop.expected() == {"NO": (3, 16, 7), None: (1, 100, 100)}
@@ -142,6 +143,8 @@ def test_a_view_of_rows_is_kept_in_any_order_of_its_batches(
     run(spark, shop, big, "checkpoint")
     shop.order((1, 2, 4), (3, 2, 70))
     shop.customer((2, "NO"))
+    with pytest.raises(OptionError, match="rows that are gone since would stay"):
+        run(spark, shop, big, "another")
     run(spark, shop, big, "checkpoint")
     kept = Table.open(str(shop.root / "kept"))
     rows = sorted(tuple(row.values()) for row in kept.snapshot().to_pylist())

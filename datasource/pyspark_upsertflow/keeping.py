@@ -8,11 +8,13 @@ of times.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import COMMIT_VERSION
+from spark_upsert.state.log.manifest import QUERY, Transaction
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.moves import NOTHING
@@ -45,6 +47,7 @@ def keep(
     view = View(plan, storage)
     own = {f"storage.{name}": value for name, value in storage.items()}
     if view.grouping is None:
+        _require_own_checkpoint(table, checkpoint, storage)
         reads, writes = _rows(view)
     else:
         reads, writes = _groups(Kept.made(table, view.grouping, plan.to_json()))
@@ -57,6 +60,28 @@ def keep(
     elif every is not None:
         writer = writer.trigger(processingTime=every)
     return writer.option("path", path).option("checkpointLocation", checkpoint).start()
+
+
+def _require_own_checkpoint(table: Table, checkpoint: str, storage: Mapping[str, str]) -> None:
+    """Refuse to begin anew upon rows of another query: those that are gone since would stay.
+
+    Only where the engine itself can read the checkpoint; elsewhere nothing is known of it.
+    """
+    head = table.log.try_head()
+    if head is None or not any(name.startswith(QUERY) for name in head.transactions):
+        return
+    try:
+        query_id = json.loads(open_store(checkpoint, storage).read("metadata"))["id"]
+    except FileNotFoundError:
+        query_id = None
+    except OptionError:
+        return
+    if query_id is None or Transaction.writer_of_query(query_id) not in head.transactions:
+        raise OptionError(
+            f"the table at '{table.store.url}' holds rows of another query, and the checkpoint at "
+            f"'{checkpoint}' has none of its batches: rows that are gone since would stay.",
+            hint="go on with the checkpoint of that query, or keep the view in a new path.",
+        )
 
 
 def _groups(kept: Kept) -> tuple[dict[str, str], dict[str, str]]:

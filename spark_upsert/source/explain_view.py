@@ -7,7 +7,8 @@ from textwrap import indent
 
 from spark_upsert.source.explain_words import SHOWN, counted, field, more
 from spark_upsert.source.view_splits import ViewSplit, tell_steps
-from spark_upsert.views.plan import Filter, Join, Node, Project, Reverse, Scan, Unnest
+from spark_upsert.views.aggregates import Aggregate
+from spark_upsert.views.plan import Filter, Group, Join, Node, Project, Reverse, Scan, Unnest
 from spark_upsert.views.view import View
 
 
@@ -46,8 +47,16 @@ def _line(node: Node) -> str:
             on = " and ".join(f"{left} = {right}" for left, right in node.on)
             found = "by scans" if node.reverse is Reverse.SCAN else "by indexes"
             return f"{node.how.value} join on {on}; partners of changes are found by key or {found}"
+        case Group():
+            wanted = ", ".join(f"{each.name} = {_wanted(each)}" for each in node.aggregates)
+            return f"group by {', '.join(node.keys) or 'nothing'}: {wanted or 'nothing'}"
         case _:
             return node.kind
+
+
+def _wanted(aggregate: Aggregate) -> str:
+    scale = "" if aggregate.scale is None else f", scale {aggregate.scale}"
+    return f"{aggregate.kind.value}({aggregate.column or '*'}{scale})"
 
 
 def _named(name: str, formula: object) -> str:

@@ -12,7 +12,10 @@ import pytest
 
 from spark_upsert.errors import OptionError, OtherTableError, PlanError
 from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.source.explain_view import explain_view
 from spark_upsert.source.kinds import batch_inputs, plan_columns
+from spark_upsert.source.work import splits_of
 from spark_upsert.table import Table
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.kept import Kept
@@ -207,6 +210,45 @@ def test_a_table_has_no_position(shop: KeptShop) -> None:
     plan = ReadPlan.parse({"path": path, "startingPosition": "{}"})
     with pytest.raises(OptionError, match="is of views"):
         batch_inputs(plan, plan_columns(plan))
+
+
+def test_a_grouped_view_is_explained(shop: KeptShop) -> None:
+    shop.order((1, 1, 5))
+    query = shop.query()
+    end = dict(query.stream.latest(query.offset))
+    [work] = query.stream.splits(query.offset, end)
+    text = explain_view(View(shop.view), list(splits_of(work)))
+    assert "group by name: n = count(*), total = sum(amount), top = max(amount)" in text
+
+
+def test_rows_are_one_table_in_any_order_and_repetition_of_batches(shop: KeptShop) -> None:
+    """Rule of kept rows: the later step wins, whenever it comes."""
+    chance = random.Random(9)
+    plan = shop.plan(How.LEFT)
+    query, batches = Query(plan, maxEpochsPerTrigger="2"), []
+    for _ in range(6):
+        shop.disturb(chance)
+        while (rows := query.batch()) is not None:
+            batches.append(rows)
+    schema = plan_columns(ReadPlan.parse({"plan": plan.to_json(), "readChangeFeed": "true"}))
+    given = {"envelope": "changelog", "keys": "id", "sequenceBy": "_commit_version"}
+    options = WriteOptions.parse({"path": "/unused", "sequenceScope": "table", **given})
+    sent = [*batches, *chance.sample(batches, 3)]
+    contents = []
+    for number in range(3):
+        table = Table(MemoryStore())
+        order = sent if not number else chance.sample(sent, len(sent))
+        for rows in order:
+            table.ensure(table.plan(options, schema).envelope.schema)
+            batch = pa.Table.from_pylist(rows, schema=schema)
+            table.append(batch, envelope=table.plan(options, schema).envelope)
+        contents.append(sorted(map(str, table.snapshot().to_pylist())))
+    names = {row["id"]: row["name"] for row in shop.customers.snapshot().to_pylist()}
+    expected_ = [
+        str({**order, "name": names.get(order["customer"])})
+        for order in shop.orders.snapshot().to_pylist()
+    ]
+    assert contents == [sorted(expected_)] * 3
 
 
 def test_a_plan_is_told_apart_from_another(shop: KeptShop) -> None:
