@@ -74,7 +74,7 @@ def end(query: StreamingQuery, *, seconds: int = END_SECONDS) -> StreamingQuery:
     return query
 
 
-def wait_until(condition: Any, what: str, *, every: float = 0.02) -> None:
+def wait_until(condition: Any, what: str, *, every: float = 0.05) -> None:
     """Wait for something that another process does; look at it again after so many seconds."""
     deadline = time.monotonic() + END_SECONDS
     while not condition():

@@ -2,7 +2,7 @@
 
 Hypothesis runs the same examples each time, so that a failure is the change's and not the
 dice's. ``HYPOTHESIS_PROFILE=deep`` searches longer and at random; a failure prints the
-example. ``short``, of `make check`, is the first third.
+example. ``short``, of `make check`, is the first half.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ settings.register_profile(
     "quick",
     deadline=None,
     derandomize=True,
-    max_examples=60,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile(
