@@ -30,7 +30,7 @@ from tests.support.view_plays import (
 )
 from tests.support.view_trees import random_epoch, random_plan
 
-RUNS = int(os.environ.get("VIEW_RUNS", "60"))
+RUNS = int(os.environ.get("VIEW_RUNS", "80"))
 """Random plans with a history each; ``VIEW_RUNS=20000`` is the long form."""
 
 SLICES = 5
@@ -178,7 +178,7 @@ def test_p2_folded_changes_of_a_view_are_the_batch_query(seed: int) -> None:
 
 @pytest.mark.parametrize("other", [False, True], ids=["indexes as played", "own indexes"])
 def test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query(other: bool) -> None:
-    for life in range(RUNS // 6):
+    for life in range(RUNS // 10):
         chance = random.Random(life)
         try:
             play(chance, RealWorld(World(chance), has_own_indexes=other), count=4)
