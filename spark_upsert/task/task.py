@@ -368,10 +368,13 @@ class Task:
     def _work(self) -> bool:
         """Let the first driver that can move something do so; those near the output come first."""
         try:
-            return any(driver.step() for driver in self._pipelines.drivers)
+            for driver in self._pipelines.drivers:
+                if driver.step():
+                    return True
         except Exception as error:  # noqa: BLE001
             self._fail(error)
             return True
+        return False
 
     def _when_resolved(self, seen: int) -> Future[None]:
         """Return a future of what the drivers wait for, of which there must be something."""
