@@ -37,6 +37,7 @@ from spark_upsert.task.plan import (
     Aggregation,
     ArrowScan,
     AssignUniqueId,
+    FileScan,
     Filter,
     HashJoin,
     IndexLookupJoin,
@@ -52,7 +53,8 @@ from spark_upsert.task.plan import (
     check,
 )
 from spark_upsert.task.progress import Progress
-from spark_upsert.task.scanning import Reader, ScanFeed, SplitQueue, ValuesFeed, read_arrow
+from spark_upsert.task.readers import of_files, read_arrow
+from spark_upsert.task.scanning import Reader, ScanFeed, SplitQueue, ValuesFeed
 
 Join = MergeJoin | HashJoin
 """The nodes whose right side is a chain of its own."""
@@ -312,9 +314,7 @@ class _Builder:
 
     def _scans(self, node: Node, width: int) -> Sequence[Feed]:
         assert isinstance(node, Scan)
-        reader = self._settings.readers.get(node.id)
-        if reader is None:
-            reader = _READERS.get(type(node))
+        reader = self._settings.readers.get(node.id) or _own_reader(node)
         if reader is None:
             raise PlanError(
                 f"node '{node.id}': a {node.kind} has no reader of its own.",
@@ -355,7 +355,15 @@ class _Builder:
         return [exchange.consumer(index) for index in range(chain.width)]
 
 
-_READERS: Mapping[type[Node], Reader] = {ArrowScan: read_arrow}
+def _own_reader(node: Scan) -> Reader | None:
+    """Return what reads the splits of a scan for which the task was given nothing."""
+    match node:
+        case ArrowScan():
+            return read_arrow
+        case FileScan():
+            return of_files(node.schema.names)
+        case _:
+            return None
 
 
 def _project(node: Project, schema: pa.Schema) -> Streaming:

@@ -21,15 +21,6 @@ Reader = Callable[[Any], Iterable[pa.RecordBatch]]
 """Reads a split; an iterator that has a ``close`` is closed when no more of it is needed."""
 
 
-def read_arrow(split: Any) -> Iterable[pa.RecordBatch]:
-    """Read a split that is Arrow: a table, a batch, or batches one after the other."""
-    if isinstance(split, pa.RecordBatch):
-        return [split]
-    if isinstance(split, pa.Table):
-        return split.to_batches()
-    return split
-
-
 class SplitQueue:
     """The splits of a leaf, in the order in which they were added, for all its drivers."""
 

@@ -1,0 +1,95 @@
+"""What reads splits: Arrow rows, files, the rows of a version of a table, and its changes.
+
+A task is given a reader for each scan that is not of Arrow or of files beside its plan, because a
+store is no part of a plan:
+
+    Task(plan, readers={"orders": rows_of_version(table.store, ["id", "amount"])})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_upsert.changelog.modes import ChangeOptions
+from spark_upsert.changelog.read import read_changes
+from spark_upsert.changelog.stretches import Stretch
+from spark_upsert.errors import DataError
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import Store
+from spark_upsert.task.scanning import Reader
+
+FILE_BATCH_ROWS = 1 << 16
+"""Of a Parquet file; a file of Arrow has batches of its own."""
+
+_ARROW = (".arrow", ".feather", ".ipc")
+
+
+class VersionSplit(NamedTuple):
+    """The rows of a version whose keys have some hashes."""
+
+    manifest: Manifest
+    hash_range: HashRange = ALL_HASHES
+
+
+class StretchSplit(NamedTuple):
+    """The changes of some epochs, for keys that have some hashes."""
+
+    stretch: Stretch
+    hash_range: HashRange = ALL_HASHES
+
+
+def read_arrow(split: Any) -> Iterable[pa.RecordBatch]:
+    """Read a split that is Arrow: a table, a batch, or batches one after the other."""
+    if isinstance(split, pa.RecordBatch):
+        return [split]
+    if isinstance(split, pa.Table):
+        return split.to_batches()
+    return split
+
+
+def of_files(columns: Sequence[str]) -> Reader:
+    """Return what reads some columns of local files, whose paths the splits are.
+
+    Their endings tell what they are: ``.parquet``, or ``.arrow``, ``.feather`` and ``.ipc``.
+    """
+    return partial(_file, list(columns))
+
+
+def _file(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
+    if path.endswith(".parquet"):
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(FILE_BATCH_ROWS, columns=columns, use_threads=False)
+    elif path.endswith(_ARROW):
+        with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
+            for index in range(reader.num_record_batches):
+                yield reader.get_batch(index).select(columns)
+    else:
+        raise DataError(
+            f"'{path}' has an ending that is not known, expected .parquet, {', '.join(_ARROW)}.",
+            hint="give the task a reader for this scan.",
+        )
+
+
+def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> Reader:
+    """Return what reads each `VersionSplit` of a table: some columns, or all."""
+
+    def read(split: VersionSplit) -> Iterator[pa.RecordBatch]:
+        return Snapshot(store, split.manifest).read(columns, hash_range=split.hash_range)
+
+    return read
+
+
+def changes_of(store: Store, options: ChangeOptions) -> Reader:
+    """Return what reads each `StretchSplit` of a table, as its changelog."""
+
+    def read(split: StretchSplit) -> Iterator[pa.RecordBatch]:
+        return read_changes(store, split.stretch, options, hash_range=split.hash_range)
+
+    return read

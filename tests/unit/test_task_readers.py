@@ -1,0 +1,77 @@
+"""What scans read: files, the rows of a version, and changes, each as splits of a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_upsert.changelog.modes import ChangeOptions
+from spark_upsert.changelog.stretches import cut_into_stretches
+from spark_upsert.errors import DataError
+from spark_upsert.model.hash_range import ALL_HASHES
+from spark_upsert.model.schema import CHANGELOG_FIELDS
+from spark_upsert.table import Table
+from spark_upsert.task import ChangeScan, FileScan, TableScan, Task
+from spark_upsert.task.readers import StretchSplit, VersionSplit, changes_of, rows_of_version
+from tests.support.tasks import rows_of
+
+COLUMNS = pa.schema({"id": pa.int64(), "v": pa.string()})
+ROWS = pa.table({"id": [1, 2, 3], "v": ["a", None, "c"]}, schema=COLUMNS)
+
+
+def read(task: Task, name: str, splits: list[Any]) -> list[tuple[Any, ...]]:
+    with task:
+        for split in splits:
+            task.add_split(name, split)
+        task.request_barrier()
+        return rows_of(task.iter_batches())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
+    table.append(ROWS)
+    table.append(pa.table({"id": [2], "v": ["b"]}))
+    return table
+
+
+def test_files_are_read_by_their_endings_and_only_the_columns_of_the_scan(tmp_path: Path) -> None:
+    more = ROWS.append_column("w", pa.array([1.0, 2.0, 3.0]))
+    pq.write_table(more, tmp_path / "one.parquet")
+    with pa.ipc.new_file(str(tmp_path / "two.arrow"), more.schema) as writer:
+        writer.write_table(more)
+    task = Task(FileScan(id="files", schema=COLUMNS))
+    found = read(task, "files", [str(tmp_path / name) for name in ("one.parquet", "two.arrow")])
+    assert found == 2 * [(1, "a"), (2, None), (3, "c")]
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"node 'files': '.*one\.csv' has an ending that is not known"
+    ):
+        read(Task(FileScan(id="files", schema=COLUMNS)), "files", [str(tmp_path / "one.csv")])
+
+
+def test_the_rows_of_versions(table: Table) -> None:
+    plan = TableScan(id="rows", schema=COLUMNS)
+    task = Task(plan, readers={"rows": rows_of_version(table.store)})
+    halves = [VersionSplit(table.log.at(1), half) for half in ALL_HASHES.cut(2)]
+    found = read(task, "rows", [*halves, VersionSplit(table.log.head())])
+    assert sorted(found[:3]) == [(1, "a"), (2, None), (3, "c")]
+    assert sorted(found[3:]) == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_the_changes_of_a_stretch(table: Table) -> None:
+    head = table.log.head()
+    [stretch] = cut_into_stretches(table.log, 2, head.upper, head.schema)
+    plan = ChangeScan(id="changes", schema=pa.schema([*COLUMNS, *CHANGELOG_FIELDS]))
+    reader = changes_of(table.store, ChangeOptions(columns=("id", "v")))
+    found = read(Task(plan, readers={"changes": reader}), "changes", [StretchSplit(stretch)])
+    assert [row[:4] for row in found] == [
+        (2, None, "update_preimage", 2),
+        (2, "b", "update_postimage", 2),
+    ]
