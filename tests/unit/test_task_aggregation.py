@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
 from spark_upsert.task.operators.aggregation import aggregation
+from spark_upsert.task.operators.grouping import Grouping
 from spark_upsert.task.plan import Aggregate, Aggregation, ArrowScan
 from tests.support.chains import Chain, rows_of
 
@@ -298,6 +300,24 @@ def test_a_plan_that_cannot_be_is_refused_by_name(message: str) -> None:
     with pytest.raises(PlanError, match=f"node 'sums': {message}") as caught:
         chain(REFUSED[message])
     assert caught.value.fields["node"] == "sums"
+
+
+@pytest.mark.parametrize("is_clustered", [False, True], ids=["hash", "streaming"])
+def test_small_batches_are_grouped_together(is_clustered: bool) -> None:
+    folded: list[int] = []
+    original = Grouping._folded
+
+    def counted(self: Grouping, states: pa.Table, by: list[str]) -> pa.Table:
+        folded.append(states.num_rows)
+        return original(self, states, by)
+
+    with patch.object(Grouping, "_folded", counted):
+        (given, _) = chain(node(is_clustered=is_clustered)).run(
+            [[batch([(key // 2, 1)]) for key in range(3000)]]
+        )
+    assert len(rows_of(given)) == 1500
+    assert len(folded) <= 4
+    assert sum(folded) < 3100, "each row once"
 
 
 @pytest.mark.parametrize("is_clustered", [False, True], ids=["hash", "streaming"])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
+from spark_upsert.task.operators import merge_join
 from spark_upsert.task.operators.hash_join import HashJoinRows
+from spark_upsert.task.operators.key_order import ranks_of
 from spark_upsert.task.operators.merge_join import MergeJoinRows, side_to_drop
 from spark_upsert.task.operators.operator import Context, Operator, Signal
 from spark_upsert.task.plan import ArrowScan, HashJoin, JoinKind, MergeJoin
@@ -221,6 +224,24 @@ def test_one_key_with_too_many_right_rows_is_an_error_that_names_the_node() -> N
     driver = Chain([merging(plan(memory_bytes_max=4000), right, Dropping())], [right])
     with pytest.raises(MemoryLimitError, match="node 'join': the right rows of one key"):
         driver.run([batches(LEFT, [1])])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_large_batch_beside_small_ones_is_not_looked_at_with_each_of_them(side: str) -> None:
+    looked_at: list[int] = []
+
+    def counted(left: list[pa.Array], right: list[pa.Array]) -> Any:
+        looked_at.append(len(left[0]) + len(right[0]))
+        return ranks_of(left, right)
+
+    few, many = (range(0, 600, 3), 1), (range(0, 20_000, 2), 100_000)
+    left, right_rows = (few, many) if side == "left" else (many, few)
+    right = Scripted(RIGHT, [batches(RIGHT, *right_rows)])
+    driver = Chain([merging(plan(), right, Dropping())], [right])
+    with patch.object(merge_join, "ranks_of", counted):
+        (given, _) = driver.run([batches(LEFT, *left)])
+    assert len(rows_of(given)) == 100
+    assert sum(looked_at) < 300 * 2 * 1024, "not 10 000 rows with each of 200"
 
 
 def test_a_semi_join_holds_one_right_row_of_a_key() -> None:

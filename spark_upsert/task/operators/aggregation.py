@@ -150,8 +150,8 @@ class HashAggregation:
         if self._waiting.rows:
             held = [] if self._groups is None else [self._groups]
             states = self._grouping.states(*self._waiting.take())
-            self._groups = self._grouping.fold(pa.concat_tables([*held, states]))
-            self._group_bytes = self._groups.nbytes
+            groups = self._grouping.fold(pa.concat_tables([*held, states]))
+            self._groups, self._group_bytes = groups, groups.nbytes
 
     def _give(self) -> None:
         """Make answers of the groups, and forget them."""
