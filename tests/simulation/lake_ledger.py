@@ -274,7 +274,8 @@ class Ledger:
 
     def lowest(self) -> Lowest:
         """Return the oldest version of each input that can be read just now."""
-        return {name: self._ground.first_changes(name) for name in self._ground.present()}
+        names = {*self.tapes, *self._ground.present()}  # Some may be named no more.
+        return {name: self._ground.first_changes(name) for name in names}
 
     def check(
         self, number: int, rows: list[Row], before: Positions, after: Positions, lowest: Lowest
