@@ -46,7 +46,9 @@ class Advance:
     versions_left: int
     """How many versions of the table are behind that one."""
     is_done: bool
-    """Whether the step did something. If not, it would have been more work than was allowed, or
+    """Whether the index is up to date, or nearer to it by this step."""
+    is_too_much: bool = False
+    """Whether a step would have been more work than was allowed. If it neither is nor is done,
     somebody else was faster."""
 
 
@@ -74,20 +76,20 @@ def advance(
     own = _with_types_of(head.schema, index, own)
     if place is None:
         reached: Place | None = head.place
-        is_done = _is_within(_rows(head), rows_max)
+        is_done = is_within = _is_within(_rows(head), rows_max)
         if is_done:
             rows = _of_rows(index, head, own.schema)
             is_done = _write(index, own, rows, head.place, overwrite=True)
     else:
         reached = _reach(index, place, head, rows_max)
-        is_done = reached is not None
+        is_done = is_within = reached is not None
         if reached is not None:
             commands = _of_changes(index, place, reached, head, own.schema, threads)
             is_done = _write(index, own, commands, reached, threads=threads)
     now = reached if is_done else place
     left = head.version + 1 if now is None else head.version - now.version
     shows = None if now is None else now.version
-    return Advance(shows=shows, versions_left=left, is_done=is_done)
+    return Advance(shows=shows, versions_left=left, is_done=is_done, is_too_much=not is_within)
 
 
 def _make(index: Index) -> Manifest:

@@ -28,7 +28,7 @@ _TIMES = 4
 """Or so many times what the commit wrote, if that is more."""
 
 
-_RACES_MAX = 20
+_RACES_MAX = 3
 """Each lost race brought the index further; then those who win go on with it."""
 
 
@@ -92,12 +92,12 @@ class Indexes:
         rows_max = max(STEP_ROWS, _TIMES * written)
         for index in self.of(head):
             try:
-                done = advance(index, rows_max=rows_max)
+                done = self._advance(index, rows_max=rows_max)
                 self._compact(index.store)
             except Exception as error:  # noqa: BLE001 - an index is never worth a commit
                 self.note(index.column, error)
             else:
-                if not done.is_done and done.versions_left:
+                if done.is_too_much:
                     self._tell(index, done)
 
     def note(self, column: str, error: Exception) -> None:
@@ -118,9 +118,15 @@ class Indexes:
     def bring_up(self, head: Manifest, *, rebuild: bool = False) -> Iterator[tuple[Index, Advance]]:
         """Bring all indexes up to date, or build them, whatever it costs; yield each when done."""
         for index in self.of(head):
-            done = advance(index, rebuild=rebuild)
-            for _ in range(_RACES_MAX):
-                if done.is_done:
-                    break
-                done = advance(index)  # Somebody else was faster, and it is further for that.
-            yield index, done
+            yield index, self._advance(index, rebuild=rebuild)
+
+    def _advance(
+        self, index: Index, *, rows_max: int | None = None, rebuild: bool = False
+    ) -> Advance:
+        """Do a step, and where somebody else was faster the next one, upon what that one did."""
+        done = advance(index, rows_max=rows_max, rebuild=rebuild)
+        for _ in range(_RACES_MAX):
+            if done.is_done or done.is_too_much:
+                break
+            done = advance(index, rows_max=rows_max)
+        return done

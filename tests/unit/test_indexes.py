@@ -531,7 +531,7 @@ def test_threads_that_share_versions_keep_one_index() -> None:
     go = threading.Barrier(8)
 
     def write(number: int) -> None:
-        go.wait(60)
+        go.wait(300)
         for n in range(5):
             tables[number % 2].append(rows((number * 10 + n % 3, n)))
 
@@ -558,3 +558,24 @@ def test_a_copy_without_its_indexes_is_whole() -> None:
     assert copy.check().is_sound
     copy.append(rows((3, 7)))
     assert index_of(copy).keys_having(pa.array([7])).keys.num_rows == 2
+
+
+def test_who_was_too_slow_goes_on_with_what_the_other_did(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    table, other = table_of(store), Table(store)
+    table.append(rows((1, 1)))
+    table.append(rows((1, 2)))
+    write = advancing._write
+    lost: list[Index] = []
+
+    def slowly(index: Index, *how: Any, **more: Any) -> bool:
+        if index.table_log is table.log and not lost:
+            lost.append(index)
+            assert advance(other.indexes()[0]).is_done
+        return write(index, *how, **more)
+
+    with patch.object(advancing, "_write", slowly):
+        table.append(rows((2, 2)))
+    assert len(lost) == 1
+    assert index_of(table).keys_having(pa.array([2])).shows_version == table.log.head().version
+    assert caplog.text == ""
