@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ Row = tuple[Any, ...]
 
 LIVES = int(os.environ.get("VIEW_LIVES", "1"))
 """Of a query over each of some plans."""
+
+
+def let_time_pass(table: Table) -> None:
+    """Wait for the next millisecond: commits of two tables are put in order by their times."""
+    newest = table.log.head().timestamp_ms
+    while time.time_ns() // 1_000_000 <= newest:
+        pass
 
 
 class Shop:
@@ -63,6 +71,7 @@ class Shop:
             pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)
         ]
         table.append(pa.Table.from_arrays(columns, schema=schema))
+        let_time_pass(table)
 
 
 @pytest.fixture
