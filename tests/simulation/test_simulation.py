@@ -18,7 +18,7 @@ from spark_upsert.upsert import write_set
 from tests.planted import BUGS
 from tests.simulation.world import RETENTIONS, World, simulate
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "500"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "400"))
 """The long form lives more of them: `make chaos`."""
 
 SLICES = 20

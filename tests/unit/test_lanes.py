@@ -145,3 +145,10 @@ def test_the_files_that_share_a_spark_are_those_that_take_it() -> None:
     # These start Java themselves, or do without.
     assert shared.isdisjoint({"test_crash.py", "test_deployment.py", "test_gateway.py"})
     assert conftest.lane_of("tests/unit/test_spark_types.py") != conftest.SHARED
+
+
+def test_the_longest_files_are_there_and_begin_before_all_but_those_that_share() -> None:
+    for file in conftest.LONGEST:
+        assert (ROOT / file).is_file()
+        assert conftest.rank("integration/test_types.py") < conftest.rank(file)
+        assert conftest.rank(file) < conftest.rank("integration/test_gateway.py")
