@@ -94,6 +94,16 @@ def test_rows_come_in_the_order_of_the_input_whichever_look_up_ends_first() -> N
         assert operator.waiting_on() is None
 
 
+def test_a_look_up_that_has_ended_is_told_until_its_rows_are_taken() -> None:
+    held = Held()
+    with joining(held) as operator:
+        operator.add_input(batch(1))
+        let_go(held, 1, operator)
+        waited = operator.waiting_on()
+        assert waited is not None, "else it would not be noticed between two looks"
+        assert waited.done()
+
+
 def test_no_more_look_ups_are_under_way_than_prefetch_says() -> None:
     held = Held()
     with joining(held, prefetch=2) as operator:

@@ -129,8 +129,7 @@ class LookupJoinRows:
     def waiting_on(self) -> Future[Any] | None:
         if self._joined is not None or not self._under_way:
             return None
-        first = self._under_way[0].found
-        return None if first.done() else first
+        return self._under_way[0].found
 
     def close(self) -> None:
         self._under_way.clear()

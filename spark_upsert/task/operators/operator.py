@@ -106,7 +106,11 @@ class Operator(Protocol):
         ...
 
     def waiting_on(self) -> Future[Any] | None:
-        """Return what it waits for while it gives nothing: asked when a chain is stuck."""
+        """Return what it waits for while it gives nothing: asked when a chain is stuck.
+
+        Also if that is there by now: whoever asks has found nothing to do a moment before, and
+        would wait for ever for what came in between.
+        """
         ...
 
     def close(self) -> None:
