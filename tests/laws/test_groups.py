@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_upsert.errors import CorruptionError, DataError
@@ -65,7 +65,11 @@ GROUPINGS = {
 }
 
 
+FEW = settings(max_examples=max(1, settings().max_examples // 3))
+
+
 @pytest.mark.parametrize("name", GROUPINGS)
+@FEW
 @given(history=st.lists(CONTENTS, min_size=1, max_size=4), data=st.data())
 def test_steps_add_up_to_the_groups_of_the_last_rows(
     name: str, history: list[dict[int, Row]], data: st.DataObject
@@ -88,6 +92,7 @@ def test_steps_add_up_to_the_groups_of_the_last_rows(
     assert bool(entries.num_rows) == bool(history[-1])
 
 
+@FEW
 @given(before=CONTENTS, after=CONTENTS)
 def test_a_step_contributes_nothing_but_what_it_changes(
     before: dict[int, Row], after: dict[int, Row]

@@ -110,7 +110,7 @@ ACTIONS: list[Callable[[Play], None]] = [
 ACTION_NAMES = {action.__name__: action for action in ACTIONS}
 
 
-@settings(max_examples=25)
+@settings(max_examples=max(1, settings().max_examples // 5))
 @given(
     history=st.lists(
         st.tuples(CONTENTS, st.lists(st.sampled_from(sorted(ACTION_NAMES)), max_size=3)),
