@@ -48,7 +48,7 @@ check: style ## what to run after every change, without Java: format, style, typ
 	@# By the checker that remembers what it has seen; `make lint` asks the other one, too.
 	@$(BIN)/mypy > $(VENV)/types.said 2>&1 & types=$$!; \
 		HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-short} \
-		$(BIN)/python -m pytest -q $(LANES) -m 'not slow and not spark' $(QUICK) $(ARGS); tests=$$?; \
+		$(BIN)/python -m pytest -q $(LANES) --dist worksteal -m 'not slow and not spark' $(QUICK) $(ARGS); tests=$$?; \
 		wait $$types; types=$$?; cat $(VENV)/types.said; exit $$((types | tests))
 
 test: machine $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose

@@ -863,6 +863,7 @@ def test_options_that_do_not_fit_are_refused_before_the_table_is_made(
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.slow
 def test_a_value_of_100_mb(tmp_path: Path) -> None:
     path = tmp_path / "t"
     huge = "x" * 100_000_000

@@ -55,6 +55,7 @@ def test_a_silent_input_holds_nobody_however_they_run() -> None:
 # -- every schedule with one preemption, of plays that are small enough ---------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lengths", "orders"), [((2, 2), 6), ((1, 1, 1), 4)], ids=["two inputs", "three, two open"]
 )
