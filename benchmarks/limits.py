@@ -44,6 +44,8 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
     yield _slow_row(sections.get("union", {}))
     yield _discovery_row(sections.get("discovery", {}))
     yield _watchers_row(sections.get("threads", {}))
+    for name in ("join", "sum"):
+        yield _view_row(sections.get("views", {}), name)
     imports = sections.get("imports", {})
     yield _judged(
         "`import pyspark_upsertflow` beyond pyspark",
@@ -217,6 +219,17 @@ def _watchers_row(threads: dict[str, Any]) -> Row:
     told = "; ".join(f"{name}: {1000 * median:.1f} ms" for name, median in watchers.items())
     value = max(watchers.values()) * 1000
     return _judged(what, "< 5 ms", value, lambda value: value < 5, "{:.1f} ms", told)
+
+
+def _view_row(views: dict[str, Any], name: str) -> Row:
+    what = f"a {name} kept up at one row in a hundred changed, against Spark again from Parquet"
+    if name not in views:
+        return what, "20x", "not measured", "–", ""
+    found = views[name]
+    ours, again = found["upsertflow"], found["Spark, again from Parquet"]
+    told = "; ".join(f"{who}: {times(seconds)}" for who, seconds in found.items())
+    ratio = again["median"] / ours["median"]
+    return _judged(what, "20x", ratio, lambda value: value >= 20, "{:.1f}x", told)
 
 
 def _union_row(ways: dict[str, Any]) -> Row:

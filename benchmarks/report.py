@@ -53,6 +53,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_queries(sections),
         *_discovery(sections),
         *_flood(sections),
+        *_views(sections),
         *_slow(sections),
         *_set_ups(),
         *_missing(sections),
@@ -524,6 +525,25 @@ def _flood(sections: Sections) -> Iterator[str]:
     ):
         waits = (f"{found[name][key]:.1f} s" for key in ("median", "p99", "max"))
         yield _row([whose, count(found[name]["count"]), *waits])
+    yield ""
+
+
+def _views(sections: Sections) -> Iterator[str]:
+    found = sections.get("views")
+    if not found or "join" not in found:
+        return
+    yield from ("## Views over a table of which one row in a hundred changes, on Spark", "")
+    yield (
+        f"{count(found['orders'])} orders of a tenth as many customers. *join*: each order with its "
+        "customer's country. *sum*: number and amount of each customer's orders. In a round a hundredth of "
+        "the orders changes and one customer in a thousand; what is told is the work: the micro-batches that "
+        "hold the changes, or the computation. Spark's stateful aggregation reads the same changes of ours "
+        f"and keeps its state in RocksDB. Same sums at the end: {yes(found['same'])}."
+    )
+    yield from ("", "| view | by | seconds |", "|---|---|---|")
+    for name in ("join", "sum"):
+        for who, seconds in found[name].items():
+            yield _row([name, who, times(seconds)])
     yield ""
 
 

@@ -546,10 +546,18 @@ def imports(place: Place, size: Size) -> dict[str, Any]:
 def flood(place: Place, size: Size) -> dict[str, Any]:
     """Measure how long small tables wait while others are flooded, in one query over all."""
     tables, seconds = size.flooded
-    asked = ["--tables", str(tables), "--seconds", str(seconds)]
-    # A process of its own: it starts a Spark, and processes beside it.
+    return _program("flood", "--tables", str(tables), "--seconds", str(seconds))
+
+
+def views(place: Place, size: Size) -> dict[str, Any]:
+    """Measure views that are kept up by changes, against computing them again."""
+    return _program("views", "--orders", str(size.table), "--rounds", str(size.rounds))
+
+
+def _program(name: str, *asked: str) -> dict[str, Any]:
+    """Run a benchmark that starts a Spark of its own, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.flood", *asked],
+        [sys.executable, "-m", f"benchmarks.{name}", *asked],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -593,6 +601,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "queries": queries,
     "discovery": discovery,
     "flood": flood,
+    "views": views,
     "snapshot": snapshot,
     "epochs": epochs,
     "aged": aged,
