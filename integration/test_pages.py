@@ -116,6 +116,10 @@ def test_the_code_of_a_page_runs(block: Block, place: Place, s3: S3) -> None:
 
 
 CLAIMS: dict[str, Callable[[Names], bool]] = {
+    "revenue.keep(": lambda names: (
+        {(r["country"], r["n"], r["total"]) for r in names["kept"].collect()}
+        == {("NL", 1, 200), ("DE", 1, 50)}
+    ),
     "table.snapshot()  # 1 Ada, 2 Eve": lambda names: (
         sorted(names["table"].snapshot().to_pydict()["name"]) == ["Ada", "Eve"]
     ),
@@ -286,12 +290,18 @@ def regions(place: Place) -> Names:
     return {}
 
 
-def a_shop(place: Place) -> Names:
+def orders_and_sales(place: Place) -> Names:
+    """Give a table of orders, and beside it one of sales and one of their customers."""
+    a_shop(place, "sales")
+    return some_orders(place)
+
+
+def a_shop(place: Place, name: str = "orders") -> Names:
     """Make a table of orders, found by their customers, and one of customers."""
     orders = pa.schema({"order_id": pa.int64(), "customer_id": pa.int64(), "amount": pa.int64()})
     at = place.folder / "lake"
     made = Table.create(
-        str(at / "orders"), orders, keys=["order_id"], properties={"indexBy": "customer_id"}
+        str(at / name), orders, keys=["order_id"], properties={"indexBy": "customer_id"}
     )
     rows = {"order_id": [1, 2, 3], "customer_id": [7, 8, 9], "amount": [200, 50, 300]}
     made.append(pa.table(rows, schema=orders))
@@ -307,6 +317,7 @@ def nothing(place: Place) -> Names:
 
 
 GRANTED: dict[str, Callable[[Place], Names]] = {
+    "README.md": orders_and_sales,
     "docs/object-stores.md": some_rows,
     "docs/many-tables.md": regions,
     "docs/options.md": a_catalog_table,
