@@ -7,7 +7,8 @@ What is checked, for every version from ``since`` to the newest:
 - each epoch's counters account for each row, ``rows = applied + ignored``;
 - each version's ``live_rows`` is that of the version before it plus what its counters say,
   so that the sum of all counters is the number of live rows;
-- the newest version has as many rows as it says.
+- the newest version has as many rows as it says;
+- of a table of contributions, each entry there is of one row or more.
 
 Findings are values: a damaged table is what this is made for, so that it does not raise.
 """
@@ -30,6 +31,7 @@ from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.fold import apply
 from spark_upsert.state.log.manifest import Commit, Manifest
 from spark_upsert.state.log.read import LogReader
+from spark_upsert.state.multiplicity import impossible, told
 from spark_upsert.state.run.file import Run, RunFile, Span
 from spark_upsert.state.run.rows import Rows, RunPart
 from spark_upsert.state.snapshot import Snapshot
@@ -210,14 +212,28 @@ def _is_less(left: list[pa.Array], right: list[pa.Array]) -> npt.NDArray[np.bool
 
 
 def _check_snapshot(store: Store, head: Manifest) -> Iterator[Finding]:
+    place, schema = f"version {head.version}", head.schema
+    of_no_rows, first, rows = 0, "", 0
+    counts_rows = schema.engine.multiplicity is not None
     try:
-        rows = sum(batch.num_rows for batch in Snapshot(store, head).read([]))
+        for batch in Snapshot(store, head).read(schema.columns.names if counts_rows else []):
+            rows += batch.num_rows
+            if counts_rows:
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                wrong = np.flatnonzero(impossible(schema, columns))
+                if len(wrong) and not of_no_rows:
+                    first = told(schema, columns, int(wrong[0]))
+                of_no_rows += len(wrong)
     except CorruptionError as error:
-        yield Finding(place=f"version {head.version}", expected="its rows", found=error.message)
+        yield Finding(place=place, expected="its rows", found=error.message)
         return
+    if of_no_rows:
+        yield Finding(
+            place=place,
+            expected="contributions of one row or more in each entry",
+            found=f"{of_no_rows} entries of none or fewer (the first: {first})",
+        )
     if rows != head.live_rows:
         yield Finding(
-            place=f"version {head.version}",
-            expected=f"{head.live_rows} rows, by its live_rows",
-            found=f"{rows}",
+            place=place, expected=f"{head.live_rows} rows, by its live_rows", found=f"{rows}"
         )

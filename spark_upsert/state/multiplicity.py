@@ -57,16 +57,20 @@ def require_possible(schema: TableSchema, columns: Mapping[str, pa.Array], url: 
     wrong = np.flatnonzero(impossible(schema, columns))
     if not len(wrong):
         return
-    first = int(wrong[0])
-    names = [*schema.keys, *schema.values]
-    told = ", ".join(f"{name}={columns[name][first].as_py()!r}" for name in names)
+    first = told(schema, columns, int(wrong[0]))
     raise CorruptionError(
         f"the table at '{url}' is of contributions, so that each of its entries must be of one row "
-        f"or more; found {len(wrong)} that are not (the first: {told:.400}).",
+        f"or more; found {len(wrong)} that are not (the first: {first}).",
         hint="something was retracted that was never added, or added to another table. Make the "
         "table anew from its view ('keep' into another path); nothing was changed.",
         path=url,
     )
+
+
+def told(schema: TableSchema, columns: Mapping[str, pa.Array], at: int) -> str:
+    """Return an entry in words, for errors."""
+    names = [*schema.keys, *schema.values]
+    return f"{', '.join(f'{name}={columns[name][at].as_py()!r}' for name in names):.400}"
 
 
 def _are_zero(

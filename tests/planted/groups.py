@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_upsert.model.engines import Rule
 from spark_upsert.model.kept import GROUP_PART, PART
 from spark_upsert.source import splits
-from spark_upsert.state import fold
+from spark_upsert.state import check, fold
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.upsert import commit, guards
 from spark_upsert.upsert.moves import Move, Verdict
@@ -46,6 +46,11 @@ def test_p2_reads_show_whole_groups() -> None:
 def test_p3_merges_of_contributions_change_nothing() -> None:
     kept_tables.test_an_entry_of_zeros_goes_from_any_runs_and_a_count_of_zero_beside_sums_stays()
     kept_tables.test_the_marker_stays_when_nothing_else_does()
+
+
+def test_p3_a_check_judges_counts() -> None:
+    with TemporaryDirectory() as folder:
+        kept_tables.test_a_check_finds_an_entry_of_no_rows((1, -1, 0, 0), Path(folder))
 
 
 def test_p4_steps_are_taken_once() -> None:
@@ -183,6 +188,14 @@ def _() -> Patch:
         return bool(original(write_set, write_set.base.manifest))
 
     return together(wrapped(guards, "is_next_move", early), wrapped(commit, "is_next_move", early))
+
+
+@bug("a check takes any count for rows", test_p3_a_check_judges_counts)
+def _() -> Patch:
+    def none(schema: Any, columns: Mapping[str, pa.Array]) -> Any:
+        return np.zeros(len(next(iter(columns.values()))), dtype=np.bool_)
+
+    return patch.object(check, "impossible", none)
 
 
 @bug("groups without a change of their own are not shown anew", test_p2_the_cases_of_groups)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import struct
 import threading
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import CorruptionError, DataError, OtherTableError, SchemaError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.hash_range import ALL_HASHES
@@ -17,6 +20,7 @@ from spark_upsert.model.kept import PART
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.state.compaction import Job, compact_runs
 from spark_upsert.state.run.file import RUNS
+from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.moves import NOTHING, Move, Verdict
 from spark_upsert.views.aggregates import Aggregate, Kind
@@ -279,6 +283,28 @@ def test_at_the_bottom_an_entry_of_no_rows_is_corruption(entry: tuple[int, int, 
     for refused in (lambda: merge(kept.table, 0, 2), kept.rows):
         with pytest.raises(CorruptionError, match="each of its entries must be of one row or more"):
             refused()
+
+
+@pytest.mark.parametrize(
+    "entry", [(1, -1, 0, 0), (1, 0, 0, 4), (1, 0, 1, 0)], ids=["below zero", "a sum", "a count"]
+)
+def test_a_check_finds_an_entry_of_no_rows(
+    entry: tuple[int, int, int, int], tmp_path: Path
+) -> None:
+    kept = Kept(Table(open_store(str(tmp_path))), GROUPING)
+    kept.table.ensure(GROUPING.kept)
+    take(kept, 0, (2, 1, 1, 5))
+    assert kept.table.check().is_sound
+    take(kept, 1, entry)
+    findings = kept.table.check().findings
+    assert len(findings) == 1, findings
+    finding = findings[0]
+    assert finding.place == "version 2"
+    assert finding.expected == "contributions of one row or more in each entry"
+    named = f"1 entries of none or fewer (the first: g=1, _part=0, n={entry[1]},"
+    assert finding.found.startswith(named)
+    told = CliRunner().invoke(upsertflow, ["check", str(tmp_path), "--json"])
+    assert (told.exit_code, named in told.output) == (1, True), told.output
 
 
 def test_a_change_that_takes_the_last_row_is_a_delete_of_the_entry() -> None:
