@@ -36,8 +36,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, SchemaError, did_you_mean
+from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, did_you_mean
 from spark_upsert.model.names import find_column
+
+CONTRIBUTIONS = "contributions"
+"""What the log calls the engine of a table of contributions (`MergeEngine.multiplicity`)."""
+
+CONTRIBUTIONS_VERSION = 2
+"""The form of an engine in the log, which says nothing of it if it is 1. Raise it with every engine
+or rule that readers of before would take for something else: they refuse what is above theirs."""
 
 
 class Engine(Enum):
@@ -95,25 +102,43 @@ class MergeEngine:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that stands in the log."""
-        record = {
+        record: dict[str, Any] = {
             "kind": self.kind.value,
             "rules": {column: rule.value for column, rule in self.rules.items()},
             "column_order": dict(self.column_order),
         }
-        return (
-            record if self.multiplicity is None else {**record, "multiplicity": self.multiplicity}
-        )
+        if self.multiplicity is not None:
+            # A kind of its own: who knows none would fold such a table as any other, show what has
+            # cancelled out as rows, and write into it without a marker.
+            counted = {"kind": CONTRIBUTIONS, "multiplicity": self.multiplicity}
+            record |= {"version": CONTRIBUTIONS_VERSION, **counted}
+        return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any] | None) -> MergeEngine:
-        """Rebuild an engine; a table of an older release deduplicates."""
+        """Rebuild an engine; a table of an older release deduplicates.
+
+        Raises
+        ------
+        NewerFormatError
+            It is one that a newer release knows.
+        """
         if record is None:
             return cls()
+        version = record.get("version", 1)
+        if type(version) is not int or version < 1:
+            raise ValueError(f"{version!r:.80} is no version of a merge engine")
+        if version > CONTRIBUTIONS_VERSION:
+            raise NewerFormatError.of("the table's merge engine", version, CONTRIBUTIONS_VERSION)
+        is_counted = record["kind"] == CONTRIBUTIONS
+        counted = record.get("multiplicity")
+        if is_counted and type(counted) is not str:
+            raise ValueError(f"{counted!r:.80} is no column that counts rows")
         return cls(
-            kind=Engine(record["kind"]),
+            kind=Engine.AGGREGATION if is_counted else Engine(record["kind"]),
             rules={column: Rule(rule) for column, rule in record["rules"].items()},
             column_order=record["column_order"],
-            multiplicity=record.get("multiplicity"),
+            multiplicity=counted,
         )
 
     @classmethod

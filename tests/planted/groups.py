@@ -11,7 +11,8 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.engines import Rule
+from spark_upsert.model import engines
+from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.kept import GROUP_PART, PART
 from spark_upsert.source import splits
 from spark_upsert.state import check, fold
@@ -48,9 +49,13 @@ def test_p3_merges_of_contributions_change_nothing() -> None:
     kept_tables.test_the_marker_stays_when_nothing_else_does()
 
 
-def test_p3_a_check_judges_counts() -> None:
+def test_p2_a_check_judges_counts() -> None:
     with TemporaryDirectory() as folder:
         kept_tables.test_a_check_finds_an_entry_of_no_rows((1, -1, 0, 0), Path(folder))
+
+
+def test_p2_the_log_gates_contributions() -> None:
+    kept_tables.test_who_knows_no_contributions_refuses_their_table()
 
 
 def test_p4_steps_are_taken_once() -> None:
@@ -190,12 +195,17 @@ def _() -> Patch:
     return together(wrapped(guards, "is_next_move", early), wrapped(commit, "is_next_move", early))
 
 
-@bug("a check takes any count for rows", test_p3_a_check_judges_counts)
+@bug("a check takes any count for rows", test_p2_a_check_judges_counts)
 def _() -> Patch:
     def none(schema: Any, columns: Mapping[str, pa.Array]) -> Any:
         return np.zeros(len(next(iter(columns.values()))), dtype=np.bool_)
 
     return patch.object(check, "impossible", none)
+
+
+@bug("who knows no contributions reads their table", test_p2_the_log_gates_contributions)
+def _() -> Patch:
+    return patch.object(engines, "CONTRIBUTIONS", Engine.AGGREGATION.value)
 
 
 @bug("groups without a change of their own are not shown anew", test_p2_the_cases_of_groups)

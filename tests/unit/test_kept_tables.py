@@ -13,7 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.errors import CorruptionError, DataError, OtherTableError, SchemaError
+from spark_upsert.errors import (
+    CorruptionError,
+    DataError,
+    NewerFormatError,
+    OtherTableError,
+    SchemaError,
+)
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.kept import PART
@@ -21,6 +27,7 @@ from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.state.compaction import Job, compact_runs
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import open_store
+from spark_upsert.store.records import encode, read_record
 from spark_upsert.table import Table
 from spark_upsert.upsert.moves import NOTHING, Move, Verdict
 from spark_upsert.views.aggregates import Aggregate, Kind
@@ -30,6 +37,7 @@ from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.result import result
 from spark_upsert.views.pairs import Pairs
 from tests.support.grouped import batch_of, kept_in_memory
+from tests.support.stores import MemoryStore
 
 ROWS = pa.schema({"g": pa.int64(), "x": pa.int64()})
 GROUPING = Grouping(
@@ -201,6 +209,30 @@ def test_the_log_says_that_a_table_is_of_contributions() -> None:
         "aggregation aggregate.n=sum aggregate.c_x=sum aggregate.s_x=sum multiplicity=n"
     )
     assert MergeEngine.from_json(MergeEngine().to_json()).multiplicity is None
+
+
+def test_who_knows_no_contributions_refuses_their_table() -> None:
+    """What was read of an engine before is its kind: one that is unknown is refused."""
+    stored = GROUPING.kept.engine.to_json()
+    assert stored["kind"] not in {kind.value for kind in Engine}
+    assert (stored["version"], MergeEngine().to_json().get("version")) == (2, None)
+    assert MergeEngine.from_json(stored) == GROUPING.kept.engine
+    with pytest.raises(NewerFormatError, match="merge engine has format 3"):
+        MergeEngine.from_json({**stored, "version": 3, "kind": "unheard of"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 0}, {"version": "2"}, {"kind": "unheard of"}, {"multiplicity": None}],
+    ids=["version 0", "a text", "another kind", "what counts is not named"],
+)
+def test_an_engine_that_is_none_is_damage(change: dict[str, Any]) -> None:
+    stored = GROUPING.kept.to_json()
+    stored["engine"] = {**stored["engine"], **change}
+    store = MemoryStore()
+    store.objects["x"] = encode({"schema": stored})
+    with pytest.raises(CorruptionError, match=r"fields as docs/format\.md tells"):
+        read_record(store, "x", lambda record: TableSchema.from_json(record["schema"]))
 
 
 @pytest.mark.parametrize(
