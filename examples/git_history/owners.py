@@ -45,7 +45,8 @@ from examples.git_history.proof import Check  # noqa: E402
 from pyspark_upsertflow import agg, view  # noqa: E402
 from pyspark_upsertflow.views import View  # noqa: E402
 from spark_upsert.table import Table  # noqa: E402
-from spark_upsert.upsert.moves import read_position, recorded_position  # noqa: E402
+from spark_upsert.upsert.kept_position import KeptPosition  # noqa: E402
+from spark_upsert.upsert.moves import recorded_position  # noqa: E402
 
 CHAPTERS = 24
 """Epochs of either table; the query loses its checkpoint behind a third of them."""
@@ -264,9 +265,9 @@ def shown(spark: SparkSession, lake: Lake, version: int) -> Groups:
 
 def recomputed(lake: Lake, kept: Table, version: int) -> Groups:
     """Return what plain Python makes of the tables where a version of the kept table is."""
-    at, cut = read_position(recorded_position(kept.at(version)))
-    assert cut is None, "no limit cuts the first snapshot"
-    return lake.expected(at)
+    position = KeptPosition.read(recorded_position(kept.at(version)))
+    assert position.snapshot is None, "no limit cuts the first snapshot"
+    return lake.expected({path: place.version for path, place in position.at.items()})
 
 
 def folded(

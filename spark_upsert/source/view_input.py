@@ -138,10 +138,13 @@ class ViewInput:
             plan=plan, at=dict(at), origin=dict(origin), snapshot=begun, begun=begun
         )
 
-    def _packed(self, position: ViewPosition) -> Position:
+    def _placed(self, position: ViewPosition) -> ViewPosition:
+        """Return a position with the identities of its tables."""
         view = self._opened()
-        places = {path: view.log(path).place(version) for path, version in position.at.items()}
-        return replace(position, places=places).packed()
+        return replace(position, places=view.places(position.at), pinned=view.pinned())
+
+    def _packed(self, position: ViewPosition) -> Position:
+        return self._placed(position).packed()
 
     def _unpacked(self, position: Position) -> ViewPosition:
         return ViewPosition.unpacked(position, self._opened().plan.fingerprint())
@@ -149,13 +152,13 @@ class ViewInput:
     def _required(self, position: Position) -> ViewPosition:
         """Return a position in the very tables that are there."""
         found = self._unpacked(position)
-        for path, place in found.places.items():
-            self._opened().log(path).require(
-                place,
-                "the checkpoint of this query",
-                hint="if the table was replaced by mistake, put it back. If it was made anew, give "
-                "the query a new checkpointLocation, and let what it feeds begin anew, too.",
-            )
+        self._opened().require(
+            found.places,
+            found.pinned,
+            "the checkpoint of this query",
+            "if the table was replaced by mistake, put it back. If it was made anew, give the "
+            "query a new checkpointLocation, and let what it feeds begin anew, too.",
+        )
         return found
 
     def _begin(self, newest: At) -> ViewPosition:
@@ -164,7 +167,9 @@ class ViewInput:
         view, inclusive, at = self._opened(), True, {}
         if self._options.starting_position is not None:
             marker, plan = self._options.starting_position, view.plan.fingerprint()
-            return ViewPosition.of_marker(marker, plan, view.paths)
+            found = ViewPosition.of_marker(marker, plan, view.paths)
+            view.require_kept(found.kept)
+            return found
         if time_ms is None:
             return self._position(newest, origin=newest, begun=0)
         for path in view.paths:
@@ -177,7 +182,8 @@ class ViewInput:
 
     def _beginning(self, last: ViewPosition) -> ViewPosition:
         """Return where the first batch began, which its end remembers."""
-        return self._position(last.origin, origin=last.origin, begun=last.begun)
+        began = self._position(last.origin, origin=last.origin, begun=last.begun)
+        return self._placed(began)
 
     # -- what lies ahead -------------------------------------------------------------
 

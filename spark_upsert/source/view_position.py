@@ -3,6 +3,7 @@
 ============  ==================================================================
 ``plan``      the fingerprint of the plan: another one does not go on from here
 ``at``        for each table that is read live ``[table id, version, token]``
+``pinned``    for each ``path@version`` that is read at a fixed version the same
 ``snapshot``  rows of ``at`` with smaller driving hashes are delivered (16 hex
               digits); null: all of them are
 ``origin``    the versions that the stream began at
@@ -12,17 +13,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import hash_number
-from spark_upsert.model.hashing import HASH_END
 from spark_upsert.source.position import Position
-from spark_upsert.state.log.manifest import Place
-from spark_upsert.store.records import numbers, text, whole
-from spark_upsert.upsert.moves import NOTHING, position_text, read_position
+from spark_upsert.store.records import numbers, text
+from spark_upsert.upsert.kept_position import KeptPosition, Places, places_of, places_record
+from spark_upsert.upsert.moves import NOTHING
 from spark_upsert.views.relation import At
 
 
@@ -37,19 +37,19 @@ class ViewPosition:
     """Below which driving hash rows are delivered; None: all are."""
     begun: int | None = None
     """What ``snapshot`` was at the origin."""
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False)
-    """They follow from the rest and from the tables."""
+    places: Places = field(default_factory=dict, compare=False)
+    """Which tables ``at`` is of; this follows from the rest and from the tables, as the next."""
+    pinned: Places = field(default_factory=dict, compare=False)
+    """Those that are read at fixed versions, by ``path@version``."""
 
     def packed(self) -> Position:
         """Return what others see."""
         return Position.of(
             {
-                "at": {
-                    path: [place.table_id, place.version, place.token]
-                    for path, place in self.places.items()
-                },
+                "at": places_record(self.places),
                 "begun": _digits(self.begun),
                 "origin": dict(self.origin),
+                "pinned": places_record(self.pinned),
                 "plan": self.plan,
                 "snapshot": _digits(self.snapshot),
             }
@@ -57,10 +57,13 @@ class ViewPosition:
 
     @property
     def marker(self) -> str:
-        """The text that a kept table records (`upsert.moves`)."""
-        if self.snapshot == 0:
-            return NOTHING
-        return position_text(self.at, self.snapshot)
+        """The text that a kept table records."""
+        return NOTHING if self.snapshot == 0 else self.kept.text
+
+    @property
+    def kept(self) -> KeptPosition:
+        """The position as a kept table has it; the places must be known."""
+        return KeptPosition(at=self.places, pinned=self.pinned, snapshot=self.snapshot)
 
     @classmethod
     def of_marker(cls, marker: str, plan: str, paths: Sequence[str]) -> ViewPosition:
@@ -72,14 +75,23 @@ class ViewPosition:
             It is none of the plan.
         """
         try:
-            at, cut = read_position(marker)
-            if set(at) != set(paths) or not (cut is None or 0 <= cut <= HASH_END):
+            found = KeptPosition.read(marker)
+            if set(found.at) != set(paths):
                 raise ValueError("the tables of another plan")
         except ValueError as error:
             raise OptionError.invalid(
                 "startingPosition", marker, f"a position of {', '.join(paths)}"
             ) from error
-        return cls(plan=plan, at=at, origin=at, snapshot=cut, begun=cut)
+        at = {path: place.version for path, place in found.at.items()}
+        return cls(
+            plan=plan,
+            at=at,
+            origin=at,
+            snapshot=found.snapshot,
+            begun=found.snapshot,
+            places=found.at,
+            pinned=found.pinned,
+        )
 
     @classmethod
     def unpacked(cls, position: Position, plan: str) -> ViewPosition:
@@ -92,10 +104,7 @@ class ViewPosition:
         """
         try:
             record = position.record
-            places = {
-                text(path): Place(table_id=text(id_), version=whole(version), token=text(token))
-                for path, (id_, version, token) in record["at"].items()
-            }
+            places = places_of(record["at"])
             found = cls(
                 plan=text(record["plan"]),
                 at={path: place.version for path, place in places.items()},
@@ -103,6 +112,7 @@ class ViewPosition:
                 snapshot=_cut(record["snapshot"]),
                 begun=_cut(record["begun"]),
                 places=places,
+                pinned=places_of(record["pinned"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OptionError(

@@ -11,15 +11,13 @@ The rule is asked of the version behind which the epoch is to come, in the very 
 it there (`upsert.guards`). So two queries that write at once cannot both add a step, and whatever
 became of a checkpoint, no step counts twice or is left out.
 
-A position is the text of a JSON object: the epoch of each input under ``at``, and, as long as a
-first snapshot is not whole, how far it is under ``snapshot``. Of a table that has no marker yet
-it is `NOTHING`.
+A position is a text (`kept_position`): which version of which table is reached, for each input, and
+how far a first snapshot is. Of a table that has no marker yet it is `NOTHING`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,6 +28,7 @@ from spark_upsert.errors import DataError, OtherTableError
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.kept import FROM, MARKER_PART, PART, TO
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.upsert.kept_position import KeptPosition
 
 NOTHING = ""
 """The position of a table before its first step."""
@@ -69,47 +68,7 @@ def is_reached(position: str, recorded: str) -> bool:
         return True
     if recorded == NOTHING:
         return False
-    (wanted, cut), (own, own_cut) = read_position(position), read_position(recorded)
-    if wanted.keys() != own.keys() or any(wanted[name] > own[name] for name in wanted):
-        return False
-    # Of one position the snapshot grows until it is whole, and is told no more.
-    return wanted != own or own_cut is None or (cut is not None and cut <= own_cut)
-
-
-def position_text(at: Mapping[str, int], snapshot: int | None = None) -> str:
-    """Return the text of a position; equal ones have equal texts.
-
-    Parameters
-    ----------
-    at : mapping of str to int
-        The epoch of each input.
-    snapshot : int, optional
-        Of a first snapshot that is not whole: the rows with smaller hashes are there.
-    """
-    cut = {} if snapshot is None else {"snapshot": snapshot}
-    return json.dumps({"at": dict(at), **cut}, separators=(",", ":"), sort_keys=True)
-
-
-def read_position(text: str) -> tuple[dict[str, int], int | None]:
-    """Return the epochs that a text names, and how far a first snapshot is.
-
-    Raises
-    ------
-    DataError
-        It is no position.
-    """
-    try:
-        record = json.loads(text)
-        at, cut = record["at"], record.get("snapshot")
-        sound = all(type(epoch) is int for epoch in at.values())
-        if not sound or not (cut is None or type(cut) is int):
-            raise ValueError("no numbers")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f'expected a position of a view, such as {{"at":{{"input":3}}}}, found {text!r:.100}.',
-            hint="let the query of the view write the marker ('keep').",
-        ) from error
-    return at, cut
+    return KeptPosition.read(recorded).has(KeptPosition.read(position))
 
 
 def recorded_position(snapshot: Snapshot) -> str:

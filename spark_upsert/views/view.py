@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from spark_upsert.errors import about_input
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit
+from spark_upsert.state.log.manifest import Commit, Place
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
+from spark_upsert.upsert.kept_position import KeptPosition, Places
 from spark_upsert.views.bases import open_base
 from spark_upsert.views.binding import bind, bind_group
 from spark_upsert.views.groups.grouping import Grouping
@@ -72,11 +73,16 @@ class View:
 
     def pins(self) -> dict[str, int]:
         """Return the oldest fixed version of each table that has one."""
-        found: dict[str, int] = {}
-        for node in self.plan.walk():
-            if isinstance(node, Scan) and node.version is not None:
-                found[node.path] = min(node.version, found.get(node.path, node.version))
-        return found
+        # From the newest to the oldest, which stays.
+        return dict(sorted(self._pinned(), reverse=True))
+
+    def _pinned(self) -> set[tuple[str, int]]:
+        """Return each table with each fixed version that is read of it."""
+        return {
+            (node.path, node.version)
+            for node in self.plan.walk()
+            if isinstance(node, Scan) and node.version is not None
+        }
 
     @contextmanager
     def resting(self) -> Iterator[None]:
@@ -91,6 +97,52 @@ class View:
     def newest(self) -> At:
         """Return the position of all there is."""
         return {path: last_epoch(self.log(path), self._head(path)) for path in self.paths}
+
+    def places(self, at: At) -> dict[str, Place]:
+        """Return what to remember of a position (`require`)."""
+        return {path: self.log(path).place(version) for path, version in at.items()}
+
+    def pinned(self) -> dict[str, Place]:
+        """Return what to remember of the fixed versions, by ``path@version`` (`require`)."""
+        return {
+            f"{path}@{version}": self.log(path).place(version)
+            for path, version in sorted(self._pinned())
+        }
+
+    def require(self, at: Places, pinned: Places, who: str, hint: str) -> None:
+        """Raise unless these are the very tables that somebody remembers.
+
+        Parameters
+        ----------
+        at : mapping of str to Place
+            Of the tables that are followed, as `places` tells.
+        pinned : mapping of str to Place
+            Of those at fixed versions, as `pinned` tells.
+        who, hint : str
+            Whose memory it is, and what to do (`Log.require`).
+
+        Raises
+        ------
+        OtherTableError
+            A table is another one, or a copy that has not that version.
+        """
+        remembered = [*at.items(), *((name.rpartition("@")[0], pinned[name]) for name in pinned)]
+        for path, place in remembered:
+            self.log(path).require(place, who, hint=hint)
+
+    def kept_position(self, at: At) -> KeptPosition:
+        """Return a position as a kept table has it; the first snapshot is whole."""
+        return KeptPosition(at=self.places(at), pinned=self.pinned())
+
+    def require_kept(self, position: KeptPosition) -> None:
+        """Raise unless a table was kept from the very tables that are there (`require`)."""
+        self.require(
+            position.at,
+            position.pinned,
+            "the table that keeps this view",
+            "if the table was replaced by mistake, put it back. If it was made anew, or set back, "
+            "keep the view in a new path: what was added from before cannot be taken back.",
+        )
 
     def at_timestamp(self, time_ms: int) -> At:
         """Return the position of all that was committed up to a time.

@@ -21,10 +21,12 @@ from spark_upsert.upsert import commit, guards
 from spark_upsert.upsert.moves import Move, Verdict
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert.views.groups import contributions, grouping, result, shown
+from spark_upsert.views.view import View
 from tests.laws import test_groups as laws
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.support.view_cases import between
 from tests.unit import test_group_cases as cases
+from tests.unit import test_keeping as keeping
 from tests.unit import test_kept_tables as kept_tables
 from tests.unit import test_reads_of_kept_tables as reads
 
@@ -167,6 +169,27 @@ def _() -> Patch:
 
 def _judged(verdict: Callable[[Move, str], Verdict]) -> Patch:
     return patch.object(Move, "judged", verdict)
+
+
+def test_p4_a_view_is_kept_from_its_own_tables() -> None:
+    go_on = keeping.test_a_view_is_not_kept_on_from_a_table_that_was_replaced
+    for by in keeping.GO_ON:
+        with TemporaryDirectory() as folder:
+            go_on(keeping.KeptShop(Path(folder)), keeping.set_back, 3, by)
+        with TemporaryDirectory() as folder:
+            keeping.test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
+                Path(folder), by
+            )
+
+
+@bug("a kept table goes on from any tables", test_p4_a_view_is_kept_from_its_own_tables)
+def _() -> Patch:
+    return patch.object(View, "require_kept", lambda view, position: None)
+
+
+@bug("tables at fixed versions are not told apart", test_p4_a_view_is_kept_from_its_own_tables)
+def _() -> Patch:
+    return patch.object(View, "pinned", lambda view: {})
 
 
 @bug("a step that comes again counts again", test_p4_steps_are_taken_once)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
@@ -10,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.state.log.manifest import Place
 from spark_upsert.table import Table
+from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
@@ -29,7 +30,16 @@ def kept_in_memory(grouping: Grouping) -> Kept:
 
 def position(epoch: int) -> str:
     """Return the position of one input at an epoch; nothing before the first."""
-    return json.dumps({"at": {"O": epoch}}) if epoch >= 0 else ""
+    return position_of(O=epoch) if epoch >= 0 else ""
+
+
+def position_of(snapshot: int | None = None, **inputs: int) -> str:
+    """Return the position of some inputs at epochs, each the table that bears its name."""
+    places = {
+        name: Place(table_id=name, version=epoch, token=f"{name}{epoch}")
+        for name, epoch in inputs.items()
+    }
+    return KeptPosition(at=places, snapshot=snapshot).text
 
 
 def batch_of(rows: Iterable[Row], schema: pa.Schema) -> pa.RecordBatch:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from spark_upsert.views.plan import Group, How, Join, Named, Node, On, Project, 
 from spark_upsert.views.view import View
 from tests.support.grouped import Row, expected, shown
 from tests.support.stores import MemoryStore
-from tests.unit.test_view_source import Query, Shop
+from tests.unit.test_view_source import CUSTOMERS, Query, Shop
 
 WANTED = (
     Aggregate("n", Kind.COUNT),
@@ -170,6 +173,75 @@ def test_a_query_that_begins_anew_upon_a_table_that_is_ahead_is_refused(shop: Ke
     shop.order((2, 1, 5))
     with pytest.raises(OtherTableError, match="begins where the table is"):
         shop.take(shop.query())
+
+
+def made_anew(shop: KeptShop, path: Path) -> Table:
+    """Put another table in the place of one."""
+    shutil.rmtree(path)
+    return Table.create(str(path), CUSTOMERS, keys=["id"])
+
+
+def set_back(shop: KeptShop, path: Path) -> Table:
+    """Put a copy that was made at its first version in the place of a table."""
+    shutil.rmtree(path)
+    shutil.copytree(shop.root / "copy", path)
+    return Table.open(str(path))
+
+
+GoOn = Callable[[Node, Kept], object]
+
+GO_ON: dict[str, GoOn] = {
+    "a query": lambda view, kept: Query(view, startingPosition=kept.position()).batch(),
+    "a process": lambda view, kept: refresh(View(view), kept.table),
+}
+
+
+@pytest.mark.parametrize("another", [made_anew, set_back])
+@pytest.mark.parametrize("behind", [0, 3], ids="{} versions more".format)
+@pytest.mark.parametrize("by", GO_ON)
+def test_a_view_is_not_kept_on_from_a_table_that_was_replaced(
+    shop: KeptShop, another: Callable[[KeptShop, Path], Table], behind: int, by: str
+) -> None:
+    path = shop.root / "customers"
+    shutil.copytree(path, shop.root / "copy")
+    shop.order((1, 1, 5))
+    shop.customer((1, "a"))
+    shop.take(shop.query())
+    kept = shop.shown()
+    shop.customers = another(shop, path)
+    for number in range(behind):
+        shop.customer((number, "b"))
+    with pytest.raises(OtherTableError, match=r"keeps this view belongs to version .*customers'"):
+        GO_ON[by](shop.view, shop.kept)
+    assert shop.shown() == kept
+
+
+@pytest.mark.parametrize("by", [*GO_ON, "its checkpoint"])
+def test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
+    tmp_path: Path, by: str
+) -> None:
+    shop = Shop(tmp_path)
+    shop.customer((1, "a"))
+    orders, customers = shop.scans
+    fixed = replace(customers, version=1)
+    on = (On("customer", "id"),)
+    joined = Join(left=orders, right=fixed, on=on, how=How.LEFT, reverse=Reverse.SCAN)
+    view = Group(input=joined, keys=("name",), aggregates=(Aggregate("n", Kind.COUNT),))
+    grouping = View(view).grouping
+    assert grouping is not None
+    kept = Kept.made(Table(MemoryStore()), grouping, view.to_json())
+    shop.order((1, 1, 5))
+    query = Query(view)
+    rows = query.batch()
+    kept.table.append(pa.Table.from_pylist(rows or [], schema=kept.table.schema.columns))
+    shutil.rmtree(tmp_path / "customers")
+    shop.customers = Table.create(str(tmp_path / "customers"), CUSTOMERS, keys=["id"])
+    shop.customer((1, "b"))
+    shop.order((1, 2, 5))
+    query.start()
+    ways: dict[str, GoOn] = {**GO_ON, "its checkpoint": lambda *_: query.batch()}
+    with pytest.raises(OtherTableError, match="customers"):
+        ways[by](view, kept)
 
 
 def test_rows_without_an_identity_are_summed_over_many_tasks(tmp_path: Path) -> None:

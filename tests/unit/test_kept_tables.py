@@ -25,10 +25,12 @@ from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.kept import PART
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.state.compaction import Job, compact_runs
+from spark_upsert.state.log.manifest import Place
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import open_store
 from spark_upsert.store.records import encode, read_record
 from spark_upsert.table import Table
+from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import NOTHING, Move, Verdict
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.contributions import contributions, marker
@@ -37,6 +39,7 @@ from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.result import result
 from spark_upsert.views.pairs import Pairs
 from tests.support.grouped import batch_of, kept_in_memory
+from tests.support.grouped import position_of as at
 from tests.support.stores import MemoryStore
 
 ROWS = pa.schema({"g": pa.int64(), "x": pa.int64()})
@@ -59,11 +62,6 @@ def entries(*rows: tuple[int, int, int, int]) -> pa.RecordBatch:
         .combine_chunks()
         .to_batches()[0]
     )
-
-
-def at(**inputs: int) -> str:
-    parts = ",".join(f'"{name}":{epoch}' for name, epoch in inputs.items())
-    return f'{{"at":{{{parts}}}}}'
 
 
 def take(kept: Kept, epoch: int, *rows: tuple[int, int, int, int]) -> bool:
@@ -93,7 +91,23 @@ def merge(table: Table, first: int, end: int) -> None:
 
 # -- the rule of steps --------------------------------------------------------------------
 
-CUT = '{"at":{"o":0},"snapshot":%d}'
+
+def cut(hashes: int) -> str:
+    return at(o=0, snapshot=hashes)
+
+
+def another(text: str, found: str, other: str) -> str:
+    assert found in text
+    return text.replace(found, other)
+
+
+ANEW = another(at(o=3), '"o",3', '"p",3')
+"""The same input, made anew."""
+REWRITTEN = another(at(o=3), "o3", "x3")
+"""The same table, set back and gone on with."""
+PINNED = KeptPosition(
+    at=KeptPosition.read(at(o=3)).at, pinned={"c@1": Place(table_id="c", version=1, token="t")}
+).text
 
 
 @pytest.mark.parametrize(
@@ -111,11 +125,18 @@ CUT = '{"at":{"o":0},"snapshot":%d}'
         (at(o=3, c=5), at(o=3, c=4), at(o=3, c=5), Verdict.SKIP),
         (at(o=3, c=5), at(o=3, c=4), at(o=4, c=4), Verdict.REFUSE),
         (at(o=3), at(c=2), at(c=3), Verdict.REFUSE),
-        (CUT % 1, CUT % 1, CUT % 2, Verdict.APPLY),
-        (CUT % 2, CUT % 1, CUT % 2, Verdict.SKIP),
-        (CUT % 2, CUT % 1, at(o=0), Verdict.REFUSE),
-        (at(o=0), CUT % 1, CUT % 2, Verdict.SKIP),
-        (at(o=1), CUT % 2, at(o=0), Verdict.SKIP),
+        (cut(1), cut(1), cut(2), Verdict.APPLY),
+        (cut(2), cut(1), cut(2), Verdict.SKIP),
+        (cut(2), cut(1), at(o=0), Verdict.REFUSE),
+        (at(o=0), cut(1), cut(2), Verdict.SKIP),
+        (at(o=1), cut(2), at(o=0), Verdict.SKIP),
+        (ANEW, at(o=2), at(o=3), Verdict.REFUSE),
+        (at(o=4), at(o=2), ANEW, Verdict.REFUSE),
+        (at(o=4), ANEW, at(o=5), Verdict.REFUSE),
+        (REWRITTEN, at(o=2), at(o=3), Verdict.REFUSE),
+        (REWRITTEN, at(o=3), at(o=4), Verdict.REFUSE),
+        (PINNED, at(o=2), at(o=3), Verdict.REFUSE),
+        (PINNED, NOTHING, another(PINNED, '"c",1', '"d",1'), Verdict.REFUSE),
     ],
 )
 def test_a_step_is_applied_skipped_or_refused(
@@ -124,7 +145,21 @@ def test_a_step_is_applied_skipped_or_refused(
     assert Move(lower=lower, upper=upper).judged(recorded) is verdict
 
 
-@pytest.mark.parametrize("text", ["3", "{}", '{"at":3}', '{"at":{"o":"x"}}', "x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3",
+        "{}",
+        "x",
+        '{"at":3}',
+        '{"at":{"o":3}}',
+        '{"at":{"o":["id","3","token"]}}',
+        '{"at":{"o":["id",3]}}',
+        '{"at":{},"pinned":3}',
+        '{"at":{},"snapshot":true}',
+        '{"at":{},"snapshot":-1}',
+    ],
+)
 def test_what_is_no_position_is_an_error(text: str) -> None:
     with pytest.raises(DataError, match="expected a position of a view"):
         Move(lower=text, upper=at(o=9)).judged(text.replace("3", "4") + " ")

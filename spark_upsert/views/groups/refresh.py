@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.table import Table
-from spark_upsert.upsert.moves import NOTHING, position_text, read_position
+from spark_upsert.upsert.kept_position import KeptPosition
+from spark_upsert.upsert.moves import NOTHING
 from spark_upsert.views.groups.contributions import contributions, folded
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.pairs import Pairs, Rows, concat
@@ -29,21 +30,31 @@ def refresh(view: View, table: Table) -> bool:
     PlanError
         The table keeps another view.
     OtherTableError
-        Somebody else brought it to a position that does not lie on the way.
+        Somebody else brought it to a position that does not lie on the way, or a table of the view
+        is not the one that it was brought to its position from.
     DataLossError
         The changes that it lacks are expired.
     """
     assert view.grouping is not None
     kept = Kept.made(table, view.grouping, view.plan.to_json())
-    recorded, newest = kept.position(), dict(view.newest())
-    at, cut = (newest, 0) if recorded == NOTHING else read_position(recorded)
-    upper = position_text(newest)
-    if upper == recorded:
-        return False
+    recorded, newest = kept.position(), view.newest()
     with view.resting():
+        upper = view.kept_position(newest).text
+        if upper == recorded:
+            return False
+        at, cut = _begin(view, recorded) or (newest, 0)
         found = [contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest)]
     step: Rows = folded(view.grouping, concat(found))
     return kept.take(step, lower=recorded, upper=upper)
+
+
+def _begin(view: View, recorded: str) -> tuple[At, int | None] | None:
+    """Return where a kept table is, and how far its first snapshot; None before the first step."""
+    if recorded == NOTHING:
+        return None
+    position = KeptPosition.read(recorded)
+    view.require_kept(position)
+    return {path: place.version for path, place in position.at.items()}, position.snapshot
 
 
 def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
