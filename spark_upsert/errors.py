@@ -5,6 +5,7 @@
     ├── SchemaError          fix the columns, or allow the table to evolve
     ├── DataError            fix the rows (null keys, ambiguous order, ...)
     ├── PlanError            fix the plan, or an expression in it
+    ├── GraphError           fix the graph: an operator, a stream or a region of it
     ├── TaskError            call the task in its order, or make a new one
     ├── TableNotFoundError   fix the path, or write first
     ├── TableExistsError     open the table, or fix the path
@@ -294,6 +295,12 @@ class PlanError(UpsertFlowError, ValueError):
             hint=f"Did you mean '{near}'?" if near else "name one of them.",
             column=name,
         )
+
+
+class GraphError(UpsertFlowError, ValueError):
+    """A graph cannot be run as it is; the field ``operators`` has the names that it is about."""
+
+    code = "GRAPH"
 
 
 class TaskError(UpsertFlowError, RuntimeError):

@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.appends",),
     ("spark_upsert.table",),
     ("spark_upsert.views",),
+    ("spark_upsert.flow",),
     (
         "spark_upsert.metadata",
         "spark_upsert.feedback",

@@ -1,0 +1,379 @@
+"""Builds a logical graph, operator by operator.
+
+>>> import pyarrow as pa
+>>> from spark_upsert.flow import ArrowSource, Collected, Flow, PythonFunction
+>>> rows = pa.table({"customer": [1, 2], "amount": [10, 20]})
+>>> flow = Flow()
+>>> orders = flow.source("orders", ArrowSource(rows))
+>>> same = PythonFunction(iter, rows.schema)
+>>> with flow.parallel("clean", width=3, partition_by=["customer"]):
+...     cleaned = flow.operator("drop_nulls", same, orders)
+>>> flow.sink("kept", Collected(), cleaned)
+>>> graph = flow.graph()
+>>> list(graph.places)
+['orders', 'clean.drop_nulls', 'kept']
+
+A mistake is an error where it is made, if it can be seen there, else in `Flow.graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.errors import GraphError
+from spark_upsert.flow.checks import (
+    check,
+    check_kind,
+    check_name,
+    check_parallel,
+    check_placement,
+    check_siblings,
+)
+from spark_upsert.flow.graph import (
+    INPUT,
+    Composite,
+    Graph,
+    Member,
+    Operator,
+    OperatorKind,
+    Parallel,
+    PartitionBy,
+    Placement,
+    Region,
+    Stream,
+)
+from spark_upsert.flow.work import Work
+from spark_upsert.task.plan import AssignUniqueId, Limit, Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """What an operator gives, to be handed to those that take it."""
+
+    name: str
+    """The full name of the operator."""
+    flow: Flow = field(repr=False)
+
+
+Inputs: TypeAlias = Output | Sequence[Output]
+Partition: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
+"""Columns for every port that a stream enters by; or the columns of each port."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A composite that is being filled."""
+
+    name: str
+    """Its full name, "" for the graph itself."""
+    members: list[Member] = field(default_factory=list)
+
+
+class Flow:
+    """A graph that grows; `graph` gives what it is so far."""
+
+    def __init__(self) -> None:
+        self._open = [_Open("")]
+        self._streams: list[Stream] = []
+        self._everywhere: dict[str, tuple[str, ...]] = {}
+        """Columns that a region, by its full name, is partitioned by at each port."""
+
+    def source(
+        self,
+        name: str,
+        work: Work,
+        *,
+        schema: pa.Schema | None = None,
+        parallel: Parallel | None = None,
+        placement: Placement = Placement(),  # noqa: B008  (a frozen value)
+    ) -> Output:
+        """Add what reads, and return its rows.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema, optional
+            The columns that it gives, if the work does not say.
+        """
+        return self._add(
+            Operator(
+                name=name,
+                kind=OperatorKind.SOURCE,
+                work=work,
+                schema=_schema_of(work, schema),
+                parallel=parallel,
+                placement=placement,
+            ),
+            {},
+        )
+
+    def operator(
+        self,
+        name: str,
+        work: Work,
+        *inputs: Output,
+        ports: Mapping[str, Inputs] | None = None,
+        schema: pa.Schema | None = None,
+        parallel: Parallel | None = None,
+        placement: Placement = Placement(),  # noqa: B008
+        keeps_state: bool | None = None,
+    ) -> Output:
+        """Add what computes, and return its rows.
+
+        Parameters
+        ----------
+        inputs : Output
+            What its one port, ``input``, takes. The rows of several merge in any order.
+        ports : mapping of str to Output, or a sequence of them, optional
+            Instead: what each of several ports takes.
+        schema : pyarrow.Schema, optional
+            The columns that it gives, if the work does not say.
+        parallel : Parallel, optional
+            Makes a region of this operator alone.
+        keeps_state : bool, optional
+            Whether it holds anything across barriers. By default a plan does that counts on
+            (limits, unique numbers), and nothing else.
+        """
+        fed = _fed(name, inputs, ports)
+        return self._add(
+            Operator(
+                name=name,
+                kind=OperatorKind.OPERATOR,
+                work=work,
+                inputs=tuple(fed),
+                schema=_schema_of(work, schema),
+                parallel=parallel,
+                placement=placement,
+                keeps_state=_keeps_state(work) if keeps_state is None else keeps_state,
+            ),
+            fed,
+        )
+
+    def sink(
+        self,
+        name: str,
+        work: Work,
+        *inputs: Output,
+        ports: Mapping[str, Inputs] | None = None,
+        parallel: Parallel | None = None,
+        placement: Placement = Placement(),  # noqa: B008
+    ) -> None:
+        """Add what writes; for ``inputs`` and ``ports`` see `operator`."""
+        fed = _fed(name, inputs, ports)
+        self._add(
+            Operator(
+                name=name,
+                kind=OperatorKind.SINK,
+                work=work,
+                inputs=tuple(fed),
+                parallel=parallel,
+                placement=placement,
+            ),
+            fed,
+        )
+
+    @contextmanager
+    def composite(
+        self,
+        name: str,
+        *,
+        parallel: Parallel | None = None,
+        placement: Placement = Placement(),  # noqa: B008
+    ) -> Iterator[None]:
+        """Put what is added within the ``with`` into a composite.
+
+        If the block fails nothing of it is in the graph.
+        """
+        check_name(name, "composite")
+        full = self._full(name)
+        check_placement(full, placement)
+        if parallel is not None:
+            check_parallel(full, parallel)
+        count = len(self._streams)
+        own = _Open(full)
+        self._open.append(own)
+        try:
+            yield
+        except BaseException:
+            del self._streams[count:]
+            raise
+        finally:
+            self._open.remove(own)
+        members = tuple(own.members)
+        self._put(Composite(name=name, members=members, parallel=parallel, placement=placement))
+
+    @contextmanager
+    def parallel(
+        self,
+        name: str,
+        width: int,
+        *,
+        partition_by: Partition = (),
+        broadcast: Iterable[str] = (),
+        placement: Placement = Placement(),  # noqa: B008
+    ) -> Iterator[None]:
+        """Put what is added within the ``with`` into a composite that runs ``width`` times.
+
+        Parameters
+        ----------
+        partition_by : sequence of str, or mapping of str to sequence of str
+            Columns: rows with equal values in them meet in one channel, whichever port they enter
+            by. Or the columns for each port, as ``{"sum.input": ["customer"]}``. Ports that are not
+            named share rows out in turn.
+        broadcast : iterable of str
+            Ports of which each channel gets all rows.
+        """
+        everywhere, by_port = _partition(name, partition_by)
+        parallel = Parallel(
+            width=width,
+            partition_by=by_port,
+            broadcast=_texts(name, "broadcast", "ports", broadcast),
+        )
+        full = self._full(name)
+        with self.composite(name, parallel=parallel, placement=placement):
+            yield
+        if everywhere:
+            self._everywhere[full] = everywhere
+
+    def graph(self) -> Graph:
+        """Return the graph.
+
+        Raises
+        ------
+        GraphError
+            It cannot be run; the error names the operators.
+        """
+        if len(self._open) > 1:
+            raise GraphError(
+                f"composite '{self._open[-1].name}' is still open.",
+                hint="ask for the graph behind its 'with'.",
+                operators=(self._open[-1].name,),
+            )
+        graph = Graph(tuple(self._open[0].members), tuple(self._streams))
+        if self._everywhere:
+            graph = Graph(tuple(self._resolved(graph, "", graph.members)), graph.streams)
+        check(graph)
+        return graph
+
+    # -- adding
+
+    def _add(self, operator: Operator, fed: Mapping[str, Sequence[Output]]) -> Output:
+        check_name(operator.name)
+        full = self._full(operator.name)
+        check_kind(full, operator)
+        check_placement(full, operator.placement)
+        if operator.parallel is not None:
+            check_parallel(full, operator.parallel)
+        for port, outputs in fed.items():
+            for output in outputs:
+                self._require_own(full, port, output)
+        self._put(operator)
+        self._streams.extend(
+            Stream(output.name, full, port) for port, outputs in fed.items() for output in outputs
+        )
+        return Output(full, self)
+
+    def _require_own(self, full: str, port: str, output: object) -> None:
+        if not isinstance(output, Output) or output.flow is not self:
+            raise GraphError(
+                f"the port '{port}' of '{full}' is fed by what operators of this flow give, found "
+                f"{output!r}.",
+                hint="give it what source() or operator() of the same flow returned.",
+                operators=(full,),
+            )
+
+    def _put(self, member: Member) -> None:
+        around = self._open[-1]
+        check_siblings(around.name, [*around.members, member])
+        around.members.append(member)
+
+    def _full(self, name: str) -> str:
+        around = self._open[-1].name
+        return f"{around}.{name}" if around else name
+
+    # -- partition_by without ports
+
+    def _resolved(self, graph: Graph, around: str, members: Iterable[Member]) -> Iterator[Member]:
+        """Yield members in which columns for every port have become columns of each port."""
+        for member in members:
+            if isinstance(member, Operator):
+                yield member
+                continue
+            full = f"{around}.{member.name}" if around else member.name
+            inner = tuple(self._resolved(graph, full, member.members))
+            columns = self._everywhere.get(full)
+            parallel = member.parallel
+            if columns is not None and parallel is not None:
+                parallel = _at_every_port(graph, Region(full, parallel), columns)
+            yield replace(member, members=inner, parallel=parallel)
+
+
+def _at_every_port(graph: Graph, region: Region, columns: tuple[str, ...]) -> Parallel:
+    entering = (region.port(each.consumer, each.port) for each in graph.entering(region))
+    ports = dict.fromkeys(port for port in entering if port not in region.parallel.broadcast)
+    if not ports:
+        raise GraphError(
+            f"region '{region.name}' is partitioned by {', '.join(columns)}, but no stream enters "
+            "it that could be.",
+            hint="leave partition_by out: what is read within a region is not shared out.",
+            operators=(region.name,),
+        )
+    return replace(
+        region.parallel, partition_by=tuple(PartitionBy(port, columns) for port in ports)
+    )
+
+
+def _partition(name: str, given: Partition) -> tuple[tuple[str, ...], tuple[PartitionBy, ...]]:
+    """Return the columns for every port, and the columns of each port; one of them is empty."""
+    if isinstance(given, Mapping):
+        pairs = (
+            (port, _texts(name, "partition_by", "columns", columns))
+            for port, columns in given.items()
+        )
+        return (), tuple(PartitionBy(port, columns) for port, columns in pairs)
+    return _texts(name, "partition_by", "columns", given), ()
+
+
+def _texts(name: str, which: str, what: str, given: object) -> tuple[str, ...]:
+    """Return names as a tuple. One text is refused: it would be taken for its letters."""
+    values = tuple(given) if isinstance(given, Iterable) else ()
+    if (
+        isinstance(given, str)
+        or not isinstance(given, Iterable)
+        or not all(isinstance(each, str) for each in values)
+    ):
+        raise GraphError(
+            f"region '{name}': {which} is a list of the names of {what}, found {given!r}.",
+            hint=f"give {which}=[...].",
+            operators=(name,),
+        )
+    return values
+
+
+def _fed(
+    name: str, inputs: tuple[Output, ...], ports: Mapping[str, Inputs] | None
+) -> dict[str, Sequence[Output]]:
+    """Return what each port takes."""
+    if ports is None:
+        return {INPUT: inputs} if inputs else {}
+    if inputs:
+        raise GraphError(
+            f"'{name}' is fed both by position and by ports.",
+            hint="name all its ports: ports={'left': ..., 'right': ...}.",
+            operators=(name,),
+        )
+    return {port: (fed,) if isinstance(fed, Output) else fed for port, fed in ports.items()}
+
+
+def _schema_of(work: Work, given: pa.Schema | None) -> pa.Schema | None:
+    return given if given is not None else getattr(work, "schema", None)
+
+
+def _keeps_state(work: Work) -> bool:
+    return isinstance(work, Node) and any(
+        isinstance(node, Limit | AssignUniqueId) for node in work.walk()
+    )

@@ -1,0 +1,385 @@
+"""What a logical graph must be, so that it can run.
+
+Every rule is a function that raises an error which names the operators. `Flow` asks the rules that
+need no whole graph where the mistake is made; `check` asks all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import pyarrow as pa
+
+from spark_upsert.errors import GraphError, did_you_mean
+from spark_upsert.flow.graph import (
+    ByChannel,
+    ByReplica,
+    Composite,
+    Graph,
+    Member,
+    Operator,
+    OperatorKind,
+    Parallel,
+    Placement,
+    Region,
+    Stream,
+)
+from spark_upsert.model.words import is_hashable
+
+WIDTH_MAX = (1 << 31) - 1
+"""The largest width that there is; what is expanded is far below it (`expansion`)."""
+
+MEMBERS_MAX = 1000
+"""Of one graph: what is larger was not written by anyone."""
+
+DEPTH_MAX = 20
+"""Composites one within the other: graphs are walked by functions that call themselves."""
+
+_NAME = re.compile(r"\w[\w-]*")
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+def check(graph: Graph) -> None:
+    """Refuse a graph that cannot be run.
+
+    Raises
+    ------
+    GraphError
+        The error names the operators; its field ``operators`` has them as a tuple.
+    """
+    _check_members(graph)
+    _check_streams(graph)
+    _check_ends(graph)
+    _check_columns(graph)
+    for region in graph.regions.values():
+        _check_region(graph, region)
+    _check_no_cycle(graph)
+
+
+# -- members ---------------------------------------------------------------------------------
+
+
+def check_name(name: object, what: str = "operator") -> None:
+    """Refuse a name that could not be told from its surroundings, as in ``totals.sum[3]``."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise GraphError(
+            f"the name of {_an(what)} is letters, digits, '_' and '-', found {name!r}.",
+            hint="give such a name; composites are put before it by dots.",
+            operators=(name,),
+        )
+
+
+def check_parallel(name: str, parallel: Parallel) -> None:
+    """Refuse what no region may have, wherever it stands."""
+    width: object = parallel.width
+    if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= WIDTH_MAX:
+        raise GraphError(
+            f"region '{name}': its width is a whole number from 1 to {WIDTH_MAX}, found {width!r}.",
+            hint="give the number of channels; without a region an operator runs once.",
+            operators=(name,),
+        )
+    ports = [each.port for each in parallel.partition_by]
+    for port in _repeated([*ports, *parallel.broadcast]):
+        if port in ports and port in parallel.broadcast:
+            found, hint = "partition_by and in broadcast", "keep it in one of them."
+        else:
+            where = "partition_by" if port in ports else "broadcast"
+            found, hint = f"{where} twice", "name it once, with all its attributes."
+        raise GraphError(
+            f"region '{name}': the port '{port}' is in {found}.", hint=hint, operators=(name,)
+        )
+    for each in parallel.partition_by:
+        if not each.attributes:
+            raise GraphError(
+                f"region '{name}': the port '{each.port}' is partitioned by nothing.",
+                hint="name the columns whose equal values are to meet, or leave the port out: then "
+                "its rows go to the channels in turn.",
+                operators=(name,),
+            )
+
+
+def check_placement(name: str, placement: Placement) -> None:
+    """Refuse ids that are none."""
+    for which in ("colocate", "exlocate"):
+        ids = getattr(placement, which)
+        if not isinstance(ids, tuple) or not all(map(_is_id, ids)):
+            raise GraphError(
+                f"'{name}': '{which}' is a tuple of ids, each a text, by_channel() or "
+                f"by_replica(), found {ids!r}.",
+                hint=f"give {which}=('name',).",
+                operators=(name,),
+            )
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, ByChannel | ByReplica) or (isinstance(value, str) and value != "")
+
+
+def check_kind(name: str, operator: Operator) -> None:
+    """Refuse a source that takes rows, and others that take none."""
+    is_source = operator.kind is OperatorKind.SOURCE
+    if is_source == bool(operator.inputs):
+        expected = "no input ports" if is_source else "at least one input port"
+        raise GraphError(
+            f"{operator.kind.value} '{name}' has {expected}, found {len(operator.inputs)}.",
+            hint="a source takes nothing; sinks and operators are fed by streams.",
+            operators=(name,),
+        )
+    for port in operator.inputs:
+        check_name(port, f"port of '{name}'")
+    for port in _repeated(operator.inputs):
+        raise GraphError(
+            f"operator '{name}' has two ports '{port}'.",
+            hint="give each port a name of its own.",
+            operators=(name,),
+        )
+
+
+def check_siblings(around: str, members: Iterable[Member]) -> None:
+    """Refuse two members of one composite that have one name; ``around`` is its full name."""
+    for name in _repeated(member.name for member in members):
+        full = f"{around}.{name}" if around else name
+        raise GraphError(
+            f"two members of {repr(around) if around else 'the graph'} are called '{name}'.",
+            hint="rename one of them, or put it into a composite.",
+            operators=(full,),
+        )
+
+
+def _check_members(graph: Graph) -> None:
+    count = 0
+    check_siblings("", graph.members)
+    for name, member, depth in _walk("", graph.members):
+        count += 1
+        if count > MEMBERS_MAX or depth > DEPTH_MAX:
+            raise GraphError(
+                f"a graph has at most {MEMBERS_MAX} members, and {DEPTH_MAX} one within the other; "
+                f"with '{name}' it has more.",
+                hint="cut it into several, or make one operator of several.",
+                operators=(name,),
+            )
+        check_name(member.name, "operator" if isinstance(member, Operator) else "composite")
+        check_placement(name, member.placement)
+        if member.parallel is not None:
+            check_parallel(name, member.parallel)
+        if isinstance(member, Operator):
+            check_kind(name, member)
+        else:
+            _check_composite(name, member)
+    if not count:
+        raise GraphError(
+            "a graph has at least one source, found no operator at all.",
+            hint="add a source and a sink.",
+            operators=(),
+        )
+
+
+def _check_composite(name: str, composite: Composite) -> None:
+    check_siblings(name, composite.members)
+    if not composite.members:
+        raise GraphError(
+            f"composite '{name}' has no operator.",
+            hint="add its operators within it, or leave it out.",
+            operators=(name,),
+        )
+
+
+def _walk(
+    around: str, members: Iterable[Member], depth: int = 1
+) -> Iterator[tuple[str, Member, int]]:
+    for member in members:
+        name = f"{around}.{member.name}" if around else f"{member.name}"
+        yield name, member, depth
+        if isinstance(member, Composite):
+            yield from _walk(name, member.members, depth + 1)
+
+
+# -- streams ---------------------------------------------------------------------------------
+
+
+def _check_streams(graph: Graph) -> None:
+    places = graph.places
+    for stream in graph.streams:
+        for role, name in (("producer", stream.producer), ("consumer", stream.consumer)):
+            if name not in places:
+                raise GraphError(
+                    f"the {role} '{name}' of the stream {stream} is no operator of the graph.",
+                    hint=did_you_mean(name, places),
+                    operators=(stream.producer, stream.consumer),
+                )
+        if places[stream.producer].operator.kind is OperatorKind.SINK:
+            raise GraphError(
+                f"the sink '{stream.producer}' gives no rows, but '{stream.consumer}' takes some.",
+                hint="make it an operator, or take the rows from before it.",
+                operators=(stream.producer, stream.consumer),
+            )
+        ports = places[stream.consumer].operator.inputs
+        if stream.port not in ports:
+            raise GraphError(
+                f"the stream from '{stream.producer}' goes to the port '{stream.port}' of "
+                f"'{stream.consumer}', which has {_listed(ports, 'port')}.",
+                hint=did_you_mean(stream.port, ports) if ports else "a source takes no rows.",
+                operators=(stream.producer, stream.consumer),
+            )
+    for stream in _repeated(graph.streams):
+        raise GraphError(
+            f"the stream {stream} is in the graph twice.",
+            hint="connect them once; whoever wants each row twice makes it so in the operator.",
+            operators=(stream.producer, stream.consumer),
+        )
+
+
+def _check_ends(graph: Graph) -> None:
+    fed = {(stream.consumer, stream.port) for stream in graph.streams}
+    for name, place in graph.places.items():
+        for port in place.operator.inputs:
+            if (name, port) not in fed:
+                raise GraphError(
+                    f"nothing feeds the port '{port}' of '{name}'.",
+                    hint="connect a stream to it, or take the port away.",
+                    operators=(name,),
+                )
+        if place.operator.kind is not OperatorKind.SINK and not graph.streams_of[name]:
+            raise GraphError(
+                f"nothing takes the rows of '{name}'.",
+                hint="connect it to a sink, or take it away.",
+                operators=(name,),
+            )
+
+
+def _check_columns(graph: Graph) -> None:
+    """Refuse streams that meet at one port with other columns than each other's."""
+    first: dict[tuple[str, str], tuple[str, pa.Schema]] = {}
+    for stream in graph.streams:
+        schema = graph.places[stream.producer].operator.schema
+        if schema is None:
+            continue
+        other, expected = first.setdefault(
+            (stream.consumer, stream.port), (stream.producer, schema)
+        )
+        if not schema.equals(expected):
+            raise GraphError(
+                f"'{other}' and '{stream.producer}' both feed the port '{stream.port}' of "
+                f"'{stream.consumer}', with other columns: {columns(expected)}; and "
+                f"{columns(schema)}.",
+                hint="bring them to one form before they meet.",
+                operators=(other, stream.producer, stream.consumer),
+            )
+
+
+# -- regions ---------------------------------------------------------------------------------
+
+
+def _check_region(graph: Graph, region: Region) -> None:
+    entering: dict[str, list[Stream]] = {}
+    for stream in graph.entering(region):
+        entering.setdefault(region.port(stream.consumer, stream.port), []).append(stream)
+    named = [each.port for each in region.parallel.partition_by]
+    for port in (*named, *region.parallel.broadcast):
+        if port not in entering:
+            where = "partition_by" if port in named else "broadcast"
+            raise GraphError(
+                f"region '{region.name}': {where} names the port '{port}', by which no stream "
+                f"enters it; by {_listed(entering, 'port')} some does.",
+                hint=did_you_mean(port, entering)
+                if entering
+                else "leave it out: what is read within the region is not shared out.",
+                operators=(region.name,),
+            )
+    for each in region.parallel.partition_by:
+        for stream in entering[each.port]:
+            for attribute in each.attributes:
+                _check_attribute(graph, region, stream, attribute)
+
+
+def _check_attribute(graph: Graph, region: Region, stream: Stream, attribute: str) -> None:
+    operators = (region.name, stream.producer, stream.consumer)
+    schema = graph.places[stream.producer].operator.schema
+    where = f"region '{region.name}' partitions what '{stream.producer}' gives"
+    if schema is None:
+        raise GraphError(
+            f"{where} by '{attribute}', but the columns of '{stream.producer}' are not known.",
+            hint=f"give '{stream.producer}' its schema.",
+            operators=operators,
+        )
+    count = schema.names.count(attribute)
+    if count != 1:
+        raise GraphError(
+            f"{where} by '{attribute}', of which there are {count} among its columns "
+            f"({', '.join(schema.names) or 'none'}).",
+            hint="name columns apart." if count else did_you_mean(attribute, schema.names),
+            operators=operators,
+        )
+    if not is_hashable(schema.field(attribute).type):
+        raise GraphError(
+            f"{where} by '{attribute}', which is {schema.field(attribute).type}.",
+            hint="partition by numbers, texts or moments.",
+            operators=operators,
+        )
+
+
+# -- cycles ----------------------------------------------------------------------------------
+
+
+def _check_no_cycle(graph: Graph) -> None:
+    """Refuse operators that feed themselves, by way of others or not."""
+    waiting = Counter(stream.consumer for stream in graph.streams)
+    ready = [name for name in graph.places if not waiting[name]]
+    while ready:
+        for stream in graph.streams_of[ready.pop()]:
+            waiting[stream.consumer] -= 1
+            if not waiting[stream.consumer]:
+                ready.append(stream.consumer)
+    left = {name for name, count in waiting.items() if count}
+    if left:
+        cycle = _cycle(graph, left)
+        raise GraphError(
+            f"these operators feed each other: {' -> '.join((*cycle, cycle[0]))}.",
+            hint="rows go one way: give what comes back a graph of its own, by way of a table.",
+            operators=tuple(cycle),
+        )
+
+
+def _cycle(graph: Graph, left: set[str]) -> list[str]:
+    """Return operators that feed each other, of those that are on a cycle or behind one."""
+    feeds: Mapping[str, str] = {
+        stream.consumer: stream.producer for stream in graph.streams if stream.producer in left
+    }
+    path: dict[str, None] = {}
+    name = next(each for each in graph.places if each in left)
+    while name not in path:
+        path[name] = None
+        name = feeds[name]
+    names = list(path)
+    return list(reversed(names[names.index(name) :]))
+
+
+# -- words -----------------------------------------------------------------------------------
+
+
+def columns(schema: pa.Schema) -> str:
+    """Return the columns of a schema as errors tell them."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
+
+
+def _repeated(values: Iterable[_T]) -> Iterator[_T]:
+    seen: set[_T] = set()
+    for value in values:
+        if value in seen:
+            yield value
+        seen.add(value)
+
+
+def _listed(names: Iterable[str], what: str) -> str:
+    known = sorted(names)
+    if len(known) > 1:
+        return f"the {what}s {', '.join(known)}"
+    return f"the {what} {known[0]}" if known else f"no {what}"
+
+
+def _an(what: str) -> str:
+    return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"

@@ -1,0 +1,227 @@
+"""A logical graph, as values: what is done once, and how many times it is to run.
+
+An operator takes rows by its input ports and gives rows by its one output; a stream leads from an
+output to a port. Composites hold operators and composites. A *region* is a composite, or a single
+operator, with a `Parallel`: it runs ``width`` times side by side (`expansion`).
+
+**Names.** Within a composite no two members share a name. The full name of a member goes from the
+outermost composite to it, with dots between: ``totals.sum``. A port of a region is named as one
+sees it from the region: ``sum.input`` in the composite ``totals``, ``input`` where a single
+operator is the region.
+
+These values hold whatever they are given; `checks.check` refuses what cannot be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.flow.work import Work
+
+INPUT = "input"
+"""The port of an operator that has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBy:
+    """Rows that enter by a port are shared out by the hash of some columns, in this order."""
+
+    port: str
+    attributes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """What makes a region: how many times it runs, and who gets which rows.
+
+    Rows that enter by a port that is neither in ``partition_by`` nor in ``broadcast`` go to the
+    channels in turn.
+    """
+
+    width: int
+    partition_by: tuple[PartitionBy, ...] = ()
+    broadcast: tuple[str, ...] = ()
+    """Ports: each channel gets all that enters by them."""
+
+
+# -- placement -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ByChannel:
+    """An id that differs from channel to channel of the region that an operator is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByReplica:
+    """An id that all replicas of the region have that an operator is in."""
+
+
+PlacementId: TypeAlias = str | ByChannel | ByReplica
+
+
+def by_channel() -> ByChannel:
+    """Return the id of one channel of a region."""
+    return ByChannel()
+
+
+def by_replica() -> ByReplica:
+    """Return the id of all replicas of a region."""
+    return ByReplica()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """With whom an operator shares a processing element; of a composite: each operator in it."""
+
+    colocate: tuple[PlacementId, ...] = ()
+    """All operators that have one of these ids are together."""
+    exlocate: tuple[PlacementId, ...] = ()
+    """No two operators that have one of these ids are together."""
+    isolate: bool = False
+    """It is with no other."""
+
+
+# -- operators, composites, streams ----------------------------------------------------------
+
+
+class OperatorKind(Enum):
+    """Which ends an operator has."""
+
+    SOURCE = "source"
+    """It takes no rows."""
+    OPERATOR = "operator"
+    SINK = "sink"
+    """It gives no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Something that is done to rows."""
+
+    name: str
+    kind: OperatorKind
+    work: Work
+    inputs: tuple[str, ...] = ()
+    """Its ports."""
+    schema: pa.Schema | None = None
+    """The columns that it gives; None: not known, or it is a sink."""
+    parallel: Parallel | None = None
+    placement: Placement = Placement()
+    keeps_state: bool = False
+    """Whether it holds anything across barriers, so that its width cannot change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composite:
+    """Operators, and composites of them, under one name."""
+
+    name: str
+    members: tuple[Member, ...]
+    parallel: Parallel | None = None
+    placement: Placement = Placement()
+
+
+Member: TypeAlias = Operator | Composite
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What an operator gives goes to a port of another; both by their full names."""
+
+    producer: str
+    consumer: str
+    port: str
+
+    def __str__(self) -> str:
+        return f"{self.producer} -> {self.consumer}.{self.port}"
+
+
+# -- where they stand ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a graph that runs several times side by side."""
+
+    name: str
+    """The full name of the composite or operator."""
+    parallel: Parallel
+
+    def port(self, consumer: str, port: str) -> str:
+        """Return the name that a port of an operator within has, seen from this region.
+
+        >>> Region("totals", Parallel(width=2)).port("totals.sum", "input")
+        'sum.input'
+        >>> Region("totals.sum", Parallel(width=2)).port("totals.sum", "input")
+        'input'
+        """
+        return f"{consumer}.{port}".removeprefix(f"{self.name}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An operator, and all that is around it."""
+
+    name: str
+    """Its full name."""
+    operator: Operator
+    composites: tuple[tuple[str, Composite], ...]
+    """Those that it is in, with their full names; the innermost first."""
+    regions: tuple[Region, ...]
+    """Those that it is in, or is itself; the innermost first."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators and the streams between them."""
+
+    members: tuple[Member, ...]
+    streams: tuple[Stream, ...]
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Each operator by its full name, in the order in which they were given."""
+        return {place.name: place for place in _places(self.members, ())}
+
+    @cached_property
+    def streams_of(self) -> dict[str, tuple[Stream, ...]]:
+        """What goes out of each operator, by its full name."""
+        found: dict[str, list[Stream]] = {name: [] for name in self.places}
+        for stream in self.streams:
+            found[stream.producer].append(stream)
+        return {name: tuple(streams) for name, streams in found.items()}
+
+    @cached_property
+    def regions(self) -> dict[str, Region]:
+        """Each region by its full name, one that is around another before it."""
+        found = (each for place in self.places.values() for each in reversed(place.regions))
+        return {region.name: region for region in found}
+
+    def entering(self, region: Region) -> tuple[Stream, ...]:
+        """Return the streams that lead from outside into a region."""
+        return tuple(
+            stream
+            for stream in self.streams
+            if region in self.places[stream.consumer].regions
+            and region not in self.places[stream.producer].regions
+        )
+
+
+def _places(
+    members: tuple[Member, ...], around: tuple[tuple[str, Composite], ...]
+) -> Iterator[Place]:
+    for member in members:
+        name = f"{around[0][0]}.{member.name}" if around else member.name
+        if isinstance(member, Composite):
+            yield from _places(member.members, ((name, member), *around))
+        else:
+            named: tuple[tuple[str, Member], ...] = ((name, member), *around)
+            regions = (Region(each, it.parallel) for each, it in named if it.parallel is not None)
+            yield Place(name, member, around, tuple(regions))
