@@ -11,53 +11,21 @@ import random
 
 import pytest
 
-from spark_upsert.errors import PlanError, UpsertFlowError
-from spark_upsert.model.words import is_hashable
-from spark_upsert.views.aggregates import Aggregate, Kind
-from spark_upsert.views.binding import bind, bind_group
+from spark_upsert.errors import UpsertFlowError
 from spark_upsert.views.groups.contributions import contributions
-from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.pairs import Pairs
-from spark_upsert.views.plan import Group
-from spark_upsert.views.relation import Relation, Step
+from spark_upsert.views.relation import Step
 from tests.promises.test_view_promises import RUNS, advanced
 from tests.support.grouped import expected, kept_in_memory, position, shown
 from tests.support.view_plays import World, rows_of
-from tests.support.view_trees import random_epoch, random_plan
-
-
-def wanted(chance: random.Random, relation: Relation) -> tuple[tuple[str, ...], list[Aggregate]]:
-    """Return columns that group, and what is wanted of the groups; some of it may be refused."""
-    names = [each.name for each in relation.schema if is_hashable(each.type)]
-    keys = tuple(chance.sample(names, chance.randint(0, min(2, len(names)))))
-    found = [Aggregate("rows", Kind.COUNT)]
-    for column in chance.sample(names, min(2, len(names))):
-        for kind in chance.sample(list(Kind), 2):
-            scale = 1 if relation.schema.field(column).type == "double" else None
-            is_sum = kind in (Kind.SUM, Kind.AVG)
-            found.append(Aggregate(f"a{len(found)}", kind, column, scale if is_sum else None))
-    return keys, found
-
-
-def grouped(chance: random.Random, world: World) -> tuple[Relation, Grouping, Group]:
-    versions = world.known_versions
-    while True:
-        plan, relation = random_plan(chance, lambda node: bind(node, world.open), versions)
-        keys, aggregates = wanted(chance, relation)
-        group = Group(input=plan.node, keys=keys, aggregates=tuple(aggregates))
-        try:
-            relation, grouping = bind_group(group, world.open)
-        except PlanError:
-            continue  # A sum of texts, or a name that a kept table needs.
-        if relation.paths:
-            return relation, grouping, group
+from tests.support.view_trees import random_epoch, random_group
 
 
 def play(chance: random.Random) -> None:
     world = World(chance)
     for _ in range(chance.randint(0, 8)):
         world.apply(random_epoch(chance, list(world.shapes)))
-    relation, grouping, group = grouped(chance, world)
+    relation, grouping, group = random_group(chance, world.open, world.known_versions)
     kept = kept_in_memory(grouping)
     at = {path: world.known_versions(path)[-1] for path in dict.fromkeys(relation.paths)}
     pairs = Pairs.of_inserts(relation.scan(at))

@@ -20,7 +20,6 @@ from spark_upsert.views.relation import Relation, Step, changes_of
 from tests.support.view_cases import Row, between
 from tests.support.view_plays import (
     P,
-    RealWorld,
     World,
     canonical,
     changes,
@@ -28,6 +27,7 @@ from tests.support.view_plays import (
     records,
     rows_of,
 )
+from tests.support.view_tables import RealWorld, of_any_kind
 from tests.support.view_trees import random_epoch, random_plan
 
 RUNS = int(os.environ.get("VIEW_RUNS", "80"))
@@ -138,9 +138,8 @@ def needed(plan: P, at: Mapping[str, int]) -> dict[str, int]:
 
 
 def play(chance: random.Random, tables: World | RealWorld, *, count: int) -> None:
-    model = tables if isinstance(tables, World) else tables.model
     for _ in range(chance.randint(0, 8)):
-        tables.apply(random_epoch(chance, list(model.shapes)))
+        tables.apply(random_epoch(chance, list(tables.shapes)))
     versions = tables.known_versions
     if chance.random() < 0.5:
         plan = P(plan_of(chance.choice(PLANS)))
@@ -181,7 +180,8 @@ def test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query(other: b
     for life in range(RUNS // 10):
         chance = random.Random(life)
         try:
-            play(chance, RealWorld(World(chance), has_own_indexes=other), count=4)
+            tables = RealWorld(chance, has_own_indexes=other, kind=of_any_kind(chance))
+            play(chance, tables, count=4)
         except (AssertionError, UpsertFlowError) as error:
             error.add_note(f"life {life}")
             raise

@@ -1,4 +1,4 @@
-"""Cases and histories of views, played: on real tables, or on tables that are dictionaries.
+"""Cases and histories of views, played on tables that are dictionaries (`view_tables`: real ones).
 
 What a view is, is told by `rows_of`: the batch query in plain Python, over dictionaries.
 """
@@ -17,9 +17,7 @@ import pyarrow as pa
 from spark_upsert.index.index import KeysHaving
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import Words
-from spark_upsert.table import Table
 from spark_upsert.views.pairs import Pairs, no_rows
 from spark_upsert.views.plan import (
     Filter,
@@ -35,8 +33,6 @@ from spark_upsert.views.plan import (
 )
 from spark_upsert.views.relation import Looked
 from spark_upsert.views.scan import Base, Index
-from spark_upsert.views.table_base import TableBase
-from tests.support.stores import MemoryStore
 from tests.support.view_cases import TABLES, Epoch, Row, Shape
 
 Key = tuple[Any, ...]
@@ -360,113 +356,6 @@ class World:
             return self.bases[scan.path].contents[version].values()
 
         return rows
-
-
-@dataclass(slots=True)
-class RealWorld:
-    """The same over real tables, beside the dictionaries, which tell what is right."""
-
-    model: World = field(default_factory=World)
-    has_own_indexes: bool = False
-    """Whether the tables have real indexes, which follow their commits."""
-    tables: dict[str, Table] = field(default_factory=dict)
-    now_s: float = 1_700_000_000.0
-    versions: dict[str, list[int]] = field(default_factory=dict)
-    """The version of each epoch of a table; that of the model's epochs is its place."""
-
-    def __post_init__(self) -> None:
-        for name, shape in self.model.shapes.items():
-            self.tables[name] = Table(MemoryStore(), clock=self._clock)
-            columns = ",".join(shape.indexes) if self.has_own_indexes else ""
-            properties = {"indexBy": columns} if columns else {}
-            self.tables[name].ensure(TableSchema.of(shape.columns, keys=shape.key), properties)
-            self.versions[name] = [0]
-
-    def _clock(self) -> float:
-        return self.now_s
-
-    def open(self, scan: Scan) -> Base:
-        if self.has_own_indexes:
-            return TableBase(scan, self.tables[scan.path])
-        indexes = self.model.bases[scan.path].indexes
-        versions = self.versions[scan.path]
-        found = {column: _Renumbered(index, versions) for column, index in indexes.items()}
-        return _IndexedBase(scan, self.tables[scan.path], found)
-
-    def apply(self, epoch: Epoch, *, time: float | None = None) -> int:
-        """Commit an epoch; return its version."""
-        self.now_s = self.now_s + 1 if time is None else 1_700_000_000.0 + time
-        shape = self.model.shapes[epoch.table]
-        gone = [False] * len(epoch.puts) + [True] * len(epoch.deletes)
-        pad = (None,) * (len(shape.columns) - len(shape.key))
-        rows = table_of(shape, [*epoch.puts, *((*key, *pad) for key in epoch.deletes)])
-        given = pa.Table.from_batches([rows]).append_column("gone", pa.array(gone, pa.bool_()))
-        commit = self.tables[epoch.table].append(given, deletes="gone", overwrite=epoch.overwrite)
-        assert commit is not None
-        self.model.apply(epoch)
-        self.versions[epoch.table].append(commit.version)
-        return int(commit.version)
-
-    def known_versions(self, path: str) -> list[int]:
-        """Return the versions of a table's epochs, the oldest first."""
-        return list(self.versions[path])
-
-    def disturb(self, chance: random.Random, needed: Mapping[str, int]) -> None:
-        """Compact tables, and expire what nobody needs; neither changes an answer.
-
-        Parameters
-        ----------
-        needed : mapping of str to int
-            The oldest version of each table that is still read, which is what a view leases.
-        """
-        for path, version in needed.items():
-            table = self.tables[path]
-            if chance.random() < 0.4:
-                table.compact(full=True)
-            if chance.random() < 0.3:
-                table.hold("view", version)
-                table.expire(retain_versions=1, safety_ms=0)
-                table.vacuum(grace_ms=0)
-                oldest = self.versions[path].index(version)
-                for index in self.model.bases[path].indexes.values():
-                    assert isinstance(index, PlayedIndex)
-                    index.oldest = oldest
-
-    def contents(self, at: Mapping[str, int]) -> Callable[[Scan], Iterable[Row]]:
-        """Return what tells the rows of a scan at a position."""
-
-        def rows(scan: Scan) -> Iterable[Row]:
-            version = at[scan.path] if scan.version is None else scan.version
-            place = self.versions[scan.path].index(version)
-            return self.model.bases[scan.path].contents[place].values()
-
-        return rows
-
-
-class _IndexedBase(TableBase):
-    """A real table with indexes of the model."""
-
-    def __init__(self, scan: Scan, table: Table, indexes: Mapping[str, Index]) -> None:
-        super().__init__(scan, table)
-        self._indexes = indexes
-
-    def is_indexed(self, column: str) -> bool:
-        return column in self._indexes
-
-    def index(self, column: str) -> Index | None:
-        return self._indexes.get(column)
-
-
-@dataclass(slots=True)
-class _Renumbered:
-    """An index of the model, over the versions of the real table."""
-
-    index: Index
-    versions: list[int]
-
-    def keys_having(self, values: pa.Array) -> KeysHaving:
-        keys, shown = self.index.keys_having(values)
-        return KeysHaving(keys, self.versions[shown])
 
 
 def records(rows: pa.RecordBatch) -> list[Row]:

@@ -9,8 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError
-from spark_upsert.views.plan import How, Node, Scan
+from spark_upsert.model.words import is_hashable
+from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.views.binding import bind, bind_group
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.plan import Group, How, Node, Scan
 from spark_upsert.views.relation import Relation
+from spark_upsert.views.scan import OpenBase
 from tests.support.view_cases import TABLES, Epoch, Row
 from tests.support.view_plays import SCANS, P
 
@@ -73,6 +78,35 @@ def random_plan(
             continue
         plan, size = grown, size - 1
     return plan, relation
+
+
+def random_group(
+    chance: random.Random, open_base: OpenBase, versions: Callable[[str], list[int]]
+) -> tuple[Relation, Grouping, Group]:
+    """Return a plan that groups the rows of a random one, the relation of these, and the rest."""
+    while True:
+        plan, relation = random_plan(chance, lambda node: bind(node, open_base), versions)
+        keys, aggregates = _wanted(chance, relation)
+        group = Group(input=plan.node, keys=keys, aggregates=tuple(aggregates))
+        try:
+            relation, grouping = bind_group(group, open_base)
+        except PlanError:
+            continue  # A sum of texts, or a name that a kept table needs.
+        if relation.paths:
+            return relation, grouping, group
+
+
+def _wanted(chance: random.Random, relation: Relation) -> tuple[tuple[str, ...], list[Aggregate]]:
+    """Return columns that group, and what is wanted of the groups; some of it may be refused."""
+    names = [each.name for each in relation.schema if is_hashable(each.type)]
+    keys = tuple(chance.sample(names, chance.randint(0, min(2, len(names)))))
+    found = [Aggregate("rows", Kind.COUNT)]
+    for column in chance.sample(names, min(2, len(names))):
+        for kind in chance.sample(list(Kind), 2):
+            scale = 1 if relation.schema.field(column).type == "double" else None
+            is_sum = kind in (Kind.SUM, Kind.AVG)
+            found.append(Aggregate(f"a{len(found)}", kind, column, scale if is_sum else None))
+    return keys, found
 
 
 def _scan(chance: random.Random, versions: Callable[[str], list[int]]) -> P:

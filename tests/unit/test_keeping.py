@@ -27,7 +27,8 @@ from spark_upsert.views.plan import Group, How, Join, Named, Node, On, Project, 
 from spark_upsert.views.view import View
 from tests.support.grouped import Row, expected, shown
 from tests.support.stores import MemoryStore
-from tests.unit.test_view_source import CUSTOMERS, Query, Shop
+from tests.support.view_queries import Query
+from tests.unit.test_view_source import CUSTOMERS, Shop
 
 WANTED = (
     Aggregate("n", Kind.COUNT),

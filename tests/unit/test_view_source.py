@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-import random
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +12,18 @@ import pytest
 from spark_upsert.errors import DataLossError, OptionError, PlanError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.explain_read import explain_read
-from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
-from spark_upsert.source.stream import Stream
+from spark_upsert.source.kinds import plan_columns
 from spark_upsert.source.work import refuse_own_epochs
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
-from spark_upsert.views.plan import Filter, How, Join, Named, Node, On, Project, Reverse, Scan
+from spark_upsert.views.plan import Filter, How, Join, Node, On, Reverse, Scan
+from tests.support.view_queries import Query, batch_rows, folded
+from tests.support.view_tables import let_time_pass
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int64(), "amount": pa.int64()})
 CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string()})
 
 Row = tuple[Any, ...]
-
-LIVES = int(os.environ.get("VIEW_LIVES", "1"))
-"""Of a query over each of some plans."""
-
-
-def let_time_pass(table: Table) -> None:
-    """Wait for the next millisecond: commits of two tables are put in order by their times."""
-    newest = table.log.head().timestamp_ms
-    while time.time_ns() // 1_000_000 <= newest:
-        pass
 
 
 class Shop:
@@ -77,78 +63,6 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
-
-
-class Query:
-    """A streaming query over a plan, as Spark drives it."""
-
-    def __init__(self, plan: Node, **options: str) -> None:
-        self.given = {"plan": plan.to_json(), "readChangeFeed": "true", **options}
-        self.offset: dict[str, Any] = {}
-        self.batches: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self.last: list[dict[str, Any]] = []
-        """What the last batch gave."""
-        self.start()
-
-    def start(self) -> None:
-        """Begin anew, with the offsets that are there."""
-        plan = ReadPlan.parse(self.given)
-        columns = plan_columns(plan)
-        self.stream = Stream(stream_inputs(plan, columns), plan.query)
-        self.offset = self.offset or self.stream.initial()
-
-    def batch(self) -> list[dict[str, Any]] | None:
-        """Run a micro-batch; None if there is nothing to do."""
-        end = dict(self.stream.latest(self.offset))
-        if end == self.offset:
-            return None
-        rows = self.read(self.offset, end)
-        self.batches.append((self.offset, end))
-        self.last = rows
-        self.stream.commit(end)
-        self.offset = json.loads(json.dumps(end))
-        return rows
-
-    def all(self) -> list[dict[str, Any]]:
-        found = []
-        while (rows := self.batch()) is not None:
-            found += rows
-        return found
-
-    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
-        """Read a batch in tasks: pickled copies."""
-        return [
-            row
-            for work in self.stream.splits(start, end)
-            for batch in pickle.loads(pickle.dumps(self.stream)).read(
-                pickle.loads(pickle.dumps(work))
-            )
-            for row in batch.to_pylist()
-        ]
-
-
-def folded(rows: list[dict[str, Any]]) -> set[Row]:
-    """Apply changes in the order of their versions; a retraction must be of a row that is there."""
-    state: dict[Row, int] = {}
-    for row in sorted(rows, key=lambda row: row["_commit_version"]):
-        key = tuple(value for name, value in row.items() if not name.startswith("_"))
-        state[key] = state.get(key, 0) + row["_diff"]
-    assert set(state.values()) <= {0, 1}, state
-    return {key for key, count in state.items() if count}
-
-
-def batch_rows(plan: Node, **options: str) -> set[Row]:
-    read = ReadPlan.parse({"plan": plan.to_json(), **options})
-    [(_, each)] = batch_inputs(read, plan_columns(read)).items()
-    splits = each.splits()
-    copy = pickle.loads(pickle.dumps(each))
-    names = plan_columns(read).names
-    return {
-        tuple(row[name] for name in names)
-        for split in splits
-        for batch in copy.read(pickle.loads(pickle.dumps(split)))
-        for row in batch.to_pylist()
-    }
 
 
 def test_a_stream_begins_with_all_rows_and_goes_on_with_changes(shop: Shop) -> None:
@@ -222,78 +136,6 @@ def test_a_restarted_query_goes_on_exactly(shop: Shop) -> None:
         query.start()
     rows += query.all()
     assert folded(rows) == batch_rows(shop.plan())
-
-
-def plans(shop: Shop) -> dict[str, Node]:
-    """Plans of each kind."""
-    orders, customers = shop.scans
-    self_join = Join(
-        left=orders,
-        right=Project(input=orders, columns=(Named("o", "id"), Named("of", "amount"))),
-        on=(On("amount", "o"),),
-        how=How.LEFT,
-        reverse=Reverse.SCAN,
-    )
-    many = Join(
-        left=customers,
-        right=Project(input=orders, columns=(Named("o", "id"), Named("c", "customer"))),
-        on=(On("id", "c"),),
-        how=How.LEFT,
-        reverse=Reverse.SCAN,
-    )
-    big = Filter(input=shop.plan(), where="amount > 1 OR name = 'a'")
-    return {"enriched": shop.plan(), "self join": self_join, "many": many, "filtered": big}
-
-
-def act(shop: Shop, chance: random.Random) -> None:
-    """Write, compact or overwrite something small."""
-    name = chance.choice(["orders", "orders", "customers"])
-    table, schema = (shop.orders, ORDERS) if name == "orders" else (shop.customers, CUSTOMERS)
-    way = chance.random()
-    if way < 0.15:
-        table.compact(full=True)
-        return
-    keys = chance.sample(range(4), chance.randint(1, 3))
-    values: dict[str, list[Any]] = {
-        "name": ["a", "b", None],
-        "customer": [0, 1, 2, 3, None],
-        "amount": [0, 1, 2, 3],
-    }
-    rows = [
-        {"id": key, **{each: chance.choice(values[each]) for each in schema.names[1:]}}
-        for key in keys
-    ]
-    gone = [way >= 0.3 and chance.random() < 0.3 for _ in rows]
-    given = pa.Table.from_pylist(rows, schema=schema).append_column("gone", pa.array(gone))
-    table.append(given, deletes="gone", overwrite=way < 0.3)
-
-
-@pytest.mark.parametrize("name", ["enriched", "self join", "many", "filtered"])
-def test_whatever_is_written_limited_cut_or_restarted_the_fold_is_the_batch(
-    tmp_path: Path, name: str
-) -> None:
-    for life in range(LIVES):
-        chance = random.Random(f"{name} {life}")
-        shop = Shop(tmp_path / str(life))
-        plan = plans(shop)[name]
-        options = {"splits": str(chance.randint(1, 3))}
-        if chance.random() < 0.5:
-            options["maxRowsPerTrigger"] = str(chance.randint(1, 4))
-        if chance.random() < 0.3:
-            options["deduplicationMode"] = "netChanges"
-        act(shop, chance)
-        query, rows = Query(plan, **options), []
-        for _ in range(14):
-            act(shop, chance)
-            if chance.random() < 0.5:
-                rows += query.batch() or []
-            if chance.random() < 0.3:
-                query.start()
-                if query.batches:
-                    again = query.read(*query.batches[-1])
-                    assert sorted(map(str, again)) == sorted(map(str, query.last))
-        rows += query.all()
-        assert folded(rows) == batch_rows(plan), f"life {life} of {name}"
 
 
 def test_another_plan_does_not_go_on_from_a_checkpoint(shop: Shop) -> None:

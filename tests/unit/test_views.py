@@ -11,7 +11,8 @@ from spark_upsert.views.binding import bind
 from spark_upsert.views.relation import changes_of
 from spark_upsert.views.steps import Moved, in_order, netted, steps
 from tests.support.view_cases import Case, Changed, between
-from tests.support.view_plays import RealWorld, World, canonical, changes, plan_of
+from tests.support.view_plays import World, canonical, changes, plan_of
+from tests.support.view_tables import RealWorld
 
 ALGEBRA = [*between(1, 28), *between(42, 43)]
 WORLDS = {"dictionaries": World, "tables": RealWorld}

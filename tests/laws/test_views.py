@@ -1,0 +1,246 @@
+"""Laws of views as their users have them: streams over real tables, and tables that keep groups.
+
+Between any two steps tables of every kind are written, by this process or another, overwritten, set
+back, compacted and expired. Streams are limited, cut into splits, net what they give, begin anew
+and run a batch again; kept tables are refreshed and fed by a query in turn. At each position that
+is promised what came out, folded, is the batch query in plain Python.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import OtherTableError, UpsertFlowError
+from spark_upsert.table import Table
+from spark_upsert.upsert.kept_position import KeptPosition
+from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.views.binding import bind
+from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.plan import Node, Scan
+from spark_upsert.views.view import View
+from tests.support.grouped import expected, shown
+from tests.support.stores import MemoryStore, forget_runs_and_logs
+from tests.support.view_plays import canonical, rows_of
+from tests.support.view_queries import Query
+from tests.support.view_tables import RealWorld, of_any_kind
+from tests.support.view_trees import random_epoch, random_group, random_plan
+
+LIVES = int(os.environ.get("VIEW_LIVES", "24"))
+"""Of streams, and as many of kept tables; ``VIEW_LIVES=4000`` is the long form."""
+
+SLICES = 4
+
+ACTS = 12
+
+At = dict[str, int]
+
+
+class Rows:
+    """A stream of the rows of a plan, folded as far as it is."""
+
+    def __init__(self, chance: random.Random, world: RealWorld) -> None:
+        self.chance, self.world = chance, world
+        plan = None
+        while plan is None or not plan.paths:
+            tree, plan = random_plan(chance, lambda n: bind(n, world.open), world.known_versions)
+        self.node, self.paths = tree.node, plan.paths
+        options = {"consumerId": "view", "splits": str(chance.randint(1, 3))}
+        if chance.random() < 0.5:
+            limit = chance.choice(["maxRowsPerTrigger", "maxEpochsPerTrigger"])
+            options[limit] = str(chance.choice([1, 3, 9]))
+        if chance.random() < 0.3:
+            options["deduplicationMode"] = "netChanges"
+        self.query = Query(self.node, **options)
+        self.state: Counter[Any] = Counter()
+        self.latest = 0
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether what is still to be read is held."""
+        return bool(self.query.batches)
+
+    def step(self) -> bool:
+        """Run a batch; False if there was none."""
+        if self.chance.random() < 0.3:
+            self.query.start()
+        batch = self.query.batch(is_repeated=self.chance.random() < 0.2)
+        for row in batch or ():
+            assert row["_commit_version"] >= self.latest, "a version that was whole goes on"
+            shown_ = (value for name, value in row.items() if not name.startswith("_"))
+            self.state[canonical(tuple(shown_))] += row["_diff"]
+        self.latest = max([self.latest, *(row["_commit_version"] for row in batch or ())])
+        if batch is not None and (at := self.query.position()) is not None:
+            self.check(at)
+        return batch is not None
+
+    def check(self, at: At) -> None:
+        """Compare what came out with the batch query at a position."""
+        rows = rows_of(self.node, self.world.contents(at))
+        wanted = Counter(canonical(tuple(row.values())) for row in rows)
+        assert {row: n for row, n in self.state.items() if n} == wanted
+
+    def finish(self) -> None:
+        """Run all that there is."""
+        while self.step():
+            pass
+        self.check({path: self.world.known_versions(path)[-1] for path in self.paths})
+
+
+class Groups:
+    """A table that keeps groups of the rows of a plan."""
+
+    def __init__(self, chance: random.Random, world: RealWorld) -> None:
+        self.chance, self.world = chance, world
+        relation, self.grouping, self.node = random_group(chance, world.open, world.known_versions)
+        self.paths = relation.paths
+        self.kept = Kept.made(Table(MemoryStore()), self.grouping, self.node.to_json())
+        self.query: Query | None = None
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether what is still to be read is held."""
+        position = self.position()
+        if position is None:
+            return False
+        for path, version in _with_pins(self.node, position).items():
+            self.world.tables[path].hold("kept", version)
+        return True
+
+    def position(self) -> At | None:
+        """Return where the table is; None as long as a first snapshot is not whole."""
+        recorded = self.kept.position()
+        if recorded == NOTHING or (found := KeptPosition.read(recorded)).snapshot is not None:
+            return None
+        return {path: place.version for path, place in found.at.items()}
+
+    def step(self) -> bool:
+        """Bring the table further, in one of the ways that there are; False if it was there."""
+        way = self.chance.random()
+        if way < 0.3:
+            has_moved = refresh(View(self.node), self.kept.table)
+        elif way < 0.5 or self.query is None:
+            has_moved = self._feed(self._begun())
+        else:  # Perhaps a refresh was there before it.
+            has_moved = self._feed(self.query)
+        if self.chance.random() < 0.2:
+            self.kept.table.compact(full=True)
+        if (at := self.position()) is not None:
+            self.check(at)
+        return has_moved
+
+    def _begun(self) -> Query:
+        """Return a query that begins where the table is."""
+        recorded = self.kept.position()
+        options = {"consumerId": "view", "splits": str(self.chance.randint(1, 3))}
+        if recorded != NOTHING:
+            options["startingPosition"] = recorded
+        if self.chance.random() < 0.5:
+            options["maxRowsPerTrigger"] = str(self.chance.choice([1, 3, 9]))
+        self.query = Query(self.node, **options)
+        return self.query
+
+    def _feed(self, query: Query) -> bool:
+        recorded = self.kept.position()
+        batch = query.batch(is_repeated=self.chance.random() < 0.2)
+        if batch is None:
+            return query.position() != self.position()
+        table = self.kept.table
+        rows = pa.Table.from_pylist(batch, schema=table.schema.columns)
+        try:
+            table.append(rows)
+            table.append(rows)  # It is there already.
+        except OtherTableError:
+            assert recorded == self.kept.position()
+            self.query = None
+        return True
+
+    def check(self, at: At) -> None:
+        """Compare what is kept with the batch query at a position."""
+        rows = rows_of(self.node.input, self.world.contents(at))
+        wanted = expected(self.grouping, [tuple(row.values()) for row in rows])
+        assert shown(self.grouping, self.kept.rows()) == wanted
+
+    def finish(self) -> None:
+        """Bring the table to where its inputs are."""
+        refresh(View(self.node), self.kept.table)
+        self.check({path: self.world.known_versions(path)[-1] for path in self.paths})
+
+
+def _with_pins(node: Node, at: At) -> At:
+    """Return the oldest version of each table that is read at a position."""
+    pins = [scan for scan in node.walk() if isinstance(scan, Scan) and scan.version is not None]
+    found = dict(at)
+    for scan in pins:
+        assert scan.version is not None
+        found[scan.path] = min(scan.version, found.get(scan.path, scan.version))
+    return found
+
+
+def act(chance: random.Random, world: RealWorld, reader: Rows | Groups) -> None:
+    """Do something to the tables, or read on."""
+    way, name = chance.random(), chance.choice(sorted(set(reader.paths)))
+    table = world.tables[name]
+    if way < 0.5:
+        world.apply(random_epoch(chance, [name]))
+    elif way < 0.57:
+        table.compact(full=chance.random() < 0.5)
+    elif way < 0.64:
+        if reader.is_leased:
+            world.expire(name)
+    elif way < 0.7:
+        since = table.log.head().since
+        world.restore(name, chance.choice([v for v in world.known_versions(name) if v >= since]))
+    elif way < 0.73:
+        forget_runs_and_logs()
+    else:
+        reader.step()
+
+
+Reader = Callable[[random.Random, RealWorld], Rows | Groups]
+
+
+def live(reader_of: Reader, folder: Path, life: int) -> None:
+    """Live one history of tables and of what reads them."""
+    chance = random.Random(life)
+    folder.mkdir()
+    world = RealWorld(
+        chance, has_own_indexes=True, kind=of_any_kind(chance), folder=folder.absolute()
+    )
+    with chdir(folder):  # Where the paths of the plans lead.
+        for _ in range(chance.randint(0, 6)):
+            world.apply(random_epoch(chance, list(world.shapes)))
+        reader = reader_of(chance, world)
+        for _ in range(ACTS):
+            act(chance, world, reader)
+        reader.finish()
+
+
+def lives(reader_of: Reader, seed: int) -> None:
+    with TemporaryDirectory(prefix="upsertflow-views-") as folder:
+        for life in range(seed, LIVES, SLICES):
+            try:
+                live(reader_of, Path(folder) / str(life), life)
+            except (AssertionError, UpsertFlowError) as error:
+                error.add_note(f"life {life}")
+                raise
+
+
+@pytest.mark.parametrize("seed", range(SLICES))
+def test_p2_the_folded_stream_of_a_view_is_the_batch_query(seed: int) -> None:
+    lives(Rows, seed)
+
+
+@pytest.mark.parametrize("seed", range(SLICES))
+def test_p2_what_a_table_keeps_of_a_view_is_the_batch_query(seed: int) -> None:
+    lives(Groups, seed)

@@ -1,0 +1,265 @@
+"""Real tables of views: of any engine, scope, error policy and prefix, in memory or in a folder.
+
+What a table holds at a version is noted when it is committed, by a read of the whole, which other
+tests hold against models; of a plain table it is computed besides, by `view_plays.applied`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.store import LocalStore
+from spark_upsert.table import Table
+from spark_upsert.upsert.commands import Decoded, to_commands
+from spark_upsert.views.plan import Scan
+from spark_upsert.views.scan import Base, Index
+from spark_upsert.views.table_base import TableBase
+from tests.support.stores import MemoryStore
+from tests.support.view_cases import TABLES, Epoch, Row, Shape
+from tests.support.view_plays import Contents, Key, PlayedIndex, applied, canonical, table_of
+
+SEQUENCE = "seq"
+"""The order key of the tables that have one; it is no column of theirs."""
+
+_LATEST = 4
+"""A late row is behind by so much."""
+
+_BAD = "the value is undecodable"
+
+
+def plain(shape: Shape) -> TableSchema:
+    """Return the schema of a table of which the last command of a key is its row."""
+    return TableSchema.of(shape.columns, keys=shape.key)
+
+
+def of_any_kind(chance: random.Random) -> Callable[[Shape], TableSchema]:
+    """Return what draws a kind of table for a shape."""
+
+    def drawn(shape: Shape) -> TableSchema:
+        engine = MergeEngine(chance.choice([Engine.DEDUPLICATE, Engine.DEDUPLICATE, *Engine]))
+        if engine.kind is Engine.AGGREGATION:
+            values = [f for f in shape.columns if f.name not in shape.key and f.type == pa.int64()]
+            rules = [Rule.LAST, Rule.SUM, Rule.MIN, Rule.MAX]
+            engine = MergeEngine(engine.kind, {f.name: chance.choice(rules) for f in values})
+        policies = list(ErrorPolicy) if engine.kind is Engine.DEDUPLICATE else [ErrorPolicy.FAIL]
+        scopes = [Scope.TABLE] if engine.folds else [Scope.TABLE, Scope.EPOCH]
+        is_ordered = chance.random() < 0.6
+        return TableSchema.of(
+            shape.columns,
+            keys=shape.key,
+            order=[pa.field(SEQUENCE, pa.int64())] if is_ordered else [],
+            scope=chance.choice(scopes),
+            engine=engine,
+            on_error=chance.choice(policies),
+            ties=chance.choice([None, Ties.FIRST]),
+            hash_prefix=chance.randrange(len(shape.key)),
+        )
+
+    return drawn
+
+
+def let_time_pass(table: Table) -> None:
+    """Wait for the next millisecond: commits of two tables are put in order by their times."""
+    newest = table.log.head().timestamp_ms
+    while time.time_ns() // 1_000_000 <= newest:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """The envelope of rows, some of which cannot be decoded."""
+
+    schema: TableSchema
+
+    def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of a batch (`Envelope.commands`)."""
+        bad = batch.column("bad")
+        decoded = Decoded(
+            columns={
+                name: batch.column(name)
+                for name in self.schema.columns.names
+                if name != self.schema.error_column
+            },
+            order=[batch.column(SEQUENCE)] if self.schema.order else [],
+            tombstones=np.asarray(batch.column("gone")),
+            raw_values=lambda rows: bad.take(pa.array(rows)).cast(pa.binary()),
+            bad_values=bad if bad.null_count < len(bad) else None,
+        )
+        return to_commands(self.schema, decoded)
+
+
+@dataclass(slots=True)
+class RealWorld:
+    """The tables of the cases, empty at first.
+
+    Parameters
+    ----------
+    chance : random.Random, optional
+        Decides which version an index shows, and what is late or bad.
+    has_own_indexes : bool
+        Whether the tables have real indexes, which follow their commits.
+    kind : callable
+        The schema of a shape's table.
+    folder : pathlib.Path, optional
+        Where the tables lie, by their names, under the machine's clock; by default in memory.
+    """
+
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
+    has_own_indexes: bool = False
+    kind: Callable[[Shape], TableSchema] = plain
+    folder: Path | None = None
+    shapes: Mapping[str, Shape] = field(default_factory=lambda: TABLES)
+    now_s: float = 1_700_000_000.0
+    tables: dict[str, Table] = field(default_factory=dict)
+    held: dict[str, dict[int, Contents]] = field(default_factory=dict)
+    """What each table held at each of its epochs, by the version."""
+    _indexes: dict[str, dict[str, PlayedIndex]] = field(default_factory=dict)
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        for name, shape in self.shapes.items():
+            self.tables[name] = self.opened(name)
+            columns = ",".join(shape.indexes) if self.has_own_indexes else ""
+            self.tables[name].ensure(self.kind(shape), {"indexBy": columns} if columns else {})
+            self.held[name] = {0: {}}
+            self._indexes[name] = {
+                column: PlayedIndex(shape, column, self.held[name], self.chance)
+                for column in shape.indexes
+            }
+
+    def opened(self, name: str) -> Table:
+        """Return a table as another process has it."""
+        if self.folder is not None:
+            return Table(LocalStore(str(self.folder / name)))
+        known = self.tables.get(name)
+        return Table(MemoryStore() if known is None else known.store, clock=lambda: self.now_s)
+
+    def open(self, scan: Scan) -> Base:
+        """Return a table as a plan reads it."""
+        if self.has_own_indexes:
+            return TableBase(scan, self.tables[scan.path])
+        return _IndexedBase(scan, self.tables[scan.path], self._indexes[scan.path])
+
+    def apply(self, epoch: Epoch, *, time: float | None = None) -> int:
+        """Commit an epoch; return its version."""
+        self.now_s = self.now_s + 1 if time is None else 1_700_000_000.0 + time
+        name = epoch.table
+        schema, table = self.tables[name].schema, self._writer(name)
+        commit = table.append(
+            self._rows(epoch, schema), envelope=_Wire(schema), overwrite=epoch.overwrite
+        )
+        assert commit is not None
+        before = self.held[name][self.known_versions(name)[-1]]
+        self._note(name, commit.version)
+        if schema == plain(self.shapes[name]):
+            wanted = applied(self.shapes[name], before, epoch)
+            assert _alike(self.held[name][commit.version], wanted)
+        return int(commit.version)
+
+    def _writer(self, name: str) -> Table:
+        """Return this process or another one."""
+        return self.tables[name] if self.chance.random() < 0.7 else self.opened(name)
+
+    def _rows(self, epoch: Epoch, schema: TableSchema) -> pa.Table:
+        shape = self.shapes[epoch.table]
+        deletes = epoch.deletes if schema.engine.takes_deletes else ()
+        pad = (None,) * (len(shape.columns) - len(shape.key))
+        rows = table_of(shape, [*epoch.puts, *((*key, *pad) for key in deletes)])
+        chance, count = self.chance, rows.num_rows
+        is_strict = schema.on_error is ErrorPolicy.FAIL
+        bad = [None if is_strict or chance.random() < 0.8 else _BAD for _ in epoch.puts]
+        self._number += count
+        order = [max(1, self._number - chance.randrange(_LATEST) * count) for _ in range(count)]
+        gone = [False] * len(epoch.puts) + [True] * len(deletes)
+        given = pa.Table.from_batches([rows])
+        given = given.append_column("gone", pa.array(gone, pa.bool_()))
+        given = given.append_column("bad", pa.array([*bad, *(None for _ in deletes)], pa.string()))
+        return given.append_column(SEQUENCE, pa.array(order, pa.int64()))
+
+    def restore(self, name: str, version: int) -> None:
+        """Let a table go back to what it held at an epoch."""
+        self.now_s += 1
+        commit = self._writer(name).restore(version)
+        if commit is None:
+            return
+        self._note(name, commit.version)
+        assert _alike(self.held[name][commit.version], self.held[name][version])
+
+    def _note(self, name: str, version: int) -> None:
+        """Note what a table holds at a version."""
+        shape = self.shapes[name]
+        found = self.tables[name].snapshot(version, columns=shape.columns.names).to_pylist()
+        rows: list[Row] = [tuple(row.values()) for row in found]
+        self.held[name][version] = {_key(shape, row): row for row in rows}
+        if self.folder is not None:
+            let_time_pass(self.tables[name])
+
+    def known_versions(self, path: str) -> list[int]:
+        """Return the versions of a table's epochs, the oldest first."""
+        return sorted(self.held[path])
+
+    def disturb(self, chance: random.Random, needed: Mapping[str, int]) -> None:
+        """Compact tables, and expire what nobody needs; neither changes an answer.
+
+        Parameters
+        ----------
+        needed : mapping of str to int
+            The oldest version of each table that is still read, which is what a view leases.
+        """
+        for path, version in needed.items():
+            table = self.tables[path]
+            if chance.random() < 0.4:
+                table.compact(full=True)
+            if chance.random() < 0.3:
+                table.hold("view", version)
+                self.expire(path)
+                for index in self._indexes[path].values():
+                    index.oldest = version
+
+    def expire(self, path: str) -> None:
+        """Forget all versions of a table that nobody holds."""
+        self.tables[path].expire(retain_versions=1, safety_ms=0)
+        self.tables[path].vacuum(grace_ms=0)
+
+    def contents(self, at: Mapping[str, int]) -> Callable[[Scan], Iterable[Row]]:
+        """Return what tells the rows of a scan at a position."""
+
+        def rows(scan: Scan) -> Iterable[Row]:
+            version = at[scan.path] if scan.version is None else scan.version
+            return self.held[scan.path][version].values()
+
+        return rows
+
+
+def _alike(mine: Contents, other: Contents) -> bool:
+    """Return whether two contents are equal, as the engine finds."""
+    sides = [{key: canonical(row) for key, row in side.items()} for side in (mine, other)]
+    return sides[0] == sides[1]
+
+
+def _key(shape: Shape, row: Row) -> Key:
+    found: Key = canonical(row[: len(shape.key)])
+    return found
+
+
+class _IndexedBase(TableBase):
+    """A real table with indexes that are played."""
+
+    def __init__(self, scan: Scan, table: Table, indexes: Mapping[str, Index]) -> None:
+        super().__init__(scan, table)
+        self._indexes = indexes
+
+    def is_indexed(self, column: str) -> bool:
+        return column in self._indexes
+
+    def index(self, column: str) -> Index | None:
+        return self._indexes.get(column)
