@@ -33,9 +33,10 @@ from spark_upsert.source.columns import require_columns, table_columns
 from spark_upsert.source.explain import tell
 from spark_upsert.source.input import Backlog, Piece, Polled, Pressure
 from spark_upsert.source.position import Position
+from spark_upsert.source.rest import Rest
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits, split_bytes
-from spark_upsert.source.steps import SNAPSHOT_STEPS, Step, StreamStep
+from spark_upsert.source.steps import Step, StreamStep
 from spark_upsert.source.table_position import TablePosition
 from spark_upsert.source.table_steps import TableSteps, snapshot_ranges
 from spark_upsert.source.versions import first_wanted, readable_from
@@ -47,8 +48,6 @@ from spark_upsert.store import open_store
 from spark_upsert.table import Table
 
 _LOGGER = logging.getLogger(__name__)
-
-_STEP = HASH_END // SNAPSHOT_STEPS
 
 _POLLS_PER_PROOF = 8
 """So often only the next version is asked for; then whether the log is still the same, too."""
@@ -407,17 +406,16 @@ class TableInput:
 
     def _rest_of_snapshot(self, table: Table, start: TablePosition) -> Piece:
         manifest = table.log.at(start.origin)
-        steps = -(-(HASH_END - start.hash) // _STEP)
-        rows = sum(slice_.file.rows for slice_ in manifest.slices)
+        rest = Rest.of(manifest, start.hash)
 
         def after(taken: int) -> Position:
-            reached = min(HASH_END, start.hash + taken * _STEP)
+            reached = rest.hash_behind(taken)
             return self._placed(table, TablePosition.in_snapshot(start.origin, reached))
 
         return Piece(
-            steps=steps,
-            rows=rows * steps // SNAPSHOT_STEPS,
-            bytes=manifest.bytes * steps // SNAPSHOT_STEPS,
+            steps=rest.steps,
+            rows=rest.of_all(sum(slice_.file.rows for slice_ in manifest.slices)),
+            bytes=rest.of_all(manifest.bytes),
             after=after,
         )
 

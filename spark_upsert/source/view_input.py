@@ -21,7 +21,7 @@ from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
-from spark_upsert.source.steps import SNAPSHOT_STEPS
+from spark_upsert.source.rest import Rest
 from spark_upsert.source.versions import first_wanted
 from spark_upsert.source.view_position import ViewPosition
 from spark_upsert.source.view_splits import ViewSplit, read_view, snapshot_splits, step_splits
@@ -29,8 +29,6 @@ from spark_upsert.state.retention import Lease
 from spark_upsert.views.plan import plan_from_json
 from spark_upsert.views.relation import At
 from spark_upsert.views.view import View, last_epoch
-
-_STEP = HASH_END // SNAPSHOT_STEPS
 
 _RENEWALS = 4
 """An idle stream renews its leases this many times before they would lapse."""
@@ -206,17 +204,17 @@ class ViewInput:
 
     def _rest_of_rows(self, view: View, start: ViewPosition, cut: int) -> Piece:
         manifests = [view.log(path).at(version) for path, version in start.at.items()]
-        count = -(-(HASH_END - cut) // _STEP)
+        rest = Rest.of(view.driving(start.at), cut)
 
         def after(taken: int) -> Position:
-            reached = cut + taken * _STEP
+            reached = rest.hash_behind(taken)
             snapshot = None if reached >= HASH_END else reached
             return self._packed(replace(start, snapshot=snapshot))
 
         return Piece(
-            steps=count,
-            rows=sum(each.live_rows for each in manifests) * count // SNAPSHOT_STEPS,
-            bytes=sum(each.bytes for each in manifests) * count // SNAPSHOT_STEPS,
+            steps=rest.steps,
+            rows=rest.of_all(sum(each.live_rows for each in manifests)),
+            bytes=rest.of_all(sum(each.bytes for each in manifests)),
             after=after,
         )
 

@@ -53,35 +53,62 @@ def cut_evenly(
     return _between(hash_range, drawn[order][places].tolist())
 
 
+class Spread:
+    """How the entries of some slices lie over a range, as the log alone tells; no file is opened.
+
+    Of a file it knows the rows, the bounds, and where many keys begin alike (`RunFile.crowds`).
+    Within a part of which it knows no more entries are taken to be uniform.
+
+    Parameters
+    ----------
+    hash_range : HashRange
+    slices : iterable of Slice
+    """
+
+    def __init__(self, hash_range: HashRange, slices: Iterable[Slice]) -> None:
+        self._range = hash_range
+        # In whole numbers: beside a narrow file, a wide one would be lost in a float.
+        change: dict[int, int] = {}
+        for slice_ in slices:
+            for part, rows in slice_.file.spread():
+                own = part.intersect(slice_.live).intersect(hash_range)
+                if not own.is_empty:
+                    rows_per_hash = rows * HASH_END // part.width
+                    change[own.first] = change.get(own.first, 0) + rows_per_hash
+                    change[own.end] = change.get(own.end, 0) - rows_per_hash
+        self._bounds = sorted(change)
+        density = accumulate(change[bound] for bound in self._bounds)
+        widths = (end - first for first, end in pairwise(self._bounds))
+        held = [each * width for each, width in zip(density, widths, strict=False)]
+        self._reached = list(accumulate(held, initial=0))
+
+    @property
+    def rows(self) -> int:
+        """About how many entries there are."""
+        return -(-self._reached[-1] // HASH_END)
+
+    def hash_at(self, number: int, count: int) -> int:
+        """Return the hash below which ``number`` of ``count`` equal parts of the entries lie."""
+        share, reached, bounds = self._reached[-1] * number // count, self._reached, self._bounds
+        if not reached[-1]:
+            return self._range.first + self._range.width * number // count
+        if share == reached[-1]:
+            return self._range.end
+        at = bisect_right(reached, share) - 1
+        held = reached[at + 1] - reached[at]
+        return bounds[at] + (share - reached[at]) * (bounds[at + 1] - bounds[at]) // held
+
+
 def cut_by_files(
     hash_range: HashRange, slices: Iterable[Slice], count: int, *, is_uniform: bool
 ) -> list[HashRange]:
-    """Cut a range as well as the log alone can tell; no file is opened.
-
-    Of a file it knows the rows and the bounds: a compaction has cut large files where their
-    entries lie.
-    """
+    """Cut a range as well as the log alone can tell (`Spread`)."""
     if is_uniform or count == 1:
         return hash_range.cut(count)
-    # In whole numbers: beside a narrow file, a wide one would be lost in a float.
-    change: dict[int, int] = {}
-    for slice_ in slices:
-        own = slice_.occupied.intersect(hash_range)
-        if not own.is_empty:
-            rows_per_hash = slice_.file.rows * HASH_END // slice_.file.hash_range.width
-            change[own.first] = change.get(own.first, 0) + rows_per_hash
-            change[own.end] = change.get(own.end, 0) - rows_per_hash
-    bounds = sorted(change)
-    density = accumulate(change[bound] for bound in bounds)
-    rows = [d * (end - first) for d, (first, end) in zip(density, pairwise(bounds), strict=False)]
-    reached = list(accumulate(rows, initial=0))
-    cuts: list[int] = []
-    for share in (reached[-1] * number // count for number in range(1, count)):
-        at = bisect_right(reached, share) - 1
-        if rows and at < len(rows):
-            behind = (share - reached[at]) * (bounds[at + 1] - bounds[at])
-            cuts.append(bounds[at] + behind // max(1, rows[at]))
-    return _between(hash_range, cuts) if rows else hash_range.cut(count)
+    spread = Spread(hash_range, slices)
+    if not spread.rows:
+        return hash_range.cut(count)
+    return _between(hash_range, [spread.hash_at(number, count) for number in range(1, count)])
 
 
 def common(hash_range: HashRange, cuts: Iterable[Sequence[HashRange]]) -> list[HashRange]:

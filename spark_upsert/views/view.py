@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from spark_upsert.errors import about_input
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Place
+from spark_upsert.state.log.manifest import Commit, Manifest, Place
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition, Places
@@ -91,6 +91,17 @@ class View:
             for table in self.tables.values():
                 stack.enter_context(table.log.as_seen())
             yield
+
+    def driving(self, at: At) -> Manifest | None:
+        """Return the leftmost table of the plan (`Driving`) at a position; None before its first
+        version.
+        """
+        node = self.plan
+        while node.inputs:
+            node = node.inputs[0]
+        assert isinstance(node, Scan)
+        version = at.get(node.path) if node.version is None else node.version
+        return None if version is None else self.log(node.path).at(version)
 
     # -- positions -------------------------------------------------------------------
 

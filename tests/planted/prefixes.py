@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from spark_upsert.state import prefixes, snapshot
 from spark_upsert.state.prefixes import Prefixes
+from spark_upsert.state.run.file import RunFile
 from spark_upsert.state.snapshot import Snapshot
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_prefix_promises as promises
@@ -40,3 +41,11 @@ def _() -> Patch:
     return patch.object(
         snapshot, "cut_evenly", lambda hash_range, runs, count: hash_range.cut(count)
     )
+
+
+@bug(
+    "a first snapshot is cut as if hashes were uniform",
+    promises.test_p7_a_stream_takes_a_common_value_some_rows_at_a_time,
+)
+def _() -> Patch:
+    return patch.object(RunFile, "spread", lambda self: iter([(self.hash_range, self.rows)]))

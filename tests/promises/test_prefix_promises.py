@@ -17,6 +17,7 @@ from spark_upsert.state import snapshot
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from tests.support.stores import MemoryStore
+from tests.support.streams import Query, stream_of
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
 
@@ -96,3 +97,19 @@ def test_p7_a_common_value_is_read_some_rows_at_a_time(seed: int) -> None:
         assert table.snapshot().num_rows == count
         assert table.having_prefix(pa.table({"c": [0]})).num_rows > count // 2
     assert max(held) <= 300, f"{max(held)} entries at once, not 200"
+
+
+@SEEDS
+def test_p7_a_stream_takes_a_common_value_some_rows_at_a_time(seed: int) -> None:
+    dice = random.Random(seed)
+    table, count = made(), 2_000
+    hot = dice.choice([0.5, 0.9, 1.0])
+    values = [1 if dice.random() < hot else dice.randrange(50) for _ in range(count)]
+    for part in range(2):
+        ids = range(part, count, 2)
+        table.append(pa.table([[values[n] for n in ids], ids, ids], schema=COLUMNS))
+    query = Query(lambda: stream_of(table, maxRowsPerTrigger=200))
+    query.drain()
+    sizes = [len(batch) for batch in query.batches]
+    assert sum(sizes) == count
+    assert max(sizes) <= 350, f"{hot} of the rows have one value: {sizes}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +19,11 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys, prefix_ends
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.view import ViewOptions
+from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.splits import rows_splits
+from spark_upsert.source.stream import Stream
+from spark_upsert.source.view_input import ViewInput
 from spark_upsert.state import prefixes, snapshot
 from spark_upsert.state.compaction import worker
 from spark_upsert.state.cuts import common, cut_by_files, cut_evenly
@@ -26,9 +31,12 @@ from spark_upsert.state.log.manifest import Slice
 from spark_upsert.state.run.file import RUNS, RunFile
 from spark_upsert.state.run.rows import PickedPart, RunPart
 from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.stash import Stash
+from spark_upsert.views.builder import Plan
 from tests.support.stores import MemoryStore, forget_runs_and_logs
+from tests.support.streams import Query, stream_of
 
 COLUMNS = pa.schema({"c": pa.int64(), "id": pa.int64(), "v": pa.int64()})
 
@@ -174,6 +182,85 @@ def test_a_common_value_is_compacted_into_files_of_the_usual_size() -> None:
     assert len(counts) == 4
     assert sum(counts) == HOT
     assert max(counts) < HOT / 2, f"one of four splits has most rows: {counts}"
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+@pytest.mark.parametrize("hot", [0, 3], ids=["one hot value", "three, and others"])
+def test_a_stream_over_a_common_value_begins_in_pieces_of_the_limit(epochs: int, hot: int) -> None:
+    table = table_of(MemoryStore())
+    for epoch in range(epochs):
+        ids = list(range(epoch * HOT // epochs, (epoch + 1) * HOT // epochs))
+        values = [n % 3 if hot and n % 10 else 0 if n % 10 else n for n in ids]
+        table.append(rows(values, ids, ids))
+
+    def again() -> Stream:
+        return stream_of(table, maxRowsPerTrigger=500)
+
+    query = Query(again)
+    query.drain()
+    sizes = [len(batch) for batch in query.batches]
+    assert sum(sizes) == len({row["id"] for batch in query.batches for row in batch}) == HOT
+    assert max(sizes) <= 700, sizes
+    assert len(sizes) <= 14, "and each is about as large as it may be"
+
+
+def test_a_view_that_a_hot_table_drives_begins_in_pieces_of_the_limit(tmp_path: Path) -> None:
+    table = Table(open_store(str(tmp_path)))
+    table.ensure(TableSchema.of(COLUMNS, keys=["c", "id"], hash_prefix=1))
+    ids = list(range(2_000))
+    table.append(rows([0 if n % 10 else n for n in ids], ids, ids))
+    view = ViewInput(ViewOptions.parse({"plan": Plan.of_table(str(tmp_path)).to_json()}))
+    start = view.backlog(None).start
+    sizes, limit = [], Limits(rows=200)
+    while True:
+        backlog = view.backlog(start)
+        end = pace({"": backlog}, limit, {}).positions[""]
+        if end == start:
+            break
+        splits = view.splits(start, end)
+        sizes.append(sum(b.num_rows for split in splits for b in view.read(split)))
+        start = end
+    assert sum(sizes) == 2_000
+    assert max(sizes) <= 300, sizes
+
+
+def test_a_run_tells_where_many_keys_begin_alike() -> None:
+    table = hot_table(epochs=1)
+    [slice_] = table.at().manifest.slices
+    [crowd] = slice_.file.crowds
+    assert crowd.rows == HOT * 9 // 10 + 1  # Row 0 has the value, too.
+    [first], _ = prefix_ends([pa.array([0])], seed=table.schema.hash_seed)
+    assert crowd.upper == int(first) >> 32
+    parts = sorted(slice_.file.spread(), key=lambda each: each[0].first)
+    assert [a.end for (a, _) in parts[:-1]] == [b.first for (b, _) in parts[1:]]
+    assert sum(count for _, count in parts) == pytest.approx(HOT, abs=2)
+    assert RunFile.from_json(slice_.file.to_json()) == slice_.file
+    whole = Table(MemoryStore())
+    whole.ensure(TableSchema.of(COLUMNS, keys=["c", "id"]))
+    whole.append(rows([0] * HOT, range(HOT), range(HOT)))
+    [slice_] = whole.at().manifest.slices
+    assert slice_.file.crowds == ()
+    assert "crowds" not in slice_.file.to_json(), "hashes of whole keys do not crowd"
+
+
+@pytest.mark.parametrize(
+    "crowds",
+    [
+        [["00000001", 5], ["00000001", 5]],
+        [["00000002", 5], ["00000001", 5]],
+        [["00000009", 5]],
+        [["00000001", 60], ["00000002", 60]],
+        [["00000001", 0]],
+        [["x", 5]],
+        "x",
+    ],
+    ids=["twice", "falling", "elsewhere", "too many", "none", "no digits", "no list"],
+)
+def test_crowds_that_cannot_be_are_refused(crowds: Any) -> None:
+    record = file_of(1 << 32, 3 << 32, 100).file.to_json()
+    record |= {"path": "data/x.arrow", "crowds": crowds}
+    with pytest.raises((ValueError, TypeError)):
+        RunFile.from_json(record)
 
 
 def test_a_common_value_is_spilled_and_sealed_in_pieces() -> None:

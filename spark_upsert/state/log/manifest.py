@@ -61,14 +61,20 @@ class Slice:
         return first < min(live.end, stored.end, hash_range.end)
 
     def rows_within(self, hash_range: HashRange) -> int:
-        """Estimate the live entries in a range of hashes, which are uniform."""
-        read = self.occupied.intersect(hash_range)
-        return self.file.rows * read.width // self.file.hash_range.width
+        """Estimate the live entries in a range of hashes."""
+        return self._share(self.file.rows, hash_range)
 
     def bytes_within(self, hash_range: HashRange) -> int:
         """Estimate their bytes."""
+        return self._share(self.file.bytes, hash_range)
+
+    def _share(self, amount: int, hash_range: HashRange) -> int:
+        """Return what of the file is live in a range; its entries weigh the same."""
         read = self.occupied.intersect(hash_range)
-        return self.file.bytes * read.width // self.file.hash_range.width
+        return sum(
+            amount * rows * part.intersect(read).width // (part.width * self.file.rows)
+            for part, rows in self.file.spread()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

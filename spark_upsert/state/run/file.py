@@ -21,9 +21,10 @@ import re
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,26 @@ def is_run_path(path: str) -> bool:
     return _OWN_PATH.fullmatch(path) is not None
 
 
+class Crowd(NamedTuple):
+    """Hashes with one upper half, of which a run has many entries."""
+
+    upper: int
+    """The upper 32 bits."""
+    rows: int
+
+    @property
+    def hash_range(self) -> HashRange:
+        """Return where they lie."""
+        return HashRange(self.upper << 32, (self.upper + 1) << 32)
+
+
+_CROWDS_MAX = 256
+"""A run tells so many crowds at most, so that the log stays small."""
+
+_CROWD_ROWS = 64
+"""Fewer entries are no crowd: a step that is missed by so many is missed by little."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
     """What the log knows of a run file."""
@@ -73,6 +94,8 @@ class RunFile:
     """From the least hash of the entries to the greatest."""
     errors: int = 0
     """Error entries of a quarantine; a file without them need not be searched for any."""
+    crowds: tuple[Crowd, ...] = ()
+    """Where many keys begin alike (`TableSchema.hash_prefix`), ascending; a hint for cuts."""
 
     def __repr__(self) -> str:
         return f"RunFile({self.path}, rows={self.rows:_}, bytes={self.bytes:_})"
@@ -89,7 +112,31 @@ class RunFile:
             "hash_min": f"{self.hash_range.first:016x}",
             "hash_max": f"{self.hash_range.last:016x}",
         }
-        return {**record, "errors": self.errors} if self.errors else record
+        if self.errors:
+            record["errors"] = self.errors
+        if self.crowds:
+            record["crowds"] = [[f"{crowd.upper:08x}", crowd.rows] for crowd in self.crowds]
+        return record
+
+    def spread(self) -> Iterator[tuple[HashRange, int]]:
+        """Yield parts of its hashes, and about how many entries each has, which are uniform there.
+
+        The parts cover `hash_range` and do not overlap.
+        """
+        if not self.crowds:
+            yield self.hash_range, self.rows
+            return
+        crowded = [(each.hash_range.intersect(self.hash_range), each.rows) for each in self.crowds]
+        bounds = [
+            self.hash_range.first,
+            *(bound for part, _ in crowded for bound in (part.first, part.end)),
+            self.hash_range.end,
+        ]
+        between = [HashRange(*bounds[at : at + 2]) for at in range(0, len(bounds), 2)]
+        width = sum(part.width for part in between)
+        rows = self.rows - sum(rows for _, rows in crowded)
+        yield from crowded
+        yield from ((part, rows * part.width // width) for part in between if not part.is_empty)
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> RunFile:
@@ -103,17 +150,20 @@ class RunFile:
         path = text(record["path"])
         if _LOGGED_PATH.fullmatch(path) is None:
             raise CorruptionError.in_file("_log", "the path of a run in the table", repr(path))
+        rows = whole(record["rows"], least=1)
+        hash_range = HashRange.spanning(
+            hash_number(record["hash_min"]), hash_number(record["hash_max"])
+        )
         return cls(
             path=path,
-            rows=whole(record["rows"], least=1),
-            tombstones=whole(record["tombstones"], most=record["rows"]),
+            rows=rows,
+            tombstones=whole(record["tombstones"], most=rows),
             bytes=whole(record["bytes"]),
             body_bytes=whole(record["body_bytes"], most=record["bytes"]),
             tail_crc=whole(record["tail_crc"], most=2**32 - 1),
-            hash_range=HashRange.spanning(
-                hash_number(record["hash_min"]), hash_number(record["hash_max"])
-            ),
-            errors=whole(record.get("errors", 0), most=record["rows"]),
+            hash_range=hash_range,
+            errors=whole(record.get("errors", 0), most=rows),
+            crowds=_read_crowds(record.get("crowds", ()), hash_range, rows),
         )
 
 
@@ -141,7 +191,7 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
             writer.write_batch(rows)
             blocks.end_body()
         blocks.end()
-    hashes = rows.column(HASH)
+    hashes = rows.column(HASH).to_numpy()
     diffs = rows.column(DIFF).to_numpy()
     return RunFile(
         path=path,
@@ -151,8 +201,38 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
         bytes=blocks.bytes,
         body_bytes=blocks.body_bytes,
         tail_crc=blocks.tail_crc,
-        hash_range=HashRange.spanning(hashes[0].as_py(), hashes[-1].as_py()),
+        hash_range=HashRange.spanning(hashes[0], hashes[-1]),
+        crowds=_crowds(hashes),
     )
+
+
+def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[Crowd, ...]:
+    """Return where many of some ascending hashes have one upper half.
+
+    Every n-th hash is looked at: of twice as many with one upper half, two are seen. Hashes of
+    whole keys do not crowd, so that the log says nothing more of their runs.
+    """
+    every = max(_CROWD_ROWS, -(-len(hashes) // _CROWDS_MAX))
+    seen = hashes[::every] >> np.uint64(32)
+    uppers = np.unique(seen[1:][seen[1:] == seen[:-1]])
+    begins = np.searchsorted(hashes, uppers << np.uint64(32), side="left")
+    lasts = (uppers << np.uint64(32)) | np.uint64(2**32 - 1)
+    counts = np.searchsorted(hashes, lasts, side="right") - begins
+    return tuple(map(Crowd, uppers.tolist(), counts.tolist()))
+
+
+def _read_crowds(record: Any, hash_range: HashRange, rows: int) -> tuple[Crowd, ...]:
+    """Rebuild crowds from their form in the log."""
+    found = tuple(
+        Crowd(hash_number(digits), whole(count, least=1, most=rows)) for digits, count in record
+    )
+    ranges = [crowd.hash_range.intersect(hash_range) for crowd in found]
+    is_ascending = all(a.upper < b.upper for a, b in pairwise(found))
+    if not is_ascending or any(each.is_empty for each in ranges):
+        raise ValueError("crowds of a run are not ascending within its hashes")
+    if sum(crowd.rows for crowd in found) > rows:
+        raise ValueError("the crowds of a run have more entries than the run")
+    return found
 
 
 class Run:
