@@ -1,0 +1,37 @@
+"""Channel numbers: each row of the table of channel functions."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_upsert.flow.channels import Channel, iter_channels
+
+CASES = [
+    ("28 outside of any region", Channel(), -1, 0, -1, 0, ()),
+    ("29 one region", Channel((2,), (4,)), 2, 4, 2, 4, (2,)),
+    ("30 a region in a region", Channel((0, 1), (3, 2)), 3, 6, 0, 3, (3, 1)),
+    ("32 three levels", Channel((1, 2, 1), (2, 3, 2)), 11, 12, 1, 2, (11, 5, 1)),
+]
+
+
+@pytest.mark.parametrize(
+    ("channel", "index", "count", "local_index", "local_count", "all_levels"),
+    [pytest.param(*case[1:], id=case[0]) for case in CASES],
+)
+def test_the_numbers_of_a_channel_are(
+    channel: Channel,
+    index: int,
+    count: int,
+    local_index: int,
+    local_count: int,
+    all_levels: tuple[int, ...],
+) -> None:
+    assert (channel.index, channel.count) == (index, count)
+    assert (channel.local_index, channel.local_count) == (local_index, local_count)
+    assert channel.all == all_levels
+
+
+@pytest.mark.parametrize("widths", [(), (3,), (2, 3), (2, 3, 2)], ids=str)
+def test_channels_come_by_their_number(widths: tuple[int, ...]) -> None:
+    indexes = [Channel(each, widths).index for each in iter_channels(widths)]
+    assert indexes == (list(range(len(indexes))) if widths else [-1])
