@@ -6,6 +6,8 @@
     ├── DataError            fix the rows (null keys, ambiguous order, ...)
     ├── PlanError            fix the plan, or an expression in it
     ├── GraphError           fix the graph: an operator, a stream or a region of it
+    │   └── PlacementError   fix the placement: two replicas are to be together and apart
+    ├── WidthError           keep the width of the region, or begin without its state
     ├── TaskError            call the task in its order, or make a new one
     ├── TableNotFoundError   fix the path, or write first
     ├── TableExistsError     open the table, or fix the path
@@ -301,6 +303,32 @@ class GraphError(UpsertFlowError, ValueError):
     """A graph cannot be run as it is; the field ``operators`` has the names that it is about."""
 
     code = "GRAPH"
+
+
+class PlacementError(GraphError):
+    """Two replicas must share a processing element, and must not.
+
+    Their names are the fields ``one`` and ``other``.
+    """
+
+    code = "PLACEMENT"
+
+    @classmethod
+    def clash(cls, one: str, other: str, *, together: str, apart: str) -> Self:
+        return cls(
+            f"'{one}' and '{other}' must share a processing element, since {together}, and must "
+            f"not, since {apart}.",
+            hint="take one of the two back: colocate, or exlocate and isolate.",
+            one=one,
+            other=other,
+            operators=tuple(dict.fromkeys(each.partition("[")[0] for each in (one, other))),
+        )
+
+
+class WidthError(UpsertFlowError, ValueError):
+    """A region cannot get the width that is asked for."""
+
+    code = "WIDTH"
 
 
 class TaskError(UpsertFlowError, RuntimeError):

@@ -1,10 +1,12 @@
 """Parallel regions: say once what is logically one operator, and how many times it runs.
 
-`Flow` builds a logical graph, `expanded` gives what runs.
+`Flow` builds a logical graph, `expanded` gives what runs, `fused` what of it shares a task.
 """
 
 from spark_upsert.flow.builder import Flow, Output
 from spark_upsert.flow.channels import Channel
+from spark_upsert.flow.cost import Costs, HandOff, Prediction
+from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.expansion import (
     Connection,
     Physical,
@@ -12,6 +14,17 @@ from spark_upsert.flow.expansion import (
     Splitter,
     SplitterKind,
     expanded,
+)
+from spark_upsert.flow.fusion import (
+    PE,
+    Automatic,
+    Fused,
+    Influence,
+    Legacy,
+    Manual,
+    Scheme,
+    fused,
+    predicted,
 )
 from spark_upsert.flow.graph import (
     Composite,
@@ -25,6 +38,13 @@ from spark_upsert.flow.graph import (
     by_channel,
     by_replica,
 )
+from spark_upsert.flow.width import (
+    Change,
+    change_of,
+    changed_width,
+    require_widths_kept,
+    widths_kept,
+)
 from spark_upsert.flow.work import (
     ArrowSource,
     Collected,
@@ -35,13 +55,23 @@ from spark_upsert.flow.work import (
 )
 
 __all__ = [
+    "PE",
     "ArrowSource",
+    "Automatic",
+    "Change",
     "Channel",
     "Collected",
     "Composite",
     "Connection",
+    "Costs",
+    "Estimate",
     "Flow",
+    "Fused",
     "Graph",
+    "HandOff",
+    "Influence",
+    "Legacy",
+    "Manual",
     "Operator",
     "OperatorKind",
     "Output",
@@ -49,8 +79,10 @@ __all__ = [
     "PartitionBy",
     "Physical",
     "Placement",
+    "Prediction",
     "PythonFunction",
     "Replica",
+    "Scheme",
     "Splitter",
     "SplitterKind",
     "Stream",
@@ -59,5 +91,11 @@ __all__ = [
     "Work",
     "by_channel",
     "by_replica",
+    "change_of",
+    "changed_width",
     "expanded",
+    "fused",
+    "predicted",
+    "require_widths_kept",
+    "widths_kept",
 ]

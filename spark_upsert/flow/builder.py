@@ -34,6 +34,7 @@ from spark_upsert.flow.checks import (
     check_placement,
     check_siblings,
 )
+from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.graph import (
     INPUT,
     Composite,
@@ -91,6 +92,7 @@ class Flow:
         schema: pa.Schema | None = None,
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008  (a frozen value)
+        estimate: Estimate = Estimate(),  # noqa: B008
     ) -> Output:
         """Add what reads, and return its rows.
 
@@ -98,6 +100,8 @@ class Flow:
         ----------
         schema : pyarrow.Schema, optional
             The columns that it gives, if the work does not say.
+        estimate : Estimate, optional
+            What automatic fusion takes it for; so with `operator` and `sink`.
         """
         return self._add(
             Operator(
@@ -107,6 +111,7 @@ class Flow:
                 schema=_schema_of(work, schema),
                 parallel=parallel,
                 placement=placement,
+                estimate=estimate,
             ),
             {},
         )
@@ -121,6 +126,7 @@ class Flow:
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008
         keeps_state: bool | None = None,
+        estimate: Estimate = Estimate(),  # noqa: B008
     ) -> Output:
         """Add what computes, and return its rows.
 
@@ -148,6 +154,7 @@ class Flow:
                 schema=_schema_of(work, schema),
                 parallel=parallel,
                 placement=placement,
+                estimate=estimate,
                 keeps_state=_keeps_state(work) if keeps_state is None else keeps_state,
             ),
             fed,
@@ -161,6 +168,7 @@ class Flow:
         ports: Mapping[str, Inputs] | None = None,
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008
+        estimate: Estimate = Estimate(),  # noqa: B008
     ) -> None:
         """Add what writes; for ``inputs`` and ``ports`` see `operator`."""
         fed = _fed(name, inputs, ports)
@@ -172,6 +180,7 @@ class Flow:
                 inputs=tuple(fed),
                 parallel=parallel,
                 placement=placement,
+                estimate=estimate,
             ),
             fed,
         )

@@ -15,13 +15,14 @@ These values hold whatever they are given; `checks.check` refuses what cannot be
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.work import Work
 
 INPUT = "input"
@@ -116,6 +117,8 @@ class Operator:
     placement: Placement = Placement()
     keeps_state: bool = False
     """Whether it holds anything across barriers, so that its width cannot change."""
+    estimate: Estimate = field(default_factory=Estimate)
+    """What automatic fusion takes it for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
