@@ -1,0 +1,469 @@
+"""Graphs that cannot be run: each is refused by an error that names the operators."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import GraphError
+from spark_upsert.flow import (
+    ArrowSource,
+    Collected,
+    Composite,
+    Flow,
+    Graph,
+    Operator,
+    OperatorKind,
+    Parallel,
+    PartitionBy,
+    Placement,
+    PythonFunction,
+    Stream,
+    expanded,
+)
+from spark_upsert.flow.builder import Output
+from spark_upsert.flow.checks import DEPTH_MAX, MEMBERS_MAX, check, check_travels, fitted
+from spark_upsert.task import ArrowScan, AssignUniqueId, Filter, Limit
+
+SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int64()))])
+ROWS = SCHEMA.empty_table()
+SAME = PythonFunction(iter, SCHEMA)
+OTHER = PythonFunction(iter, pa.schema([("k", pa.int32())]))
+
+
+def source(name: str) -> Operator:
+    return Operator(name=name, kind=OperatorKind.SOURCE, work=ArrowSource(ROWS), schema=SCHEMA)
+
+
+def same(name: str, *ports: str, parallel: Any = None) -> Operator:
+    return Operator(
+        name=name,
+        kind=OperatorKind.OPERATOR,
+        work=SAME,
+        inputs=ports or ("input",),
+        schema=SCHEMA,
+        parallel=parallel,
+    )
+
+
+def sink(name: str) -> Operator:
+    return Operator(name=name, kind=OperatorKind.SINK, work=Collected(), inputs=("input",))
+
+
+def graph(members: Sequence[Operator | Composite], *streams: str) -> Graph:
+    """Return a graph; a stream is ``producer > consumer.port``, the port ``input`` if left out."""
+    found = []
+    for stream in streams:
+        producer, _, end = stream.partition(" > ")
+        consumer, _, port = end.partition(":")
+        found.append(Stream(producer, consumer, port or "input"))
+    return Graph(tuple(members), tuple(found))
+
+
+def one_region(parallel: Any) -> Graph:
+    members = [source("Src"), same("A", parallel=parallel), sink("Snk")]
+    return graph(members, "Src > A", "A > Snk")
+
+
+def by(port: str, *attributes: str) -> PartitionBy:
+    return PartitionBy(port, attributes)
+
+
+TEXT = Placement(exlocate="ab")  # type: ignore[arg-type]
+
+
+def without_columns() -> Graph:
+    whole = one_region(Parallel(width=2, partition_by=(by("input", "k"),)))
+    first, *others = whole.members
+    assert isinstance(first, Operator)
+    return Graph((replace(first, schema=None), *others), whole.streams)
+
+
+def deep() -> Graph:
+    member: Operator | Composite = sink("Snk")
+    for _ in range(DEPTH_MAX):
+        member = Composite(name="c", members=(member,))
+    return graph([source("Src"), member], f"Src > {'c.' * DEPTH_MAX}Snk")
+
+
+def wide() -> Graph:
+    count = MEMBERS_MAX
+    return graph(
+        [source("Src"), *(sink(f"s{n}") for n in range(count))],
+        *(f"Src > s{n}" for n in range(count)),
+    )
+
+
+GRAPHS: dict[str, tuple[Graph, str]] = {
+    "18 width 0": (one_region(Parallel(width=0)), "region 'A': its width .* found 0"),
+    "width 2^31": (one_region(Parallel(width=2**31)), "'A': .* to 2147483647, found 2147483648"),
+    "a negative width": (one_region(Parallel(width=-1)), "'A': .* found -1"),
+    "a width that is a truth value": (one_region(Parallel(width=True)), "'A': .* found True"),
+    "a width that is no whole number": (
+        one_region(Parallel(width=2.0)),  # type: ignore[arg-type]
+        r"'A': .* found 2\.0",
+    ),
+    "17 a port in both lists": (
+        one_region(Parallel(width=2, partition_by=(by("input", "k"),), broadcast=("input",))),
+        "'A': the port 'input' is in partition_by and in broadcast",
+    ),
+    "a port twice in partition_by": (
+        one_region(Parallel(width=2, partition_by=(by("input", "k"), by("input", "t")))),
+        "'A': the port 'input' is in partition_by twice",
+    ),
+    "a port twice in broadcast": (
+        one_region(Parallel(width=2, broadcast=("input", "input"))),
+        "'A': the port 'input' is in broadcast twice",
+    ),
+    "a port by nothing": (
+        one_region(Parallel(width=2, partition_by=(by("input"),))),
+        "'A': the port 'input' is partitioned by nothing",
+    ),
+    "19 an unknown attribute": (
+        one_region(Parallel(width=2, partition_by=(by("input", "kk"),))),
+        r"'A' partitions what 'Src' gives by 'kk', of which there are 0 .*\(k, t, x\)",
+    ),
+    "an attribute of a type without a hash": (
+        one_region(Parallel(width=2, partition_by=(by("input", "x"),))),
+        "'A' partitions what 'Src' gives by 'x', which is list",
+    ),
+    "an attribute of what is not known": (
+        without_columns(),
+        "'A' partitions what 'Src' gives by 'k', but the columns of 'Src' are not known",
+    ),
+    "an unknown port in partition_by": (
+        one_region(Parallel(width=2, partition_by=(by("inptu", "k"),))),
+        "'A': partition_by names the port 'inptu', .* by the port input some does",
+    ),
+    "an unknown port in broadcast": (
+        one_region(Parallel(width=2, broadcast=("left",))),
+        "'A': broadcast names the port 'left'",
+    ),
+    "a port within a region that nothing enters by": (
+        graph(
+            [
+                source("Src"),
+                Composite(
+                    name="R",
+                    members=(same("A"), same("B")),
+                    parallel=Parallel(width=2, partition_by=(by("B.input", "k"),)),
+                ),
+                sink("Snk"),
+            ],
+            "Src > R.A",
+            "R.A > R.B",
+            "R.B > Snk",
+        ),
+        "'R': partition_by names the port 'B.input', .* by the port A.input some does",
+    ),
+    "a cycle": (
+        graph(
+            [source("Src"), same("A", "input", "back"), same("B"), sink("Snk")],
+            "Src > A",
+            "A > B",
+            "B > A:back",
+            "B > Snk",
+        ),
+        "feed each other: A -> B -> A",
+    ),
+    "an operator that feeds itself": (
+        graph(
+            [source("Src"), same("A"), sink("Snk")],
+            "Src > A",
+            "A > A",
+            "A > Snk",
+        ),
+        "feed each other: A -> A",
+    ),
+    "a cycle that nothing feeds": (
+        graph([same("A"), same("B"), sink("Snk")], "A > B", "B > A", "B > Snk"),
+        "feed each other: A -> B -> A",
+    ),
+    "a port that nothing feeds": (
+        graph([source("Src"), same("A", "left", "right"), sink("S")], "Src > A:left", "A > S"),
+        "nothing feeds the port 'right' of 'A'",
+    ),
+    "rows that nothing takes": (
+        graph([source("Src"), same("A"), sink("Snk")], "Src > A", "Src > Snk"),
+        "nothing takes the rows of 'A'",
+    ),
+    "a stream from nowhere": (
+        graph([source("Src"), sink("Snk")], "Scr > Snk"),
+        "the producer 'Scr' of the stream Scr -> Snk.input is no operator",
+    ),
+    "a stream to nowhere": (
+        graph([source("Src"), sink("Snk")], "Src > Snk", "Src > Snx"),
+        "the consumer 'Snx'",
+    ),
+    "a stream to a port that is none": (
+        graph([source("Src"), sink("Snk")], "Src > Snk:left"),
+        "from 'Src' goes to the port 'left' of 'Snk', which has the port input",
+    ),
+    "a stream into a source": (
+        graph([source("Src"), source("Two"), sink("Snk")], "Src > Two", "Two > Snk"),
+        "goes to the port 'input' of 'Two', which has no port",
+    ),
+    "a stream out of a sink": (
+        graph([source("Src"), sink("One"), sink("Two")], "Src > One", "One > Two"),
+        "the sink 'One' gives no rows, but 'Two' takes some",
+    ),
+    "a stream twice": (
+        graph([source("Src"), sink("Snk")], "Src > Snk", "Src > Snk"),
+        "the stream Src -> Snk.input is in the graph twice",
+    ),
+    "two of one name": (
+        graph([source("Src"), sink("Snk"), sink("Snk")], "Src > Snk"),
+        "two members of the graph are called 'Snk'",
+    ),
+    "two of one name in a composite": (
+        graph([source("Src"), Composite(name="C", members=(sink("S"), sink("S")))], "Src > C.S"),
+        "two members of 'C' are called 'S'",
+    ),
+    "a name with a dot": (graph([source("a.b"), sink("S")], "a.b > S"), r"found 'a\.b'"),
+    "no name": (graph([source(""), sink("S")], " > S"), "name of an operator .* found ''"),
+    "a name that is no text": (
+        graph([source(3), sink("S")], "3 > S"),  # type: ignore[arg-type]
+        "name of an operator .* found 3",
+    ),
+    "a port of no name": (graph([source("Src"), same("A", "")]), "name of a port of 'A' .* ''"),
+    "two ports of one name": (graph([same("A", "x", "x")]), "operator 'A' has two ports 'x'"),
+    "a source with a port": (
+        graph([replace(source("Src"), inputs=("input",))]),
+        "source 'Src' has no input ports, found 1",
+    ),
+    "a sink without a port": (
+        graph([replace(sink("Snk"), inputs=())]),
+        "sink 'Snk' has at least one input port, found 0",
+    ),
+    "no operator": (graph([]), "at least one source"),
+    "a composite of nothing": (
+        graph([Composite(name="C", members=())]),
+        "composite 'C' has no operator",
+    ),
+    "other columns at one port": (
+        graph(
+            [source("Src"), replace(same("A"), schema=OTHER.schema), sink("Snk")],
+            "Src > A",
+            "Src > Snk",
+            "A > Snk",
+        ),
+        "'Src' and 'A' both feed the port 'input' of 'Snk', .*: k int64, .*; and k int32",
+    ),
+    "an id that is none": (
+        graph([replace(source("Src"), placement=Placement(colocate=("",)))]),
+        "'Src': 'colocate' is a tuple of ids",
+    ),
+    "a text for ids": (
+        graph([replace(source("Src"), placement=TEXT)]),
+        "'Src': 'exlocate' is a tuple of ids, .* found 'ab'",
+    ),
+    "composites too deep": (deep(), f"at most 1000 members, and {DEPTH_MAX} one within the other"),
+    "members too many": (wide(), "at most 1000 members"),
+}
+
+
+@pytest.mark.parametrize(("bad", "says"), GRAPHS.values(), ids=GRAPHS)
+def test_a_graph_is_refused_that_has(bad: Graph, says: str) -> None:
+    with pytest.raises(GraphError, match=says) as error:
+        expanded(bad)
+    assert error.value.hint
+
+
+# -- where the mistake is made ---------------------------------------------------------------
+
+
+def flow_with_rows() -> tuple[Flow, Output]:
+    flow = Flow()
+    return flow, flow.source("Src", ArrowSource(ROWS))
+
+
+def wrong_width(flow: Flow, rows: Output) -> None:
+    with flow.parallel("R", 0):
+        raise AssertionError("not reached")
+
+
+def wrong_width_of_one(flow: Flow, rows: Output) -> None:
+    flow.operator("A", SAME, rows, parallel=Parallel(width=0))
+
+
+def a_text_for_columns(flow: Flow, rows: Output) -> None:
+    with flow.parallel("R", 2, partition_by="customer"):
+        pass
+
+
+def a_text_for_the_columns_of_a_port(flow: Flow, rows: Output) -> None:
+    with flow.parallel("R", 2, partition_by={"A.input": "customer"}):
+        pass
+
+
+def a_text_for_ports(flow: Flow, rows: Output) -> None:
+    with flow.parallel("R", 2, broadcast="A.input"):
+        pass
+
+
+def a_name_twice(flow: Flow, rows: Output) -> None:
+    flow.source("Src", ArrowSource(ROWS))
+
+
+def an_empty_composite(flow: Flow, rows: Output) -> None:
+    with flow.composite("C"):
+        pass
+    flow.graph()
+
+
+def rows_of_another_flow(flow: Flow, rows: Output) -> None:
+    flow.operator("A", SAME, flow_with_rows()[1])
+
+
+def rows_that_are_none(flow: Flow, rows: Output) -> None:
+    flow.operator("A", SAME, "Src")  # type: ignore[arg-type]
+
+
+def both_ways_to_feed(flow: Flow, rows: Output) -> None:
+    flow.operator("A", SAME, rows, ports={"left": rows})
+
+
+def an_open_composite(flow: Flow, rows: Output) -> None:
+    with flow.composite("C"):
+        flow.sink("Snk", Collected(), rows)
+        flow.graph()
+
+
+def nothing_to_partition(flow: Flow, rows: Output) -> None:
+    with flow.parallel("R", 2, partition_by=["k"]):
+        flow.sink("Two", Collected(), flow.source("One", ArrowSource(ROWS)))
+    flow.sink("Snk", Collected(), rows)
+    flow.graph()
+
+
+def not_fed(flow: Flow, rows: Output) -> None:
+    flow.sink("Snk", Collected())
+
+
+CALLS: dict[str, tuple[Callable[[Flow, Output], None], str]] = {
+    "a width": (wrong_width, "region 'R': its width"),
+    "the width of one operator": (wrong_width_of_one, "region 'A': its width"),
+    "a text for columns": (a_text_for_columns, "'R': partition_by is a list .* found 'customer'"),
+    "a text for the columns of a port": (
+        a_text_for_the_columns_of_a_port,
+        "'R': partition_by is a list .* found 'customer'",
+    ),
+    "a text for ports": (a_text_for_ports, "'R': broadcast is a list .* found 'A.input'"),
+    "a name twice": (a_name_twice, "two members of the graph are called 'Src'"),
+    "an empty composite": (an_empty_composite, "composite 'C' has no operator"),
+    "rows of another flow": (rows_of_another_flow, "the port 'input' of 'A' is fed by"),
+    "rows that are none": (rows_that_are_none, "the port 'input' of 'A' is fed by .* 'Src'"),
+    "both ways to feed": (both_ways_to_feed, "'A' is fed both by position and by ports"),
+    "an open composite": (an_open_composite, "composite 'C' is still open"),
+    "a region that nothing enters": (
+        nothing_to_partition,
+        "'R' is partitioned by k, but no stream",
+    ),
+    "a sink that nothing feeds": (not_fed, "sink 'Snk' has at least one input port"),
+}
+
+
+@pytest.mark.parametrize(("call", "says"), CALLS.values(), ids=CALLS)
+def test_a_flow_refuses(call: Callable[[Flow, Output], None], says: str) -> None:
+    flow, rows = flow_with_rows()
+    with pytest.raises(GraphError, match=says) as error:
+        call(flow, rows)
+    assert error.value.hint
+
+
+def test_what_fails_within_a_composite_leaves_nothing_of_it() -> None:
+    flow, rows = flow_with_rows()
+    with pytest.raises(GraphError), flow.parallel("R", 2, partition_by=["k"]):
+        flow.operator("A", SAME, flow.operator("A", SAME, rows))
+    with flow.parallel("R", 3):
+        rows = flow.operator("B", SAME, rows)
+    flow.sink("Snk", Collected(), rows)
+    found = flow.graph()
+    assert list(found.places) == ["Src", "R.B", "Snk"]
+    assert found.regions["R"].parallel == Parallel(width=3)
+
+
+def test_what_a_plan_counts_on_is_state() -> None:
+    scan = ArrowScan(id="input", schema=SCHEMA)
+    plans = [
+        Filter(id="f", input=scan, where="k > 1"),
+        Limit(id="l", input=scan, count=3),
+        Filter(id="f", input=AssignUniqueId(id="u", input=scan, column="n"), where="n > 1"),
+    ]
+    flow, rows = flow_with_rows()
+    for index, plan in enumerate(plans):
+        flow.operator(f"p{index}", plan, rows)
+    flow.sink("Snk", Collected(), *[Output(f"p{index}", flow) for index in range(len(plans))])
+    places = flow.graph().places
+    assert [places[f"p{index}"].operator.keeps_state for index in range(3)] == [False, True, True]
+
+
+# -- functions -------------------------------------------------------------------------------
+
+LOCK = threading.Lock()
+
+
+def test_a_function_that_cannot_travel_names_its_operator() -> None:
+    def locked(batches: Any, lock: Any = LOCK) -> Any:
+        return batches
+
+    whole = one_region(None)
+    first, _, last = whole.members
+    bad = Operator(
+        name="A",
+        kind=OperatorKind.OPERATOR,
+        work=PythonFunction(locked, SCHEMA),
+        inputs=("input",),
+        schema=SCHEMA,
+    )
+    check(Graph((first, bad, last), whole.streams))
+    with pytest.raises(GraphError, match="what 'A' does cannot be sent") as error:
+        check_travels(Graph((first, bad, last), whole.streams))
+    assert error.value.fields["operators"] == ("A",)
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def test_how_it_travels_is_said_by_whoever_sends_it() -> None:
+    sent: list[object] = []
+
+    def dumps(work: object) -> bytes:
+        sent.append(work)
+        return b""
+
+    check_travels(one_region(None), dumps)
+    assert sent == [ArrowSource(ROWS), SAME, Collected()]
+
+
+GIVEN = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("t", pa.string())])
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        pytest.param(None, "gives record batches, found NoneType", id="nothing"),
+        pytest.param(GIVEN.empty_table(), "gives record batches, found Table", id="a table"),
+        pytest.param(batch(k=[1]), "was said to give k int64, t string, found k int64", id="fewer"),
+        pytest.param(batch(t=["a"], k=[1]), "found t string, k int64", id="another order"),
+        pytest.param(batch(k=[1.0], t=["a"]), "found k double, t string", id="another type"),
+        pytest.param(batch(k=[1, None], t=["a", "b"]), "no NULL in 'k', found 1 of 2", id="a NULL"),
+    ],
+)
+def test_a_function_that_gives_other_columns_than_it_said_is_refused(
+    given: object, says: str
+) -> None:
+    with pytest.raises(GraphError, match=rf"the function of 'clean\.A' .*{says}"):
+        fitted("clean.A", GIVEN, given)
+
+
+def test_columns_that_fit_are_those_that_were_said() -> None:
+    assert fitted("A", GIVEN, batch(k=[1], t=pa.array([None], pa.string()))).schema == GIVEN
