@@ -168,15 +168,9 @@ def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.
 def _pairs(relation: Relation, step: Step, hash_range: HashRange) -> Pairs:
     """Return what a step changed within a range of hashes."""
     moved = [path for path, version in step.after.items() if step.before[path] != version]
-    if hash_range == ALL_HASHES:
-        return changes_of(relation, step)
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
         return changes_of(relation, Step(step.before, step.after, hash_range=hash_range))
-    pairs = changes_of(relation, step)
-    if relation.key is None:  # Nothing tells rows apart: who has the first hash has all.
-        return pairs if hash_range.first == 0 else Pairs.none(relation.schema)
-    driving = relation.driving
-    return pairs.where(driving.within(pairs.keys(driving.columns), hash_range))
+    return changes_of(relation, Step(step.before, step.after, within=hash_range))
 
 
 def tell_steps(found: Sequence[Timed]) -> str:

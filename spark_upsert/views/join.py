@@ -114,14 +114,14 @@ class JoinRelation:
         left = found.rows.filter(pa.array(found.present))
         return aligned(self._joined(left, at), keys)
 
-    def having(self, values: Rows, at: At) -> Rows:
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
         own = [name for name in values.schema.names if name in self._left.schema.names]
         if own:
-            left = self._left.having(distinct(values.select(own)), at)
+            left = self._left.having(distinct(values.select(own)), at, hash_range)
         else:
             right = self._right.having(values, at)
-            left = self._left.having(self._as_left(right), at)
+            left = self._left.having(self._as_left(right), at, hash_range)
         return matching(self._joined(left, at), values)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
@@ -170,7 +170,7 @@ class JoinRelation:
 
     def pairs(self, step: Step) -> Pairs:
         """Return what a step changed (`Relation.pairs`)."""
-        left, right = self._left.pairs(step), self._right.pairs(step)
+        left, right = self._left.pairs(step), self._right.pairs(step.whole())
         touched = self._touched(left, right, step)
         if self._rest:
             old, new = self._of_many(left, right, touched, step)
@@ -187,7 +187,7 @@ class JoinRelation:
         values = distinct(concat(moved))
         if not values.num_rows:
             return no_rows(self._left.schema)
-        rows = self._left.having(values, step.after)
+        rows = self._left.having(values, step.after, step.within)
         return rows.filter(pa.array(~_with_key_of(rows, left, self._left.key)))
 
     def _of_many(self, left: Pairs, right: Pairs, touched: Rows, step: Step) -> tuple[Rows, Rows]:
@@ -257,7 +257,7 @@ class FullJoinRelation:
         right = self._right.look_up(renamed(keys, self.key, [self._on.right]), at)
         return self._beside(keys, left, right)
 
-    def having(self, values: Rows, at: At) -> Rows:
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
         names = values.schema.names
         own = [name for name in names if name in self._own]
@@ -267,6 +267,7 @@ class FullJoinRelation:
             keys = self._left.having(distinct(values.select(own)), at).select(list(self.key))
         else:
             keys = renamed(self._right.having(values, at), [self._on.right], self.key)
+        keys = keys.filter(pa.array(self.driving.within(keys, hash_range)))
         found = self.look_up(distinct(keys), at)
         return matching(found.rows.filter(pa.array(found.present)), values)
 
@@ -284,7 +285,9 @@ class FullJoinRelation:
     def pairs(self, step: Step) -> Pairs:
         """Return what a step changed (`Relation.pairs`)."""
         left = self._left.pairs(step).keys(self.key)
-        right = renamed(self._right.pairs(step).keys([self._on.right]), [self._on.right], self.key)
+        moved = self._right.pairs(step.whole()).keys([self._on.right])
+        right = renamed(moved, [self._on.right], self.key)
+        right = right.filter(pa.array(self.driving.within(right, step.within)))
         keys = distinct(concat([left, right]))
         old, new = self.look_up(keys, step.before), self.look_up(keys, step.after)
         return Pairs(old.rows, new.rows, old.present, new.present).without_same_bits()

@@ -18,7 +18,7 @@ version, which gives rows of a state that never was.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -47,6 +47,13 @@ class Step:
     hash_range: HashRange = field(default=ALL_HASHES, kw_only=True)
     """Of the keys of the table that moved: only what its rows there changed. Only for a step that
     `Relation.depends_on_one_row` of that table."""
+    within: HashRange = field(default=ALL_HASHES, kw_only=True)
+    """Of the keys of the driving table: only what changed of the rows that come of its rows there.
+    For any step; tables that do not drive are asked for all that changed (`whole`)."""
+
+    def whole(self) -> Step:
+        """Return the step, whatever drives."""
+        return self if self.within == ALL_HASHES else replace(self, within=ALL_HASHES)
 
 
 class Looked(NamedTuple):
@@ -137,8 +144,11 @@ class Relation(Protocol):
         """Return the rows of keys, which are those of `key`, in any order; none twice."""
         ...
 
-    def having(self, values: Rows, at: At) -> Rows:
-        """Return the rows whose columns, those of ``values``, hold one of the values' rows."""
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+        """Return the rows whose columns, those of ``values``, hold one of the values' rows.
+
+        Of those, the ones whose driving keys have hashes in a range.
+        """
         ...
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
@@ -152,7 +162,8 @@ def changes_of(relation: Relation, step: Step) -> Pairs:
     The first step, from nothing, inserts all rows.
     """
     if not step.before:
-        return Pairs.of_inserts(relation.scan(step.after, step.hash_range))
+        hash_range = step.hash_range.intersect(step.within)
+        return Pairs.of_inserts(relation.scan(step.after, hash_range))
     return relation.pairs(step).changed()
 
 

@@ -61,9 +61,9 @@ class FilterRelation:
         found = self._input.look_up(keys, at)
         return self._passing_of(_Side(found.rows, found.present))
 
-    def having(self, values: Rows, at: At) -> Rows:
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
-        return self._passing(self._input.having(values, at))
+        return self._passing(self._input.having(values, at, hash_range))
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""
@@ -133,14 +133,14 @@ class ProjectRelation:
         side = _Side(found.rows, found.present)
         return Looked(taken(self._projected(side.rows), side.at), found.present)
 
-    def having(self, values: Rows, at: At) -> Rows:
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
         stored = [name for name in values.schema.names if name in self._sources]
         if stored:
             inner = renamed(values, stored, [self._sources[name] for name in stored])
-            rows = self._projected(self._input.having(inner, at))
+            rows = self._projected(self._input.having(inner, at, hash_range))
         else:
-            rows = self.scan(at)
+            rows = self.scan(at, hash_range)
         return matching(rows, values) if len(stored) < values.num_columns else rows
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
@@ -218,13 +218,14 @@ class UnnestRelation:
         found = self._input.look_up(distinct(keys.select(list(self._input.key))), at)
         return aligned(self._exploded(found.rows.filter(pa.array(found.present))), keys)
 
-    def having(self, values: Rows, at: At) -> Rows:
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
         own = (self._column, POSITION)
         stored = [name for name in values.schema.names if name not in own]
         if not stored:
-            return matching(self.scan(at), values)
-        return matching(self._exploded(self._input.having(values.select(stored), at)), values)
+            return matching(self.scan(at, hash_range), values)
+        found = self._input.having(values.select(stored), at, hash_range)
+        return matching(self._exploded(found), values)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""

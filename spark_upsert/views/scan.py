@@ -17,7 +17,7 @@ from spark_upsert.errors import PlanError, setting
 from spark_upsert.index.index import KeysHaving
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
-from spark_upsert.views.pairs import Pairs, Rows, concat
+from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
 from spark_upsert.views.plan import Scan
 from spark_upsert.views.relation import (
     At,
@@ -109,12 +109,13 @@ class ScanRelation:
 
     def pairs(self, step: Step) -> Pairs:
         """Return what a step changed (`Relation.pairs`)."""
-        if self._last is None or self._last[0] is not step:
+        if self._last is None or self._last[0] != step:
             before, after = self._version(step.before), self._version(step.after)
             if before == after:
                 found = Pairs.none(self.schema)
             else:
-                found = self._base.pairs(before, after, step.hash_range)
+                hash_range = step.hash_range.intersect(step.within)
+                found = self._base.pairs(before, after, hash_range)
             self._last = step, found
         return self._last[1]
 
@@ -122,19 +123,20 @@ class ScanRelation:
         """Return the rows of keys (`Relation.look_up`)."""
         return self._base.look_up(keys, self._version(at))
 
-    def having(self, values: Rows, at: At) -> Rows:
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
         values = distinct_values(values)
         if not values.num_rows:
-            return self.scan({}).slice(0, 0)
+            return no_rows(self.schema)
         names, version = values.schema.names, self._version(at)
         if set(self.key) <= set(names):
             keys = distinct(values.select(list(self.key)))
         else:
             by = next((name for name in names if self._base.index(name)), None)
             if by is None:
-                return matching(self.scan(at), values)
+                return matching(self.scan(at, hash_range), values)
             keys = self._candidates(by, values, version)
+        keys = keys.filter(pa.array(self.driving.within(keys, hash_range)))
         looked = self._base.look_up(keys, version)
         return matching(looked.rows.filter(pa.array(looked.present)), values)
 

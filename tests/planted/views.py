@@ -108,6 +108,19 @@ def _() -> Patch:
     return patch.object(JoinRelation, "depends_on_one_row", lambda self, path: True)
 
 
+@bug("a cut of a step takes a range of every table", FOLDED)
+def _() -> Patch:
+    return patch.object(Step, "whole", lambda self: self)
+
+
+@bug("rows that the other side touches are in each cut of a step", FOLDED)
+def _() -> Patch:
+    def everywhere(original: Any, self: Any, values: Any, at: Any, hash_range: Any = None) -> Any:
+        return original(self, values, at)
+
+    return wrapped(ScanRelation, "having", everywhere)
+
+
 @bug("of a list only the first element counts", FOLDED)
 def _() -> Patch:
     def first(original: Any, self: Any, rows: Any) -> Any:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.model.hash_range import ALL_HASHES
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.views.binding import bind
 from spark_upsert.views.pairs import Pairs, Rows
 from spark_upsert.views.plan import Scan
@@ -83,10 +83,14 @@ def advanced(
 def delta(chance: random.Random, relation: Relation, step: Step) -> Pairs:
     """Return what a step changed, whole or range by range of the hash."""
     moved = [path for path in step.after if step.before[path] != step.after[path]]
-    if len(moved) != 1 or not relation.depends_on_one_row(moved[0]) or chance.random() < 0.5:
+    if chance.random() < 0.4:
         return changes_of(relation, step)
-    ranges = [Step(step.before, step.after, hash_range=piece) for piece in ALL_HASHES.cut(3)]
-    return Pairs.concat([changes_of(relation, each) for each in ranges])
+    pieces = ALL_HASHES.cut(3)
+    if len(moved) == 1 and relation.depends_on_one_row(moved[0]) and chance.random() < 0.5:
+        cut = [Step(step.before, step.after, hash_range=piece) for piece in pieces]
+    else:
+        cut = [Step(step.before, step.after, within=piece) for piece in pieces]
+    return Pairs.concat([changes_of(relation, each) for each in cut])
 
 
 def check_reads(
@@ -113,17 +117,21 @@ def check_reads(
     column = chance.choice(relation.schema.names)
     if pa.types.is_list(relation.schema.field(column).type):
         return
-    check_having(relation, sample.select([column]), expected, at)
+    check_having(relation, sample.select([column]), expected, at, ranges)
 
 
 def check_having(
-    relation: Relation, values: Rows, expected: list[Row], at: Mapping[str, int]
+    relation: Relation,
+    values: Rows,
+    expected: list[Row],
+    at: Mapping[str, int],
+    ranges: list[HashRange],
 ) -> None:
     [column] = values.schema.names
     place = relation.schema.names.index(column)
     wanted = {canonical(value) for value in values.column(0).to_pylist()} - {None}
     having = [row for row in expected if canonical(row[place]) in wanted]
-    found = records(relation.having(values, at))
+    found = [row for piece in ranges for row in records(relation.having(values, at, piece))]
     assert by_key(relation, found) == by_key(relation, having)
 
 
