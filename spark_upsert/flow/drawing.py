@@ -1,0 +1,385 @@
+"""A physical graph as text, as a Mermaid flowchart and in Graphviz' language.
+
+All three are functions of the graph and of nothing else: the same graph, the same characters. The
+text speaks of operators, whatever their widths, so that it fits on a page at width 100, too; a
+picture has a node for each replica and each splitter, up to `DRAWN_MAX`, and beyond that one
+for each operator.
+
+Processing elements are given as the names of their replicas, one sequence for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from spark_upsert.errors import masked
+from spark_upsert.flow.expansion import Physical, Splitter, SplitterKind
+from spark_upsert.flow.graph import INPUT, OperatorKind, Stream
+from spark_upsert.flow.work import PythonFunction, Work
+from spark_upsert.task.plan import Node
+
+DRAWN_MAX = 200
+"""Connections of a picture: with more, lines are all that is seen."""
+
+Elements: TypeAlias = Iterable[Sequence[str]]
+"""The names of the replicas of each processing element."""
+
+
+# -- text ------------------------------------------------------------------------------------
+
+
+def text(physical: Physical, elements: Elements = ()) -> str:
+    r"""Return what runs and where rows go, an operator after the other.
+
+    >>> from spark_upsert.flow import ArrowSource, Collected, Flow, Parallel, expanded
+    >>> import pyarrow as pa
+    >>> flow = Flow()
+    >>> rows = flow.source("orders", ArrowSource(pa.table({"id": [1]})))
+    >>> flow.sink("kept", Collected(), rows, parallel=Parallel(width=3))
+    >>> print(text(expanded(flow.graph()), [["orders", "kept[0]"], ["kept[1]", "kept[2]"]]))
+    2 operators, 4 replicas, 1 splitter, 3 connections, 2 PEs
+    <BLANKLINE>
+    PE 0  orders kept[0]
+    PE 1  kept[1..2]
+    <BLANKLINE>
+    orders      source, ArrowSource
+      -> kept   in turn to 3 channels, 2 between PEs
+    kept[0..2]  sink, Collected
+    """
+    own = [list(element) for element in elements]
+    counts = [
+        _counted(len(physical.graph.places), "operator"),
+        _counted(len(physical.replicas), "replica"),
+        _counted(len(physical.splitters), "splitter"),
+        _counted(len(physical.connections), "connection"),
+        *([_counted(len(own), "PE")] if own else []),
+    ]
+    parts = [[", ".join(counts)]]
+    if own:
+        parts.append(_aligned((f"PE {i}", _folded(names)) for i, names in enumerate(own)))
+    parts.append(_aligned(_said_of_operators(physical, own)))
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _said_of_operators(
+    physical: Physical, elements: Sequence[Sequence[str]]
+) -> Iterator[tuple[str, str]]:
+    tally = _tally(physical, elements)
+    for name, place in physical.graph.places.items():
+        kind = place.operator.kind
+        role = "" if kind is OperatorKind.OPERATOR else f"{kind.value}, "
+        own = _folded([each.name for each in physical.replicas_of[name]])
+        yield own, f"{role}{_said_of(place.operator.work)}"
+        for stream in physical.graph.streams_of[name]:
+            ports = physical.graph.places[stream.consumer].operator.inputs
+            port = "" if ports == (INPUT,) else f".{stream.port}"
+            said = _said_of_stream(physical, stream, tally[stream])
+            yield f"  -> {stream.consumer}{port}", said
+
+
+class _Count(NamedTuple):
+    """Of the connections that a stream has become."""
+
+    all: int
+    between: int | None
+    """Between processing elements; None if there are none."""
+
+
+def _tally(physical: Physical, elements: Sequence[Sequence[str]]) -> dict[Stream, _Count]:
+    element_of = {name: index for index, names in enumerate(elements) for name in names}
+    counts: Counter[Stream] = Counter()
+    between: Counter[Stream] = Counter()
+    for each in physical.connections:
+        producer, consumer = physical.replica[each.producer], physical.replica[each.consumer]
+        stream = Stream(producer.logical, consumer.logical, each.port)
+        counts[stream] += 1
+        between[stream] += element_of.get(each.producer) != element_of.get(each.consumer)
+    return {
+        stream: _Count(count, between[stream] if element_of else None)
+        for stream, count in counts.items()
+    }
+
+
+def _said_of_stream(physical: Physical, stream: Stream, count: _Count) -> str:
+    owners = physical.replicas_of[stream.producer]
+    splitter = next(
+        (
+            each
+            for each in physical.splitters_of[owners[0].name]
+            if (each.consumer, each.port) == (stream.consumer, stream.port)
+        ),
+        None,
+    )
+    said = [] if splitter is None else [_way(splitter)]
+    if splitter is not None and len(owners) > 1:
+        said.append(_counted(len(owners), "splitter"))
+    if splitter is None or len(owners) > 1:
+        said.append(_counted(count.all, "connection"))
+    if count.between is not None:
+        some = {0: "none", count.all: "all"}.get(count.between, str(count.between))
+        said.append(f"{some} between PEs")
+    return ", ".join(said)
+
+
+def _way(splitter: Splitter) -> str:
+    """Say how a chain of splitters chooses."""
+    [first, *_] = splitter.targets
+    said = f"{_choice(splitter)} to {_counted(splitter.width, 'channel')}"
+    return f"{said}, then {_way(first)} of each" if isinstance(first, Splitter) else said
+
+
+def _choice(splitter: Splitter) -> str:
+    match splitter.kind:
+        case SplitterKind.HASH:
+            return f"by hash of {', '.join(map(_on_one_line, splitter.attributes))}"
+        case SplitterKind.BROADCAST:
+            return "each row"
+        case SplitterKind.ROUND_ROBIN:
+            return "in turn"
+
+
+def _on_one_line(name: str) -> str:
+    """Return the name of a column, which may hold anything, without what breaks lines."""
+    shown = (each if each.isprintable() else ascii(each)[1:-1] for each in name)
+    return "".join(shown)
+
+
+def _said_of(work: Work) -> str:
+    """Say what an operator does, in a word or two."""
+    if isinstance(work, Node):
+        return work.kind
+    if isinstance(work, PythonFunction):
+        return getattr(work.function, "__name__", type(work.function).__name__)
+    path = getattr(work, "path", None)
+    return type(work).__name__ if path is None else f"{type(work).__name__} {masked(str(path))}"
+
+
+def _folded(names: Sequence[str]) -> str:
+    """Return names with neighbours in one: ``A[0] A[1] A[2]`` is ``A[0..2]``."""
+    pairs = [_cut(name) for name in names]
+    # Neighbours are those whose channel grows as their place does.
+    runs = groupby(enumerate(pairs), key=lambda at: (at[1][0], at[1][1] - at[0]))
+    return " ".join(_run([pair for _, pair in run]) for _, run in runs)
+
+
+def _run(pairs: list[tuple[str, int]]) -> str:
+    (name, first), (_, last) = pairs[0], pairs[-1]
+    if first < 0:
+        return name
+    return f"{name}[{first}]" if first == last else f"{name}[{first}..{last}]"
+
+
+_REPLICA = re.compile(r"(.*)\[(\d+)\]")
+
+
+def _cut(name: str) -> tuple[str, int]:
+    """Return the operator and the channel of a replica's name; -1 if it has none."""
+    found = _REPLICA.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, -1)
+
+
+def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
+    known = list(rows)
+    width = max(len(left) for left, _ in known)
+    return [f"{left:{width}}  {right}".rstrip() for left, right in known]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+# -- pictures --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A node of a picture, or a group of nodes; ``boxes`` is empty for a node."""
+
+    id: str
+    label: str
+    shape: str = "operator"
+    boxes: tuple[_Box, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    boxes: tuple[_Box, ...]
+    lines: tuple[tuple[str, str, str], ...]
+    """From, to, and what is written at it."""
+
+
+def mermaid(physical: Physical, elements: Elements = ()) -> str:
+    """Return a Mermaid flowchart: regions, or processing elements if they are given, as frames."""
+    picture = _picture(physical, elements)
+    lines = ["flowchart LR"]
+    for box, depth in _walk(picture.boxes):
+        lines.append("    " * depth + _mermaid_line(box))
+    for producer, consumer, label in picture.lines:
+        said = f'|"{_mermaid(label)}"|' if label else ""
+        lines.append(f"    {producer} -->{said} {consumer}")
+    return "\n".join(lines)
+
+
+def _mermaid_line(box: _Box) -> str:
+    if box.shape == _END:
+        return "end"
+    if box.boxes:
+        return f'subgraph {box.id}["{_mermaid(box.label)}"]'
+    before, behind = _MERMAID[box.shape]
+    return f'{box.id}{before}"{_mermaid(box.label)}"{behind}'
+
+
+def graphviz(physical: Physical, elements: Elements = ()) -> str:
+    """Return a directed graph for ``dot``: what `mermaid` draws, in its language."""
+    picture = _picture(physical, elements)
+    lines = ["digraph flow {", "    rankdir=LR;", "    node [shape=box];"]
+    for box, depth in _walk(picture.boxes):
+        lines.append("    " * depth + _graphviz_line(box))
+    for producer, consumer, label in picture.lines:
+        said = f' [label="{_graphviz(label)}"]' if label else ""
+        lines.append(f"    {producer} -> {consumer}{said};")
+    return "\n".join([*lines, "}"])
+
+
+def _graphviz_line(box: _Box) -> str:
+    if box.shape == _END:
+        return "}"
+    if box.boxes:
+        return f'subgraph cluster_{box.id} {{ label="{_graphviz(box.label)}";'
+    return f'{box.id} [label="{_graphviz(box.label)}"{_GRAPHVIZ[box.shape]}];'
+
+
+_END = "end"
+_MERMAID = {
+    "source": ("([", "])"),
+    "operator": ("[", "]"),
+    "sink": ("[(", ")]"),
+    "splitter": ("{", "}"),
+}
+_GRAPHVIZ = {
+    "source": ", shape=oval",
+    "operator": "",
+    "sink": ", shape=cylinder",
+    "splitter": ", shape=diamond",
+}
+
+
+def _mermaid(label: str) -> str:
+    """Escape what Mermaid would read as its own; columns may be called anything."""
+    codes = {char: f"#{ord(char)};" for char in '#"<>&`'}
+    return "".join(codes.get(char, char) for char in label)
+
+
+def _graphviz(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _walk(boxes: Iterable[_Box], depth: int = 1) -> Iterator[tuple[_Box, int]]:
+    """Yield all boxes with their depth, and an end behind each group."""
+    for box in boxes:
+        yield box, depth
+        if box.boxes:
+            yield from _walk(box.boxes, depth + 1)
+            yield _Box(box.id, "", _END), depth
+
+
+def _picture(physical: Physical, elements: Elements) -> _Picture:
+    if len(physical.connections) > DRAWN_MAX:
+        return _picture_of_operators(physical)
+    ids = {each.name: f"r{index}" for index, each in enumerate(physical.replicas)}
+    nodes = {
+        each.name: [_Box(ids[each.name], each.name, each.operator.kind.value)]
+        for each in physical.replicas
+    }
+    lines = [
+        (ids[each.producer], ids[each.consumer], _port(physical, each.consumer, each.port))
+        for each in physical.connections
+        if not each.is_split
+    ]
+    for index, splitter in enumerate(physical.splitters):
+        drawn = _splitter_drawn(physical, splitter, f"s{index}", ids)
+        nodes[splitter.owner] += drawn.boxes
+        lines += [(ids[splitter.owner], drawn.boxes[0].id, ""), *drawn.lines]
+    own = [tuple(element) for element in elements]
+    frames: list[tuple[tuple[str, ...], _Box]]
+    if own:
+        frames = [
+            ((f"PE {i}",), box) for i, e in enumerate(own) for name in e for box in nodes[name]
+        ]
+    else:
+        frames = [
+            (_regions_said(physical, each.regions), box)
+            for each in physical.replicas
+            for box in nodes[each.name]
+        ]
+    return _Picture(_framed(frames), tuple(lines))
+
+
+def _splitter_drawn(
+    physical: Physical, splitter: Splitter, id: str, ids: dict[str, str]
+) -> _Picture:
+    """Return the boxes of a chain of splitters, the first one first, and what leads out of them."""
+    boxes = [_Box(id, _choice(splitter), "splitter")]
+    lines: list[tuple[str, str, str]] = []
+    targets: tuple[str | Splitter, ...] = splitter.targets
+    for index, target in enumerate(targets):
+        if isinstance(target, Splitter):
+            behind = _splitter_drawn(physical, target, f"{id}_{index}", ids)
+            boxes += behind.boxes
+            lines += [(id, behind.boxes[0].id, ""), *behind.lines]
+        else:
+            lines.append((id, ids[target], _port(physical, target, splitter.port)))
+    return _Picture(tuple(boxes), tuple(lines))
+
+
+def _picture_of_operators(physical: Physical) -> _Picture:
+    """Return a node for each operator, and a line for each stream."""
+    graph = physical.graph
+    ids = {name: f"r{index}" for index, name in enumerate(graph.places)}
+    tally = _tally(physical, ())
+    frames = []
+    for name, place in graph.places.items():
+        label = _folded([each.name for each in physical.replicas_of[name]])
+        regions = tuple(region.name for region in place.regions)
+        box = _Box(ids[name], label, place.operator.kind.value)
+        frames.append((_regions_said(physical, regions), box))
+    lines = [
+        (ids[each.producer], ids[each.consumer], _said_of_stream(physical, each, tally[each]))
+        for each in graph.streams
+    ]
+    return _Picture(_framed(frames), tuple(lines))
+
+
+def _port(physical: Physical, consumer: str, port: str) -> str:
+    """Return the port if it must be told from others."""
+    return "" if physical.replica[consumer].operator.inputs == (INPUT,) else port
+
+
+def _regions_said(physical: Physical, regions: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels of regions, given and returned from the innermost and the outermost on."""
+    known = physical.graph.regions
+    return tuple(f"{name}, {known[name].parallel.width} wide" for name in reversed(regions))
+
+
+def _framed(items: Sequence[tuple[tuple[str, ...], _Box]], id: str = "g") -> tuple[_Box, ...]:
+    """Put boxes into frames, by the labels of those around each, the outermost first."""
+    within: dict[str, list[tuple[tuple[str, ...], _Box]]] = {}
+    found: list[_Box | str] = []
+    for path, box in items:
+        if not path:
+            found.append(box)
+            continue
+        if path[0] not in within:
+            found.append(path[0])
+        within.setdefault(path[0], []).append((path[1:], box))
+    return tuple(
+        each
+        if isinstance(each, _Box)
+        else _Box(f"{id}{n}", each, boxes=_framed(within[each], f"{id}{n}_"))
+        for n, each in enumerate(found)
+    )
