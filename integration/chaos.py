@@ -6,7 +6,7 @@ Each round adds commands to the feed, starts `chain` in processes of its own and
 all, the driver, Java and the Python workers, at a random moment; with ``--executors`` it
 sometimes kills one executor only, which the queries must survive. At the end the chain runs
 undisturbed, and `chain.check` compares the tables with a model. With ``--inputs`` the program
-is `confluence`, one query over so many tables.
+is `confluence`, one query over so many tables; with ``--view`` it is `kept_view`, which keeps one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import pyspark
 
@@ -31,11 +32,14 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
 
-from integration import chain, confluence  # noqa: E402 - needs the path
+from integration import chain, confluence, kept_view  # noqa: E402 - needs the path
 from tests.support.model import Command  # noqa: E402
 
 WINDOW_SECONDS = 4.0
 """From the start of the queries to the latest kill: recovery and a few micro-batches."""
+
+VIEW_WINDOW_SECONDS = 10.0
+"""The same for two queries that begin with planning a view."""
 
 BATCHES_PER_ROUND = 3
 """About what a round comes to do before it is killed; the last one does the rest."""
@@ -116,6 +120,8 @@ class Chaos:
     """Of the one query; 0: the chain of two."""
     merge: str = confluence.LIVE
     """How they are merged."""
+    view: bool = False
+    """Whether the program keeps a view."""
     kills: int = 0
     batches: list[list[Command]] = field(default_factory=list)
 
@@ -125,10 +131,12 @@ class Chaos:
     def round(self) -> str:
         """Add commands, start the program, kill it; returns what happened."""
         self._add()
+        if self.view:
+            kept_view.lose_a_checkpoint(self.folder, self._dice)
         with self.program() as driver:
-            if self.inputs:
+            if self._module is not chain:
                 self._add()  # Beside the query.
-            delay = self._dice.uniform(0, WINDOW_SECONDS)
+            delay = self._dice.uniform(0, VIEW_WINDOW_SECONDS if self.view else WINDOW_SECONDS)
             try:
                 code = driver.wait(timeout=delay)
             except subprocess.TimeoutExpired:
@@ -136,8 +144,14 @@ class Chaos:
         assert code == 0, f"the program failed by itself:\n{self.log}"
         return "ended before it was killed"
 
+    @property
+    def _module(self) -> ModuleType:
+        return kept_view if self.view else confluence if self.inputs else chain
+
     def _add(self) -> None:
-        if self.inputs:
+        if self.view:
+            kept_view.add_epochs(self.folder, self.seed, epochs=2)
+        elif self.inputs:
             confluence.add_epochs(self.folder, self.seed, inputs=self.inputs, epochs=2)
         else:
             self.batches += chain.add_commands(self.folder, self.seed, batches=BATCHES_PER_ROUND)
@@ -179,8 +193,7 @@ class Chaos:
         # A relative path, which an executor must not take as relative to its own folder. The
         # server of a Connect client has another one: there a relative path means nothing.
         folder = str(self.folder) if self.connect else os.path.relpath(self.folder, ROOT)
-        module = confluence if self.inputs else chain
-        arguments = [sys.executable, "-m", module.__name__, folder]
+        arguments = [sys.executable, "-m", self._module.__name__, folder]
         if self.inputs:
             arguments += ["--merge", self.merge]
         if self.connect:
@@ -209,6 +222,8 @@ class Chaos:
 
     def check(self) -> str:
         """Compare what was written with what was to be; returns how much it was."""
+        if self.view:
+            return kept_view.check(self.folder)
         if self.inputs:
             return confluence.check(self.folder)
         chain.check(self.folder, self.batches)
@@ -242,6 +257,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=0, help="one query over so many tables")
     merges = [confluence.LIVE, *confluence.EXACT]
     parser.add_argument("--merge", choices=merges, default=confluence.LIVE, help="of the inputs")
+    parser.add_argument("--view", action="store_true", help="queries that keep a view")
     given = parser.parse_args()
     # Whoever has no more time ends the killing, behind a round, and still learns what it did.
     is_over = threading.Event()
@@ -257,6 +273,7 @@ def main() -> None:
             executors=given.executors,
             inputs=given.inputs,
             merge=given.merge,
+            view=given.view,
         )
         print(f"seed {seed}, {given.kills} kills")
         while chaos.kills < given.kills and not is_over.is_set():
