@@ -124,7 +124,8 @@ class ViewPosition:
             raise OptionError(
                 f"the checkpoint is of another plan ({found.plan}, and this is {plan}): what it "
                 "delivered cannot be retracted by this one.",
-                hint="run the plan that it was begun with, or give the query a new "
+                hint="run the plan that it was begun with (if a table has gained a column since, "
+                "begin with view(path).select(...) of those that it had), or give the query a new "
                 "checkpointLocation.",
             )
         return found

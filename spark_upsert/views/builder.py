@@ -32,6 +32,7 @@ from spark_upsert.views.plan import (
     Scan,
     Unnest,
 )
+from spark_upsert.views.pruning import pruned
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.scan import Base
 from spark_upsert.views.view import View
@@ -229,7 +230,8 @@ class Plan:
             bind_group(node, self._open)
         else:
             grown._bound()
-        return grown
+        # Behind the check, whose errors tell of all columns that there are.
+        return replace(self, node=pruned(node)) if isinstance(node, Group | Project) else grown
 
     def _bound(self) -> Relation:
         return bind_below_group(self.node, self._open)

@@ -25,11 +25,22 @@ _IMPURE = re.compile(
 
 def plain_column(formula: Formula, columns: pa.Schema) -> str | None:
     """Return the column that a formula is, without anything done to it; None if it is none."""
-    found = _NAME.fullmatch(formula) if isinstance(formula, str) else None
-    if found is None:
-        return None
-    name = found[1] or found[2].replace("``", "`")
+    name = _name(formula)
     return name if name in columns.names else None
+
+
+def columns_read(formula: Formula) -> frozenset[str] | None:
+    """Return the names of the columns that a formula may read; None where it does not tell."""
+    if not isinstance(formula, str):
+        return None
+    name = _name(formula)
+    return expressions.columns_of(formula) if name is None else frozenset([name])
+
+
+def _name(formula: Formula) -> str | None:
+    """Return the name that a formula is, which need not be one that SQL could read."""
+    found = _NAME.fullmatch(formula) if isinstance(formula, str) else None
+    return None if found is None else found[1] or found[2].replace("``", "`")
 
 
 @dataclass(frozen=True, slots=True)

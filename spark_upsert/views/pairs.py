@@ -130,6 +130,11 @@ class Pairs:
             self.old.filter(chosen), self.new.filter(chosen), self.has_old[mask], self.has_new[mask]
         )
 
+    def select(self, names: Sequence[str]) -> Pairs:
+        """Return the pairs with some columns alone; some may now be of equal rows."""
+        chosen = list(names)
+        return Pairs(self.old.select(chosen), self.new.select(chosen), self.has_old, self.has_new)
+
     def present(self) -> Pairs:
         """Return the pairs of which at least one row is there."""
         return self.where(self.has_old | self.has_new)

@@ -82,7 +82,9 @@ class TableBase:
                 self._table.store, stretch, self._as_pairs, net=True, hash_range=hash_range
             )
         ]
-        return Pairs.concat([Pairs.none(self._schema), *found])
+        pairs = Pairs.concat([Pairs.none(self._schema), *found])
+        # What changed in other columns alone is nothing to the plan: it need not look it up.
+        return pairs if len(self._names) == len(self._own.columns) else pairs.without_same_bits()
 
     def look_up(self, keys: Rows, version: int | None) -> Looked:
         """Return the rows of keys (`Base.look_up`)."""

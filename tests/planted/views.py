@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_upsert.views import join, relation, scan, table_base
+from spark_upsert.views import join, pruning, relation, scan, table_base
 from spark_upsert.views.formulas import Bound
 from spark_upsert.views.join import FullJoinRelation, JoinRelation
 from spark_upsert.views.pairs import Pairs, concat, no_rows
-from spark_upsert.views.plan import How
+from spark_upsert.views.plan import How, Join, Scan
 from spark_upsert.views.relation import Step
 from spark_upsert.views.rowwise import UnnestRelation
 from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.table_base import TableBase
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_view_promises as promises
+from tests.support.view_plays import P, plan_of
 
 FOLDED = promises.test_p2_folded_changes_of_a_view_are_the_batch_query
 REAL = promises.test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query
@@ -141,3 +143,27 @@ def _() -> Patch:
 @bug("rows that were deleted are found by their keys", REAL)
 def _() -> Patch:
     return patch.object(table_base, "is_live", lambda diffs: np.ones(len(diffs), dtype=np.bool_))
+
+
+@bug("a column that only a condition reads is left out", REAL)
+def _() -> Patch:
+    return patch.object(pruning, "_used", lambda formulas: frozenset())
+
+
+def test_p2_a_plan_names_what_a_join_compares() -> None:
+    joined = P(plan_of('O.join(C,"c=id","left")')).project("id", "n")
+    names = [
+        scan.schema.names for scan in pruning.pruned(joined.node).walk() if isinstance(scan, Scan)
+    ]
+    assert names == [["id", "c"], ["id", "n"]]
+
+
+@bug("the columns that a join compares are left out", test_p2_a_plan_names_what_a_join_compares)
+def _() -> Patch:
+    def as_wanted(original: Any, node: Any, wanted: Any = None) -> Any:
+        if isinstance(node, Join):
+            left, right = (pruning.pruned(side, wanted) for side in node.inputs)
+            return replace(node, left=left, right=right)
+        return original(node, wanted)
+
+    return wrapped(pruning, "pruned", as_wanted)

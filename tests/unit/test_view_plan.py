@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spark_upsert.errors import PlanError, SchemaError
 from spark_upsert.table import Table
+from spark_upsert.views import agg
 from spark_upsert.views.builder import Plan
-from spark_upsert.views.plan import plan_from_json
+from spark_upsert.views.plan import Filter, Named, Project, Scan, plan_from_json
 from spark_upsert.views.types import type_of, type_text
 from tests.support.view_cases import between, cases
 from tests.support.view_plays import plan_of
@@ -252,3 +255,84 @@ def test_a_table_that_has_other_columns_by_now_stops_the_plan(lake: Path, table:
     text = plan.to_json().replace('"key":["id"]', '"key":["name"]')
     with pytest.raises(SchemaError, match="by the key"):
         Plan(plan_from_json(text)).to_json()
+
+
+Frozen = dict[str, list[str]]
+
+PRUNED: dict[str, tuple[Callable[[Lake], Plan], Frozen]] = {
+    "all of it": (
+        lambda t: t("orders").filter("amount > 1"),
+        {"orders": ORDERS.names},
+    ),
+    "columns of it": (
+        lambda t: t("orders").filter("amount > 1").select("order_id", two="2 * INDEXED"),
+        {"orders": ["order_id", "amount", "indexed"]},
+    ),
+    "a join": (
+        lambda t: t("orders").join(t("customers").select("id", "name"), FK, reverse="scan"),
+        {
+            "orders": ORDERS.names,
+            "customers": ["id", "name"],
+        },
+    ),
+    "columns of a join": (
+        lambda t: (
+            t("orders")
+            .join(t("customers").select("id", "name"), FK, reverse="scan")
+            .filter("amount > 1")
+            .select("order_id", upper="upper(name)")
+        ),
+        {"orders": ["order_id", "customer_id", "amount"], "customers": ["id", "name"]},
+    ),
+    "groups": (
+        lambda t: (
+            t("orders")
+            .join(t("customers").select("id", "name", who="note"), FK, reverse="scan")
+            .group_by("name")
+            .agg(n=agg.count(), most=agg.max("amount"))
+        ),
+        {"orders": ["order_id", "customer_id", "amount"], "customers": CUSTOMERS.names},
+    ),
+    "a count": (
+        lambda t: t("orders").unnest("items").group_by().agg(n=agg.count()),
+        {"orders": ["order_id", "items"]},
+    ),
+    "an expression of Arrow": (
+        lambda t: t("orders")._with(
+            Project(
+                input=Filter(input=t("orders").node, where=pc.field("amount") > 1),
+                columns=(Named("order_id", "order_id"),),
+            )
+        ),
+        {"orders": ORDERS.names},
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "frozen"), PRUNED.values(), ids=PRUNED)
+def test_a_plan_names_the_columns_that_it_uses(
+    table: Lake, build: Callable[[Lake], Plan], frozen: Frozen
+) -> None:
+    scans = [node for node in build(table).node.walk() if isinstance(node, Scan)]
+    assert {scan.label: [column.name for column in scan.columns] for scan in scans} == frozen
+
+
+def test_columns_that_a_table_gains_do_not_make_another_plan(lake: Path, table: Lake) -> None:
+    groups = PRUNED["groups"][0]
+    before = groups(table).to_json()
+    chosen = table("orders").to_json()
+    orders = Table.open(str(lake / "orders"))
+    gained = orders.schema.columns.append(pa.field("gained", pa.string()))
+    orders.alter(replace(orders.schema, columns=gained))
+    assert "gained" in table("orders").schema.names
+    assert groups(table).to_json() == before
+    # What was read whole is read so again by its names.
+    assert table("orders").select(*ORDERS.names).to_json() == chosen
+
+
+def test_a_column_may_have_a_name_that_is_no_sql(tmp_path: Path) -> None:
+    schema = pa.schema({"id": pa.int64(), "case": pa.int64(), "from": pa.int64()})
+    Table.create(str(tmp_path), schema, keys=["id"])
+    scan = Plan.of_table(str(tmp_path)).select("id", "case").node
+    assert isinstance(scan, Scan)
+    assert scan.schema.names == ["id", "case"]

@@ -38,6 +38,7 @@ class KeptBase:
 
     def __init__(self, scan: Scan, table: Table, grouping: Grouping) -> None:
         require_columns(scan, grouping.result, grouping.keys)
+        self._names = scan.schema.names
         self._table = table
         self._grouping = grouping
         self._shown = ShownGroups(grouping, table.store)
@@ -72,13 +73,14 @@ class KeptBase:
         found = [Pairs.none(self._grouping.result)]
         for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=True):
             found += [pairs for _, pairs in self._shown.changes(stretch, whole, net=True)]
-        return Pairs.concat(found)
+        return Pairs.concat(found).select(self._names).without_same_bits()
 
     def look_up(self, keys: Rows, version: int | None) -> Looked:
         """Return the rows of groups (`Base.look_up`)."""
         rows = no_rows(self._grouping.result)
         if version is not None and keys.num_rows:
             rows = self._shown.look_up(keys, self._table.log.at(version))
+        rows = rows.select(self._names)
         if not rows.num_rows:
             arrays = [pa.nulls(keys.num_rows, field.type) for field in rows.schema]
             absent = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
@@ -91,4 +93,4 @@ class KeptBase:
         whole = whole_groups(self._grouping, hash_range)
         if version is not None and not whole.is_empty:
             rows += self._shown.rows(self._table.log.at(version), whole)
-        return concat(rows)
+        return concat(rows).select(self._names)
