@@ -1,0 +1,111 @@
+"""Bugs in fusion: who is together, who is apart, who waits for whom, and what costs less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from spark_upsert.flow import fusion, partitions, placement, width
+from spark_upsert.flow.partitions import Bounds
+from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_fusion_promises as promises
+
+PLACED = promises.test_p4_placement_is_refused_where_no_partition_has_it_and_the_two_names_clash
+MANUAL = promises.test_p4_manual_gives_the_number_that_was_asked_for_where_any_partition_has_it
+CHEAPEST = promises.test_p4_no_partition_that_is_allowed_costs_less_than_the_automatic_one
+MANY = promises.test_p4_of_many_replicas_no_plan_costs_more_than_one_pe_for_each_or_one_for_all
+KEPT = promises.test_p6_state_goes_on_only_at_its_widths
+
+
+@bug("a plain id is another one in each channel", PLACED)
+def _() -> Patch:
+    def by_channel(original: Any, given: Any, on: str, place: Any, channel: Any) -> str:
+        return f"{original(given, on, place, channel)}_{channel.index}"
+
+    return wrapped(placement, "_expanded", by_channel)
+
+
+@bug("by channel means the innermost region, whatever it is written on", PLACED)
+def _() -> Patch:
+    def innermost(original: Any, given: Any, on: str, place: Any, channel: Any) -> str:
+        found: str = original(given, place.name if place.regions else on, place, channel)
+        return found
+
+    return wrapped(placement, "_expanded", innermost)
+
+
+@bug("replicas that share their second id are apart", PLACED)
+def _() -> Patch:
+    def first_only(original: Any, *given: Any) -> Any:
+        ids = original(*given)
+        return replace(ids, colocate=ids.colocate[:1])
+
+    return wrapped(placement, "_ids", first_only)
+
+
+@bug("what waits for each other is apart", PLACED)
+def _() -> Patch:
+    return patch.object(placement, "_components", lambda count, _: ([at] for at in range(count)))
+
+
+@bug("an isolated replica shares its element", MANUAL)
+def _() -> Patch:
+    def sociable(original: Any, unit: Any, influence: Any) -> Bounds:
+        found: Bounds = original(replace(unit, is_isolated=False), influence)
+        return found
+
+    return wrapped(fusion, "_bounds", sociable)
+
+
+@bug("exlocated replicas share an element", MANUAL)
+def _() -> Patch:
+    def together_again(original: Any, unit: Any, influence: Any) -> Bounds:
+        found: Bounds = original(replace(unit, exlocate=frozenset()), influence)
+        return found
+
+    return wrapped(fusion, "_bounds", together_again)
+
+
+@bug("channels mean nothing", MANUAL)
+def _() -> Patch:
+    return patch.object(fusion, "_channel", lambda replica, influence: {})
+
+
+@bug("what spans channels shares its element", MANUAL)
+def _() -> Patch:
+    return wrapped(fusion, "_channels", lambda original, *given: original(*given) or {})
+
+
+@bug("elements may wait for each other", MANUAL)
+def _() -> Patch:
+    def any_order(partition: Any, units: Any) -> list[int] | None:
+        apart = units.is_free or partitions._are_apart(partition, units)
+        return list(range(max(partition) + 1)) if apart else None
+
+    return together(
+        patch.object(partitions, "order_of", any_order),
+        patch.object(fusion, "order_of", any_order),
+    )
+
+
+@bug("the first partition that is allowed is taken for the best", CHEAPEST)
+def _() -> Patch:
+    return patch.object(
+        fusion, "best", lambda units, *_, **__: next(partitions.iter_allowed(units))[0]
+    )
+
+
+@bug("of many replicas a cut is taken, whatever it costs", MANY)
+def _() -> Patch:
+    return patch.object(
+        fusion, "best", lambda units, *_, **__: partitions._cut(units, units.flow, 3)
+    )
+
+
+@bug("only the innermost region of what keeps state keeps its width", KEPT)
+def _() -> Patch:
+    def innermost(original: Any, graph: Any) -> Any:
+        return (replace(place, regions=place.regions[:1]) for place in original(graph))
+
+    return wrapped(width, "_keeping_state", innermost)
