@@ -29,6 +29,7 @@ from spark_upsert.flow.graph import (
     Region,
     Stream,
 )
+from spark_upsert.flow.work import PythonFunction
 from spark_upsert.model.words import is_hashable
 
 WIDTH_MAX = (1 << 31) - 1
@@ -47,6 +48,8 @@ _T = TypeVar("_T", bound=Hashable)
 
 def check(graph: Graph) -> None:
     """Refuse a graph that cannot be run.
+
+    Columns are judged where they are known: who learns more of them asks again.
 
     Raises
     ------
@@ -129,6 +132,13 @@ def check_kind(name: str, operator: Operator) -> None:
         raise GraphError(
             f"{operator.kind.value} '{name}' has {expected}, found {len(operator.inputs)}.",
             hint="a source takes nothing; sinks and operators are fed by streams.",
+            operators=(name,),
+        )
+    if isinstance(operator.work, PythonFunction) and len(operator.inputs) > 1:
+        raise GraphError(
+            f"'{name}' is a Python function, which takes the rows of one port, found ports "
+            f"{', '.join(map(str, operator.inputs))}.",
+            hint="let several streams merge in one port, or join them by a plan.",
             operators=(name,),
         )
     for port in operator.inputs:
@@ -303,11 +313,7 @@ def _check_attribute(graph: Graph, region: Region, stream: Stream, attribute: st
     schema = graph.places[stream.producer].operator.schema
     where = f"region '{region.name}' partitions what '{stream.producer}' gives"
     if schema is None:
-        raise GraphError(
-            f"{where} by '{attribute}', but the columns of '{stream.producer}' are not known.",
-            hint=f"give '{stream.producer}' its schema.",
-            operators=operators,
-        )
+        return
     count = schema.names.count(attribute)
     if count != 1:
         raise GraphError(

@@ -22,11 +22,20 @@ from spark_upsert.flow import (
     expanded,
 )
 from spark_upsert.flow.builder import Output
+from spark_upsert.task import ArrowScan, HashJoin, JoinKind
 
 ROWS = pa.table({"k": pa.array([], pa.int64()), "t": pa.array([], pa.string())})
 SOURCE = ArrowSource(ROWS)
 SINK = Collected()
 SAME = PythonFunction(iter, ROWS.schema)
+JOIN = HashJoin(
+    id="join",
+    left=ArrowScan(id="left", schema=ROWS.schema),
+    right=ArrowScan(id="right", schema=ROWS.schema),
+    join=JoinKind.SEMI,
+    left_keys=("k",),
+    right_keys=("k",),
+)
 
 
 def chain(flow: Flow, names: str, *inputs: Output) -> Output:
@@ -233,7 +242,7 @@ def two_ports(**how: object) -> Splitter:
     left, right = flow.source("L", SOURCE), flow.source("R", SOURCE)
     rows = flow.operator(
         "J",
-        SAME,
+        JOIN,
         ports={"left": left, "right": right},
         parallel=Parallel(width=2, **how),  # type: ignore[arg-type]
     )
@@ -263,7 +272,7 @@ def test_columns_without_ports_are_those_of_every_port() -> None:
     left, right = flow.source("L", SOURCE), flow.source("R", SOURCE)
     with flow.parallel("P", 2, partition_by=["k"], broadcast=["J.right"]):
         rows = chain(flow, "A", left, right)
-        joined = flow.operator("J", SAME, ports={"left": rows, "right": right})
+        joined = flow.operator("J", JOIN, ports={"left": rows, "right": right})
     flow.sink("Snk", SINK, joined)
     graph = flow.graph()
     assert graph.regions["P"].parallel.partition_by == (PartitionBy("A.input", ("k",)),)
