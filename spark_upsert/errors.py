@@ -129,6 +129,13 @@ class UpsertFlowError(Exception):
             self.message = f"node '{name}': {self.message}"
             self.args = (self._text(),)
 
+    def name_operator(self, name: str) -> None:
+        """Say which operator of a graph it is about; what is said first stays."""
+        if "operators" not in self.fields:
+            self.fields["operators"] = (name,)
+            self.message = f"operator '{name}': {self.message}"
+            self.args = (self._text(),)
+
     def _text(self) -> str:
         text = f"[{self.code}] {self.message}"
         return f"{text}\n\nHint: {self.hint}" if self._marked_hint else text

@@ -48,6 +48,7 @@ from spark_upsert.flow.width import (
 from spark_upsert.flow.work import (
     ArrowSource,
     Collected,
+    Given,
     PythonFunction,
     TableSink,
     TableSource,
@@ -67,6 +68,7 @@ __all__ = [
     "Estimate",
     "Flow",
     "Fused",
+    "Given",
     "Graph",
     "HandOff",
     "Influence",

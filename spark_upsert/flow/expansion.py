@@ -139,6 +139,14 @@ class Physical:
         return {name: tuple(replicas) for name, replicas in found.items()}
 
     @cached_property
+    def connections_of(self) -> dict[str, tuple[Connection, ...]]:
+        """What goes out of each replica, by its name."""
+        found: dict[str, list[Connection]] = {name: [] for name in self.replica}
+        for each in self.connections:
+            found[each.producer].append(each)
+        return {name: tuple(connections) for name, connections in found.items()}
+
+    @cached_property
     def splitters_of(self) -> dict[str, tuple[Splitter, ...]]:
         """The first splitters at the output of each replica, by its name."""
         found: dict[str, list[Splitter]] = {name: [] for name in self.replica}

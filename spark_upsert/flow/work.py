@@ -16,10 +16,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from spark_upsert.flow.channels import Channel
 from spark_upsert.task.plan import Node
 
-Function: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
-"""From the batches that come to those that go, one replica's each time."""
+Function: TypeAlias = Callable[..., Iterable[pa.RecordBatch]]
+"""From the batches that come to those that go, one replica's each time; behind each barrier it is
+called anew. Takes an iterator of batches, and a `Channel`, too, if it asks for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,12 @@ class PythonFunction:
 
     function: Function
     schema: pa.Schema
+    takes_channel: bool = False
+    """Whether its second argument is the `Channel` of the replica."""
+
+    def call(self, batches: Iterator[pa.RecordBatch], channel: Channel) -> Iterable[pa.RecordBatch]:
+        """Call the function, for a replica of some channel."""
+        return self.function(batches, channel) if self.takes_channel else self.function(batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,13 @@ class ArrowSource:
     def schema(self) -> pa.Schema:
         """The columns of its rows."""
         return self.rows.schema
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Rows that whoever runs the graph gives, under the source's name."""
+
+    schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +78,4 @@ class Collected:
     """Rows are handed to whoever runs the graph, under the sink's name."""
 
 
-Work: TypeAlias = Node | PythonFunction | ArrowSource | TableSource | TableSink | Collected
+Work: TypeAlias = Node | PythonFunction | ArrowSource | Given | TableSource | TableSink | Collected

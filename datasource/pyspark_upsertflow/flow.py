@@ -1,0 +1,352 @@
+"""Flows on Spark: a graph becomes one frame, with a pass of Python for each of its stages.
+
+A processing element is a part of one `mapInArrow`; operators within it call each other. A splitter
+gives rows the number of a task, and `repartitionById` brings them there: exactly, also with
+adaptive execution, which coalesces and splits only partitions whose number it may choose.
+
+The end of a micro-batch is the barrier: behind an exchange no task begins before all those before
+it have ended, and each operator drains when its input has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from pyspark_upsertflow.registration import parallelism_of
+from spark_upsert.errors import GraphError, OptionError
+from spark_upsert.flow.checkpoint import remember
+from spark_upsert.flow.expansion import expanded
+from spark_upsert.flow.fusion import Automatic, Fused, fused
+from spark_upsert.flow.graph import Graph, OperatorKind
+from spark_upsert.flow.passes import ADDRESS, TASK, Border, Pass
+from spark_upsert.flow.resolution import require_sources, schemas_of
+from spark_upsert.flow.stages import Stages, Way, staged
+from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSink, TableSource
+from spark_upsert.task import AssignUniqueId, Limit, Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_FORMAT = "upsertflow"
+
+_BATCH_ID = "streaming.sql.batchId"
+
+
+def frames(
+    spark: SparkSession,
+    plan: Graph | Fused,
+    given: Mapping[str, DataFrame] | None = None,
+    *,
+    is_stream: bool = False,
+) -> dict[str, DataFrame]:
+    """Return what comes to each sink, by its full name; nothing runs before one is read.
+
+    Who reads several runs the flow as often.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    plan : Graph or Fused
+        Which replicas share a task; of a graph as `Automatic` decides for the slots of the session.
+    given : mapping of str to DataFrame, optional
+        The rows of each source that is `Given`, by its full name.
+    is_stream : bool
+        Whether tables are read as streams.
+
+    Raises
+    ------
+    GraphError
+        The graph cannot be run; the operators are named.
+    PlanError
+        The plan of an operator cannot be run.
+    """
+    return _parted(*_compiled(spark, plan, given, is_stream=is_stream))
+
+
+def run(
+    spark: SparkSession,
+    plan: Graph | Fused,
+    given: Mapping[str, DataFrame] | None = None,
+) -> None:
+    """Run a flow once over all that there is, and write what comes to its sinks.
+
+    Each sink is a table, written by one transaction; what is computed before they part is computed
+    once. For the parameters and errors see `frames`.
+    """
+    _write(*_compiled(spark, plan, given, is_stream=False))
+
+
+def start(
+    spark: SparkSession,
+    plan: Graph | Fused,
+    checkpoint: str,
+    given: Mapping[str, DataFrame] | None = None,
+    *,
+    available_now: bool = False,
+    every: str | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Start the query that runs a flow over what comes, micro-batch by micro-batch.
+
+    The end of a micro-batch is a barrier: every operator drains. Each sink takes a batch once,
+    whatever happens to the query.
+
+    Parameters
+    ----------
+    checkpoint : str
+        Where Spark keeps the progress of the query. It remembers the sources and the widths of the
+        regions that keep state, too: with others the flow does not go on. Regions without state go
+        on at any width.
+    available_now : bool
+        Whether the query ends when it has caught up.
+    every : str, optional
+        The interval of micro-batches, as ``10 seconds``.
+    storage : mapping of str to str, optional
+        Settings of the object store in which the checkpoint lies.
+
+    Raises
+    ------
+    WidthError
+        A region that keeps state has another width than before.
+    GraphError, PlanError
+        As `frames`; or an operator counts on over barriers, which on Spark nothing does.
+    """
+    if available_now and every is not None:
+        raise OptionError.conflict("available_now", f"every={every}")
+    stages, frame = _compiled(spark, plan, given, is_stream=True)
+    _require_no_counters(stages.graph)
+    targets = _tables(stages.graph)
+    flow_id = remember(stages.graph, checkpoint, storage or {})
+    if len(targets) == 1:
+        [(name, sink)] = targets.items()
+        writer = _parted(stages, frame)[name].writeStream.format(_FORMAT).options(**sink.options)
+        writer = writer.option("path", sink.path)
+    else:
+        if flow_id is None:
+            raise GraphError(
+                f"a flow into several tables cannot have its checkpoint at '{checkpoint}'.",
+                hint="put it where tables can lie.",
+                operators=tuple(targets),
+            )
+        writer = frame.writeStream.foreachBatch(partial(_write_batch, stages, flow_id))
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif every is not None:
+        writer = writer.trigger(processingTime=every)
+    return writer.option("checkpointLocation", checkpoint).start()
+
+
+# -- from a plan to a frame ------------------------------------------------------------------
+
+
+def _parted(stages: Stages, frame: DataFrame) -> dict[str, DataFrame]:
+    """Return what comes to each sink, out of what the last stage gives."""
+    if stages.is_plain:
+        return dict.fromkeys(stages.sinks, frame)
+    last = Border(stages, len(stages.stages), carried)
+    return {name: _of_sink(frame, last, addresses) for name, addresses in stages.sinks.items()}
+
+
+def _compiled(
+    spark: SparkSession,
+    plan: Graph | Fused,
+    given: Mapping[str, DataFrame] | None,
+    *,
+    is_stream: bool,
+) -> tuple[Stages, DataFrame]:
+    """Return the stages of a flow, and what the last one gives."""
+    if isinstance(plan, Graph):
+        slots = parallelism_of(spark) or 1
+        plan = fused(expanded(plan), Automatic(slots=slots))
+    graph = plan.physical.graph
+    sources = _sources(spark, graph, given or {}, is_stream=is_stream)
+    _require_pickled(graph)
+    columns = {name: carried(to_arrow_schema(frame.schema)) for name, frame in sources.items()}
+    stages = staged(plan, schemas_of(graph, columns))
+    frame = _entered(stages, sources)
+    for index, stage in enumerate(stages.stages):
+        if stage.way is Way.EXCHANGED:
+            frame = frame.repartitionById(len(stage.elements), F.col(TASK))
+        step = Pass(stages, index, carried)
+        frame = frame.mapInArrow(partial(_run, step), from_arrow_schema(step.schema))
+    return stages, frame
+
+
+def carried(schema: pa.Schema) -> pa.Schema:
+    """Return the columns under which Spark carries some columns."""
+    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+
+
+def _run(step: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a stage in a task of Spark."""
+    context = TaskContext.get()
+    assert context is not None
+    batch_id = int(context.getLocalProperty(_BATCH_ID) or 0)
+    task = context.partitionId()
+    is_in_place = step.stages.stages[step.index].way is Way.IN_PLACE
+    yield from step.run(batches, task=task, turn=batch_id + (task if is_in_place else 0))
+
+
+# -- what enters and what leaves -------------------------------------------------------------
+
+
+def _sources(
+    spark: SparkSession, graph: Graph, given: Mapping[str, DataFrame], *, is_stream: bool
+) -> dict[str, DataFrame]:
+    """Return the rows of each source, by its full name."""
+    found: dict[str, DataFrame] = {}
+    for name, place in graph.places.items():
+        work = place.operator.work
+        match work:
+            case _ if place.operator.kind is not OperatorKind.SOURCE:
+                continue
+            case ArrowSource() if not is_stream:
+                found[name] = spark.createDataFrame(work.rows)
+            case TableSource():
+                reader = spark.readStream if is_stream else spark.read
+                found[name] = reader.format(_FORMAT).options(**work.options).load(work.path)
+            case Given() if name in given:
+                found[name] = given[name]
+            case ArrowSource():
+                raise GraphError(
+                    f"source '{name}' has rows that are given with the graph, which are no stream.",
+                    hint="make it Given(schema), and give a streaming frame.",
+                    operators=(name,),
+                )
+            case Given():
+                raise GraphError(
+                    f"no rows are given for the source '{name}'.",
+                    hint=f"give it a frame: given={{'{name}': frame}}.",
+                    operators=(name,),
+                )
+            case _:
+                raise GraphError(
+                    f"source '{name}': {type(work).__name__} is no work of a source.",
+                    hint="give it a TableSource, an ArrowSource or Given.",
+                    operators=(name,),
+                )
+    require_sources(given, found)
+    return found
+
+
+def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows of all sources, as they come to the first stage."""
+    border = Border(stages, 0, carried)
+    physical = stages.book.physical
+    parts: list[DataFrame] = []
+    for name, frame in sources.items():
+        entries = [stages.entries[replica.name] for replica in physical.replicas_of[name]]
+        own = border.form(entries[0])
+        # Replicas of a source share its partitions out.
+        replica = F.spark_partition_id() % len(entries)
+        tasks = [border.task(address) or 0 for address in entries]
+        rows = F.struct(*(F.col(_quoted(column)) for column in frame.columns))
+        columns = (
+            (rows if index == own else F.lit(None)).cast(field.dataType).alias(field.name)
+            for index, field in enumerate(list(from_arrow_schema(border.schema))[2:])
+        )
+        parts.append(
+            frame.select(
+                _one_of(tasks, replica).alias(TASK),
+                _one_of(entries, replica).alias(ADDRESS),
+                *columns,
+            )
+        )
+    return reduce(lambda left, right: left.union(right), parts)
+
+
+def _one_of(values: list[int], index: Column) -> Column:
+    if len(set(values)) == 1:
+        return F.lit(values[0]).cast("int")
+    return F.get(F.array(*(F.lit(value).cast("int") for value in values)), index)
+
+
+def _of_sink(frame: DataFrame, last: Border, addresses: tuple[int, ...]) -> DataFrame:
+    """Return the rows that came to a sink."""
+    form = f"_{last.form(addresses[0])}"
+    return frame.where(F.col(ADDRESS).isin(*addresses)).select(F.col(form + ".*"))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+# -- what is written -------------------------------------------------------------------------
+
+
+def _tables(graph: Graph) -> dict[str, TableSink]:
+    """Return what each sink writes."""
+    found: dict[str, TableSink] = {}
+    for name, place in graph.places.items():
+        if place.operator.kind is not OperatorKind.SINK:
+            continue
+        if not isinstance(place.operator.work, TableSink):
+            raise GraphError(
+                f"sink '{name}' is {type(place.operator.work).__name__}, which nothing writes.",
+                hint="make it a TableSink, or take its rows from frames().",
+                operators=(name,),
+            )
+        found[name] = place.operator.work
+    return found
+
+
+def _write(stages: Stages, frame: DataFrame, **transaction: str) -> None:
+    """Write what comes to each sink; what is before them is computed once."""
+    targets = _tables(stages.graph)
+    is_shared = len(targets) > 1
+    if is_shared:
+        frame.persist()
+    try:
+        for name, rows in _parted(stages, frame).items():
+            sink = targets[name]
+            options = {**sink.options, **transaction}
+            rows.write.format(_FORMAT).options(**options).mode("append").save(sink.path)
+    finally:
+        if is_shared:
+            frame.unpersist()
+
+
+def _write_batch(stages: Stages, flow_id: str, frame: DataFrame, batch_id: int) -> None:
+    """Write a micro-batch into several tables, each of which takes it once."""
+    _write(stages, frame, txnAppId=f"flow-{flow_id}", txnVersion=str(batch_id))
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+
+def _require_no_counters(graph: Graph) -> None:
+    """Refuse what counts on over barriers, which would begin anew with each micro-batch."""
+    for name, place in graph.places.items():
+        work = place.operator.work
+        if isinstance(work, Node):
+            for node in work.walk():
+                if isinstance(node, Limit | AssignUniqueId):
+                    raise GraphError(
+                        f"operator '{name}' has a {node.kind}, whose counter would begin anew with "
+                        "each micro-batch.",
+                        hint="leave it out, or run the flow as a batch.",
+                        operators=(name,),
+                    )
+
+
+def _require_pickled(graph: Graph) -> None:
+    """Refuse functions that cannot be sent to the tasks, before anything runs."""
+    for name, place in graph.places.items():
+        work = place.operator.work
+        if isinstance(work, PythonFunction):
+            try:
+                cloudpickle.dumps(work.function)  # type: ignore[no-untyped-call]
+            except Exception as error:
+                raise GraphError(
+                    f"the function of operator '{name}' cannot be pickled: {error}",
+                    hint="open files, locks and sessions within the function; tasks run elsewhere.",
+                    operators=(name,),
+                ) from error

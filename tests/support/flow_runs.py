@@ -1,0 +1,117 @@
+"""Flows that run: graphs whose rows say what became of them, and an exchange played by hand."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.flow import Channel, Fused
+from spark_upsert.flow.outlets import Parcel, by_address
+from spark_upsert.flow.passes import Border, Pass
+from spark_upsert.flow.resolution import schemas_of
+from spark_upsert.flow.stages import Stages, Way, staged
+
+ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
+
+Rows = list[tuple[Any, ...]]
+
+
+def rows_of(count: int, *, keys: int = 3) -> pa.Table:
+    return pa.table({"k": [n % keys for n in range(count)], "v": list(range(count))}, schema=ROWS)
+
+
+def plus_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Add one to each ``v``."""
+    for batch in batches:
+        values = pa.array([value + 1 for value in batch["v"].to_pylist()], pa.int64())
+        yield pa.record_batch([batch["k"], values], schema=ROWS)
+
+
+def evens(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Leave out odd ``v``, and hold all rows back until the end."""
+    held = [row for batch in batches for row in batch.to_pylist() if row["v"] % 2 == 0]
+    yield pa.RecordBatch.from_pylist(held, schema=ROWS)
+
+
+TAGGED = ROWS.append(pa.field("channel", pa.int64()))
+
+
+def with_channel(batches: Iterator[pa.RecordBatch], channel: Channel) -> Iterator[pa.RecordBatch]:
+    """Note on each row which channel it came to."""
+    for batch in batches:
+        yield batch.append_column("channel", pa.array([channel.index] * len(batch), pa.int64()))
+
+
+def sorted_rows(table: pa.Table) -> Rows:
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def by_stages(
+    plan: Fused, sources: Mapping[str, pa.Table], *, parts: int = 2, turn: int = 0
+) -> dict[str, pa.Table]:
+    """Run a plan stage by stage, as an engine with tasks and an exchange does.
+
+    Each pass travels as bytes, as it does to a task.
+
+    Parameters
+    ----------
+    parts : int
+        Tasks that read each source.
+    """
+    stages = staged(
+        plan, schemas_of(plan.physical.graph, {n: t.schema for n, t in sources.items()})
+    )
+    tasks = list(_entered(stages, sources, parts))
+    for index, stage in enumerate(stages.stages):
+        if stage.way is Way.EXCHANGED:
+            tasks = _exchanged(tasks, len(stage.elements))
+        step: Pass = pickle.loads(pickle.dumps(Pass(stages, index, same)))
+        tasks = [list(step.run(batches, task=at, turn=turn)) for at, batches in enumerate(tasks)]
+    batches = [batch for task in tasks for batch in task]
+    if stages.is_plain:
+        [(name, [address])] = stages.sinks.items()
+        return {name: pa.Table.from_batches(batches, stages.schemas[address])}
+    return dict(_parted(stages, batches))
+
+
+def same(schema: pa.Schema) -> pa.Schema:
+    return schema
+
+
+def _entered(
+    stages: Stages, sources: Mapping[str, pa.Table], parts: int
+) -> Iterator[list[pa.RecordBatch]]:
+    border = Border(stages, 0, same)
+    for name, table in sources.items():
+        replicas = stages.book.physical.replicas_of[name]
+        for part in range(parts):
+            entry = stages.entries[replicas[part % len(replicas)].name]
+            rows = (
+                table.take(pa.array(range(part, len(table), parts), pa.int64()))
+                .combine_chunks()
+                .to_batches()
+            )
+            yield [border.pack(Parcel(batch, entry), task=0) for batch in rows if len(batch)]
+
+
+def _exchanged(tasks: Iterable[list[pa.RecordBatch]], count: int) -> list[list[pa.RecordBatch]]:
+    found: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
+    for batch in (batch for task in tasks for batch in task):
+        to = batch.column(0).to_numpy(zero_copy_only=False)
+        for task, part in by_address(Parcel(batch, to)):
+            found[task].append(part)
+    return found
+
+
+def _parted(stages: Stages, batches: list[pa.RecordBatch]) -> Iterator[tuple[str, pa.Table]]:
+    last = Border(stages, len(stages.stages), same)
+    found: dict[int, list[pa.RecordBatch]] = {}
+    for batch in batches:
+        for address, rows in last.unpack(batch):
+            found.setdefault(address, []).append(rows)
+    for name, addresses in stages.sinks.items():
+        rows = [batch for address in addresses for batch in found.get(address, [])]
+        yield name, pa.Table.from_batches(rows, stages.schemas[addresses[0]])
