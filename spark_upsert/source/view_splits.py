@@ -13,21 +13,21 @@ from spark_upsert.changelog.render import inserts, render_sides
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.source.splits import SPLIT_ROWS
-from spark_upsert.state.snapshot import CHUNK_ROWS
 from spark_upsert.views.groups.contributions import contributions, marker
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.pairs import Pairs
-from spark_upsert.views.relation import At, Relation, Step, changes_of
+from spark_upsert.views.relation import At, Relation, Step
 from spark_upsert.views.steps import Timed, in_order, netted, steps
-from spark_upsert.views.view import View
+from spark_upsert.views.view import MovedBy, View
+from spark_upsert.views.ways import Way, pairs_by_piece
 
 
 @dataclass(frozen=True, slots=True)
 class ViewSplit:
     """What some steps changed, or all rows at a position, in a range of hashes.
 
-    The hashes are those of the table that moved, where each output row depends on one row of it,
-    and else those of the leftmost table.
+    The hashes are those of the table that moved, where each output row depends on one row of it and
+    is looked up, and else those of the leftmost table.
     """
 
     steps: tuple[Timed, ...]
@@ -50,13 +50,25 @@ def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list
     take = netted if options.deduplication is Deduplication.NET_CHANGES else steps
     moved = in_order(each.moved for each in every)
     rows, size = sum(each.rows for each in every), sum(each.bytes for each in every)
-    found = tuple(take(before, moved, view.times_ms(before)))
+    found = _with_ways(view, take(before, moved, view.times_ms(before)), every)
     queries = frozenset(
         transaction.writer
         for each in moved
         for transaction in view.log(each.path).commit(each.version).transactions
     )
     return _cut(found, options, ALL_HASHES, rows, size, queries)
+
+
+def _with_ways(view: View, found: list[Timed], every: list[MovedBy]) -> tuple[Timed, ...]:
+    """Return steps, one for each epoch or one for all, with the way in which each is computed.
+
+    Chosen where a batch is planned, as all of its tasks must go the same way: each has its own cut.
+    """
+    moved = [every] if len(found) == 1 else [[each] for each in every]
+    return tuple(
+        timed._replace(choice=view.choice(timed.step, by))
+        for timed, by in zip(found, moved, strict=True)
+    )
 
 
 def snapshot_splits(
@@ -123,20 +135,10 @@ def _contributions(view: View, grouping: Grouping, split: ViewSplit) -> Iterator
     relation = view.relation
     with view.resting():
         for timed in split.steps:
-            for pairs in _pairs_by_piece(relation, timed.step, split):
+            for pairs in _pairs(relation, timed, split):
                 found = contributions(grouping, pairs)
                 if found.num_rows:
                     yield found
-
-
-def _pairs_by_piece(relation: Relation, step: Step, split: ViewSplit) -> Iterator[Pairs]:
-    """Yield what a step changed in the range of a split, so much at once as fits in memory."""
-    if not step.before:
-        for piece in relation.driving.chunks(step.after, split.hash_range):
-            yield Pairs.of_inserts(relation.scan(step.after, piece))
-        return
-    for piece in split.hash_range.cut(1 + split.rows // CHUNK_ROWS):
-        yield _pairs(relation, step, piece)
 
 
 def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
@@ -153,7 +155,7 @@ def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.
                     rows = relation.scan(at, piece)
                     yield inserts(rows, version=version, time_ms=time_ms)
                 continue
-            for pairs in _pairs_by_piece(relation, timed.step, split):
+            for pairs in _pairs(relation, timed, split):
                 yield render_sides(
                     pairs.old,
                     pairs.new,
@@ -165,12 +167,10 @@ def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.
                 )
 
 
-def _pairs(relation: Relation, step: Step, hash_range: HashRange) -> Pairs:
-    """Return what a step changed within a range of hashes."""
-    moved = [path for path, version in step.after.items() if step.before[path] != version]
-    if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
-        return changes_of(relation, Step(step.before, step.after, hash_range=hash_range))
-    return changes_of(relation, Step(step.before, step.after, within=hash_range))
+def _pairs(relation: Relation, timed: Timed, split: ViewSplit) -> Iterator[Pairs]:
+    """Yield what a step changed in the range of a split."""
+    way, rows = timed.choice.way, split.rows
+    yield from pairs_by_piece(relation, timed.step, way, rows=rows, hash_range=split.hash_range)
 
 
 def tell_steps(found: Sequence[Timed]) -> str:
@@ -179,4 +179,9 @@ def tell_steps(found: Sequence[Timed]) -> str:
         return "nothing but the position"
     if not found[0].step.before:
         return "all rows"
-    return f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"
+    told = f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"
+    compared = [each for each in found if each.choice.way is Way.SNAPSHOTS]
+    if not compared:
+        return f"{told}, by look-ups"
+    few = "" if len(compared) == len(found) else f" for {len(compared)} of them"
+    return f"{told}, by comparing both snapshots{few} ({compared[0].choice})"

@@ -116,6 +116,11 @@ class Relation(Protocol):
         """The tables that are read live, in the order of the plan; one twice if it comes twice."""
         ...
 
+    @property
+    def worth_scanning(self) -> float:
+        """From which share of changed rows on two scans cost less than look-ups (`views.ways`)."""
+        ...
+
     def depends_on_one_row(self, path: str) -> bool:
         """Return whether each output row depends on at most one row of a table."""
         ...

@@ -39,6 +39,7 @@ class FilterRelation:
         self.dropped = input_.dropped
         self.driving = input_.driving
         self.paths = input_.paths
+        self.worth_scanning = input_.worth_scanning
         self._input = input_
         self._where = Bound.to_condition(node.where, self.schema)
 
@@ -91,6 +92,7 @@ class ProjectRelation:
             [(name, bound.type) for name, bound in zip(names, self._bound, strict=True)]
         )
         self.paths = input_.paths
+        self.worth_scanning = input_.worth_scanning
         plain = [(plain_column(each.formula, input_.schema), each.name) for each in node.columns]
         self._sources = {name: source for source, name in plain if source is not None}
         """The input's column of each that is nothing else."""
@@ -190,6 +192,7 @@ class UnnestRelation:
         self.dropped = None
         self.driving = input_.driving
         self.paths = input_.paths
+        self.worth_scanning = input_.worth_scanning
 
     def depends_on_one_row(self, path: str) -> bool:
         """As the input's (`Relation.depends_on_one_row`)."""

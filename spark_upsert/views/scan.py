@@ -8,6 +8,7 @@ table itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -85,6 +86,7 @@ class ScanRelation:
         self.key = node.key
         self.dropped = None
         self.paths = () if node.version is not None else (node.path,)
+        self.worth_scanning = math.inf  # What one table changed is never more than both.
         self.driving = Driving(node.key, base.hashes, self._chunks)
         self._base = base
         self._last: tuple[Step, Pairs] | None = None

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_upsert.views.relation import At, Step
+from spark_upsert.views.ways import LOOK_UPS, Choice
 
 
 class Moved(NamedTuple):
@@ -32,6 +33,8 @@ class Timed(NamedTuple):
     """The sum of the versions at its end, which grows with every step."""
     time_ms: int
     """The greatest commit time there, which never falls."""
+    choice: Choice = LOOK_UPS
+    """How it is found out what the step changed."""
 
 
 def in_order(moved: Iterable[Moved]) -> list[Moved]:

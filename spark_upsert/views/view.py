@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -14,13 +14,15 @@ from spark_upsert.state.log.manifest import Commit, Manifest, Place
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition, Places
+from spark_upsert.views import ways
 from spark_upsert.views.bases import open_base
 from spark_upsert.views.binding import bind, bind_group
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.plan import Group, Node, Scan
-from spark_upsert.views.relation import At, Relation
+from spark_upsert.views.relation import At, Relation, Step
 from spark_upsert.views.scan import Base
 from spark_upsert.views.steps import Moved
+from spark_upsert.views.ways import LOOK_UPS, Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,16 @@ class View:
         ]
         # Commit times of one table never fall, so that each way is in order.
         return heapq.merge(*ways, key=lambda each: each.moved)
+
+    def choice(self, step: Step, moved: Iterable[MovedBy]) -> Choice:
+        """Return which way a step is computed that consists of some epochs."""
+        changed: dict[str, int] = {}
+        for each in moved:
+            changed[each.moved.path] = changed.get(each.moved.path, 0) + each.rows
+        if sum(changed.values()) < ways.STEP_ROWS_MIN:
+            return LOOK_UPS
+        live = {path: self.log(path).at(step.after[path]).live_rows for path in changed}
+        return ways.chosen(self.relation, changed, live)
 
     def _moved(self, place: int, path: str, before: int, after: int) -> Iterator[MovedBy]:
         log = self.log(path)

@@ -16,6 +16,7 @@ from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,7 @@ from spark_upsert.errors import OtherTableError, UpsertFlowError
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.views import ways
 from spark_upsert.views.binding import bind
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
@@ -222,7 +224,9 @@ def live(reader_of: Reader, folder: Path, life: int) -> None:
             world.apply(random_epoch(chance, list(world.shapes)))
         reader = reader_of(chance, world)
         for _ in range(ACTS):
-            act(chance, world, reader)
+            # Steps are looked up, or computed of snapshots where enough has changed.
+            with patch.object(ways, "STEP_ROWS_MIN", chance.choice([0, 10_000])):
+                act(chance, world, reader)
         reader.finish()
 
 

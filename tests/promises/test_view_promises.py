@@ -18,6 +18,7 @@ from spark_upsert.views.pairs import Pairs, Rows
 from spark_upsert.views.plan import Scan
 from spark_upsert.views.pruning import pruned
 from spark_upsert.views.relation import Relation, Step, changes_of
+from spark_upsert.views.ways import Way, pairs_by_piece
 from tests.support.view_cases import Row, between
 from tests.support.view_plays import (
     P,
@@ -84,9 +85,16 @@ def advanced(
 def delta(chance: random.Random, relation: Relation, step: Step) -> Pairs:
     """Return what a step changed, whole or range by range of the hash."""
     moved = [path for path in step.after if step.before[path] != step.after[path]]
-    if chance.random() < 0.4:
+    if chance.random() < 0.3:
         return changes_of(relation, step)
     pieces = ALL_HASHES.cut(3)
+    if chance.random() < 0.3:
+        compared = [
+            pairs
+            for piece in pieces
+            for pairs in pairs_by_piece(relation, step, Way.SNAPSHOTS, rows=0, hash_range=piece)
+        ]
+        return Pairs.concat([Pairs.none(relation.schema), *compared])
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]) and chance.random() < 0.5:
         cut = [Step(step.before, step.after, hash_range=piece) for piece in pieces]
     else:

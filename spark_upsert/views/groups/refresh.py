@@ -14,6 +14,7 @@ from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.pairs import Pairs, Rows, concat
 from spark_upsert.views.relation import At, Step
 from spark_upsert.views.view import View
+from spark_upsert.views.ways import pairs_by_piece
 
 
 def refresh(view: View, table: Table) -> bool:
@@ -65,4 +66,6 @@ def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
         for piece in relation.driving.chunks(at, HashRange(cut, HASH_END)):
             yield Pairs.of_inserts(relation.scan(at, piece))
     if dict(at) != dict(newest):
-        yield relation.pairs(Step(at, newest))
+        step, moved = Step(at, newest), list(view.moved(at, newest))
+        rows = sum(each.rows for each in moved)
+        yield from pairs_by_piece(relation, step, view.choice(step, moved).way, rows=rows)

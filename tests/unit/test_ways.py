@@ -1,0 +1,124 @@
+"""Which way a step of a view is computed, who says so, and that nothing else depends on it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.options.view import ViewOptions
+from spark_upsert.source.explain_view import explain_view
+from spark_upsert.source.view_input import open_view
+from spark_upsert.source.view_splits import step_splits
+from spark_upsert.table import Table
+from spark_upsert.views import agg, ways
+from spark_upsert.views.builder import Plan
+from spark_upsert.views.ways import Way, chosen
+from tests.unit.test_view_source import Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    shop = Shop(tmp_path)
+    shop.customer(*((n, "a") for n in range(10)))
+    shop.order(*((n, n % 10, n) for n in range(20)))
+    return shop
+
+
+def plans(shop: Shop) -> dict[str, Plan]:
+    orders, customers = (Plan.of_table(str(shop.root / name)) for name in ("orders", "customers"))
+    return {
+        "one table": orders.filter("amount > 3"),
+        "enriched": orders.join(
+            customers.select("name", c="id"), {"customer": "c"}, "left", reverse="scan"
+        ),
+        "fans out": customers.join(
+            orders.select("customer", o="id"), {"id": "customer"}, "left", reverse="scan"
+        ),
+    }
+
+
+WHOLE, FANS_OUT = 0.9, 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "worth"), [("one table", math.inf), ("enriched", WHOLE), ("fans out", FANS_OUT)]
+)
+def test_each_plan_says_from_where_on_scans_are_worth_it(
+    shop: Shop, name: str, worth: float
+) -> None:
+    plan = plans(shop)[name]
+    view = open_view(ViewOptions.parse({"plan": plan.to_json()}))
+    assert view.relation.worth_scanning == worth
+    grouped = plan.group_by().agg(n=agg.count())
+    assert (
+        open_view(ViewOptions.parse({"plan": grouped.to_json()})).relation.worth_scanning == worth
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "share", "way"),
+    [
+        ({}, 0.0, Way.LOOK_UPS),
+        ({"customers": 49}, 0.49, Way.LOOK_UPS),
+        ({"customers": 50}, 0.5, Way.SNAPSHOTS),
+        ({"customers": 30, "orders": 300}, 0.51, Way.SNAPSHOTS),
+        ({"customers": 20, "orders": 300}, 0.44, Way.LOOK_UPS),
+        ({"customers": 9000}, 1.0, Way.SNAPSHOTS),
+    ],
+    ids=["nothing", "less than half", "half", "together", "not together", "more than there are"],
+)
+def test_the_share_of_the_rows_that_may_have_changed_decides(
+    shop: Shop, changed: dict[str, int], share: float, way: Way
+) -> None:
+    plan = plans(shop)["fans out"]
+    relation = open_view(ViewOptions.parse({"plan": plan.to_json()})).relation
+    choice = chosen(relation, changed, {"customers": 100, "orders": 1000})
+    assert choice.share == pytest.approx(share)
+    assert choice.way is way
+    empty = chosen(relation, dict.fromkeys(changed, 1), dict.fromkeys(changed, 0))
+    assert empty.way is (Way.SNAPSHOTS if changed else Way.LOOK_UPS), "all of nothing"
+
+
+@pytest.mark.parametrize("net", [False, True], ids=["step by step", "net"])
+def test_explain_says_which_way_is_gone_and_why(shop: Shop, net: bool) -> None:
+    plan = plans(shop)["fans out"]
+    mode = {"deduplicationMode": "netChanges"} if net else {}
+    options = ViewOptions.parse({"plan": plan.to_json(), "readChangeFeed": "true", **mode})
+    view = open_view(options)
+    before = view.newest()
+    shop.customer((1, "b"))
+    shop.customer(*((n, "c") for n in range(10)))
+
+    def told() -> str:
+        view = open_view(options)
+        return explain_view(view, step_splits(view, options, before, view.newest()))
+
+    assert "by look-ups" in told(), "few rows are looked up, whatever their share"
+    with patch.object(ways, "STEP_ROWS_MIN", 0):
+        said = told()
+    few = "" if net else " for 1 of them"
+    assert f"by comparing both snapshots{few} (100% of the rows may have changed, and both " in said
+    assert "snapshots are compared from 50% on)" in said
+
+
+@pytest.mark.parametrize("name", ["enriched", "fans out"])
+@pytest.mark.parametrize("least", [0, ways.STEP_ROWS_MIN], ids=["snapshots", "look-ups"])
+def test_sums_of_rows_without_a_key_are_the_same_either_way(
+    shop: Shop, name: str, least: int
+) -> None:
+    """Nothing tells such rows apart: all old ones are taken back, and all new ones added."""
+    rows = plans(shop)[name].select("name")
+    kept = str(shop.root / "kept")
+    grouped = rows.group_by("name").agg(n=agg.count())
+    assert grouped.refresh(kept)
+    shop.customer(*((n, "b") for n in range(9)))
+    shop.customers.append(pa.table({"id": [9], "name": ["x"], "gone": [True]}), deletes="gone")
+    with patch.object(ways, "STEP_ROWS_MIN", least):
+        assert grouped.refresh(kept)
+    expected = sorted(map(str, grouped.to_arrow().to_pylist()))
+    assert sorted(map(str, Plan.of_table(kept).to_arrow().to_pylist())) == expected
+    assert Table.open(kept).check().is_sound
