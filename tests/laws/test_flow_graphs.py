@@ -1,0 +1,406 @@
+"""Random graphs: what becomes of them, counted and followed row by row, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_upsert.errors import GraphError
+from spark_upsert.flow import (
+    Composite,
+    Graph,
+    Operator,
+    OperatorKind,
+    Parallel,
+    PartitionBy,
+    Physical,
+    Splitter,
+    Stream,
+    expanded,
+)
+from spark_upsert.flow.drawing import graphviz, mermaid, text
+from spark_upsert.flow.graph import Member
+from spark_upsert.flow.splitters import first_turn, route
+from tests.support.graphs import SCHEMA, Drawn, Leaf, entered, graphs
+
+Row = tuple[int | None, str | None]
+
+
+# -- counts ----------------------------------------------------------------------------------
+
+
+@given(drawn=graphs())
+def test_connections_are_as_many_as_widths_say(drawn: Drawn) -> None:
+    physical = expanded(drawn.graph)
+    connections = splitters = 0
+    for producer, consumer, _ in drawn.streams():
+        ways = [width for _, width in entered(producer, consumer)]
+        connections += producer.width * math.prod(ways)
+        splitters += producer.width if ways else 0
+    assert len(physical.connections) == connections
+    assert len(physical.splitters) == splitters
+    assert len(physical.replicas) == sum(leaf.width for leaf in drawn.leaves.values())
+
+
+@given(drawn=graphs())
+def test_every_channel_has_its_replica(drawn: Drawn) -> None:
+    expected = {
+        leaf.replica(indexes): (leaf.name, leaf.channel(indexes) if leaf.regions else -1, indexes)
+        for leaf in drawn.leaves.values()
+        for indexes in leaf.indexes()
+    }
+    found = {
+        each.name: (each.logical, each.channel.index, each.channel.indexes[::-1])
+        for each in expanded(drawn.graph).replicas
+    }
+    assert found == expected
+
+
+@given(drawn=graphs())
+def test_every_port_of_every_replica_is_fed_and_all_rows_are_taken(drawn: Drawn) -> None:
+    physical = expanded(drawn.graph)
+    fed = {(each.consumer, each.port) for each in physical.connections}
+    takes = {each.producer for each in physical.connections}
+    for replica in physical.replicas:
+        assert all((replica.name, port) in fed for port in replica.operator.inputs)
+        assert (replica.name in takes) == (replica.operator.kind is not OperatorKind.SINK)
+
+
+@given(drawn=graphs())
+def test_no_connection_leaves_a_channel_for_another_of_the_same_region(drawn: Drawn) -> None:
+    physical = expanded(drawn.graph)
+    for each in physical.connections:
+        ends = [physical.replica[name] for name in (each.producer, each.consumer)]
+        one, other = (dict(zip(e.regions, e.channel.indexes, strict=True)) for e in ends)
+        assert all(one[region] == other[region] for region in one.keys() & other.keys())
+
+
+@given(drawn=graphs())
+def test_a_graph_is_expanded_and_drawn_alike_each_time(drawn: Drawn) -> None:
+    one, other = expanded(drawn.graph), expanded(drawn.graph)
+    assert one == other
+    for draw in (text, mermaid, graphviz):
+        assert draw(one) == draw(other)
+    lines = [line.split()[0] for line in mermaid(one).splitlines()]
+    assert lines.count("subgraph") == lines.count("end")
+    assert graphviz(one).count("{ label") == graphviz(one).count("}") - 1
+
+
+# -- rows ------------------------------------------------------------------------------------
+
+ROWS = st.lists(
+    st.tuples(
+        st.none() | st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1),
+        st.none() | st.sampled_from(["", "a", "b", "é", "alice"]),
+    ),
+    max_size=9,
+)
+
+
+def code(row: Row, attributes: tuple[str, ...]) -> int:
+    """The code of some columns, value by value."""
+    codes = [value_code(dict(zip("kt", row, strict=True))[name]) for name in attributes]
+    if len(codes) == 1:
+        return codes[0]
+    total = 17
+    for each in codes:
+        total = (37 * total + each) % 2**64
+    return total
+
+
+def value_code(value: int | str | None) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value % 2**64
+    total = 0
+    for byte in value.encode():
+        turned = (total << 7 | total >> 57) % 2**64
+        total = (turned + (byte - 256 if byte > 127 else byte)) % 2**64
+    return total
+
+
+class Slow:
+    """Where the rows of one replica go on one stream, row by row."""
+
+    def __init__(
+        self, drawn: Drawn, producer: Leaf, consumer: Leaf, port: str, indexes: tuple[int, ...]
+    ) -> None:
+        self._choices = drawn.choices
+        self._consumer = consumer
+        self._port = port
+        self._entered = entered(producer, consumer)
+        # What both are in lies outside of all else.
+        self._begin = indexes[: len(consumer.regions) - len(self._entered)]
+        self._first = producer.channel(indexes)
+        self._turns: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def targets(self, row: Row) -> list[str]:
+        """Return the replicas that a row goes to."""
+        reached = [self._begin]
+        for region, width in self._entered:
+            reached = [
+                (*channels, chosen)
+                for channels in reached
+                for chosen in self._chosen(region, width, channels, row)
+            ]
+        return [self._consumer.replica(channels) for channels in reached]
+
+    def _chosen(
+        self, region: str, width: int, channels: tuple[int, ...], row: Row
+    ) -> Iterator[int]:
+        choice = self._choices[region, self._consumer.name, self._port]
+        if choice == "all":
+            yield from range(width)
+        elif isinstance(choice, tuple):
+            yield code(row, choice) % width
+        else:
+            turn = self._turns.get((region, channels), self._first)
+            self._turns[region, channels] = turn + 1
+            yield turn % width
+
+
+def batch(rows: list[Row]) -> pa.RecordBatch:
+    columns = [pa.array([row[i] for row in rows], SCHEMA.types[i]) for i in (0, 1)]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def iter_deliveries(splitter: Splitter, batches: list[list[Row]]) -> Iterator[list[str]]:
+    """Yield the replicas that each row goes to, batch after batch."""
+    turn = first_turn(splitter)
+    targets = list(splitter.iter_replicas())
+    for rows in batches:
+        routed = route(splitter, batch(rows), turn)
+        turn = routed.turn
+        for row in range(len(rows)):
+            yield [targets[each] for each in routed.targets[routed.rows == row].tolist()]
+
+
+def splitter_of(physical: Physical, owner: str, consumer: str, port: str) -> Splitter | None:
+    found = [
+        each
+        for each in physical.splitters_of[owner]
+        if (each.consumer, each.port) == (consumer, port)
+    ]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@given(drawn=graphs(), batches=st.lists(ROWS, min_size=1, max_size=3))
+def test_every_row_reaches_the_channels_that_it_should(
+    drawn: Drawn, batches: list[list[Row]]
+) -> None:
+    physical = expanded(drawn.graph)
+    for producer, consumer, port in drawn.streams():
+        for indexes in producer.indexes():
+            slow = Slow(drawn, producer, consumer, port, indexes)
+            owner = producer.replica(indexes)
+            expected = [slow.targets(row) for rows in batches for row in rows]
+            splitter = splitter_of(physical, owner, consumer.name, port)
+            if splitter is None:
+                [straight] = {
+                    each.consumer
+                    for each in physical.connections
+                    if (each.producer, each.port, each.is_split) == (owner, port, False)
+                    and physical.replica[each.consumer].logical == consumer.name
+                }
+                assert all(each == [straight] for each in expected)
+            else:
+                found = [sorted(each) for each in iter_deliveries(splitter, batches)]
+                assert found == [sorted(each) for each in expected]
+
+
+@given(drawn=graphs(), rows=ROWS)
+def test_the_rows_of_a_replica_keep_their_order(drawn: Drawn, rows: list[Row]) -> None:
+    for splitter in expanded(drawn.graph).splitters:
+        routed = route(splitter, batch(rows), first_turn(splitter))
+        for target in set(routed.targets.tolist()):
+            assert (np.diff(routed.rows[routed.targets == target]) > 0).all()
+
+
+@given(drawn=graphs(), rows=ROWS)
+def test_equal_keys_meet_whichever_replica_sends_them(drawn: Drawn, rows: list[Row]) -> None:
+    physical = expanded(drawn.graph)
+    met: dict[tuple[Any, ...], set[int]] = {}
+    for splitter in physical.splitters:
+        attributes = splitter.attributes
+        if not attributes:
+            continue
+        names = {"k": 0, "t": 1}
+        leads = [
+            {physical.replica[name].channel.indexes[_level(physical, splitter)] for name in each}
+            for each in iter_deliveries(splitter, [rows])
+        ]
+        for row, channels in zip(rows, leads, strict=True):
+            key = tuple(row[names[name]] for name in attributes)
+            met.setdefault((splitter.region, splitter.width, attributes, key), set()).update(
+                channels
+            )
+    assert all(len(channels) == 1 for channels in met.values())
+
+
+def _level(physical: Physical, splitter: Splitter) -> int:
+    [name, *_] = splitter.iter_replicas()
+    return physical.replica[name].regions.index(splitter.region)
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+Change = Callable[[Operator], Operator]
+
+
+def changed(graph: Graph, name: str, change: Change) -> Graph:
+    """Return a graph in which one operator is another."""
+
+    def within(members: tuple[Member, ...], around: str) -> Iterator[Member]:
+        for member in members:
+            full = f"{around}{member.name}"
+            if isinstance(member, Composite):
+                yield replace(member, members=tuple(within(member.members, f"{full}.")))
+            else:
+                yield change(member) if full == name else member
+
+    return Graph(tuple(within(graph.members, "")), graph.streams)
+
+
+def with_parallel(**how: Any) -> Change:
+    def change(operator: Operator) -> Operator:
+        width = operator.parallel.width if operator.parallel else 2
+        return replace(operator, parallel=Parallel(**{"width": width, **how}))
+
+    return change
+
+
+def broken(drawn: Drawn, how: str, name: str) -> Graph | None:
+    """Return the graph with a fault about one operator; None if it cannot have this one."""
+    graph, leaf = drawn.graph, drawn.leaves[name]
+    port = next(iter(leaf.ports), "input")
+    both = (PartitionBy(port, ("k",)),)
+    match how:
+        case "a width of 0":
+            return changed(graph, name, with_parallel(width=0))
+        case "a width of 2^31":
+            return changed(graph, name, with_parallel(width=2**31))
+        case "a port in both lists":
+            return changed(graph, name, with_parallel(partition_by=both, broadcast=(port,)))
+        case "a port twice":
+            return changed(graph, name, with_parallel(partition_by=both * 2))
+        case "a port that is none":
+            return changed(graph, name, with_parallel(broadcast=("nowhere",)))
+        case "a column that is none":
+            by = (PartitionBy(port, ("nowhere",)),)
+            return changed(graph, name, with_parallel(partition_by=by)) if leaf.ports else None
+        case "a name with a dot":
+            return changed(graph, name, lambda each: replace(each, name=f"{each.name}.x"))
+        case "a port that nothing feeds":
+            left = (each for each in graph.streams if (each.consumer, each.port) != (name, port))
+            return Graph(graph.members, tuple(left)) if leaf.ports else None
+        case "rows that nothing takes":
+            left = (each for each in graph.streams if each.producer != name)
+            is_sink = graph.places[name].operator.kind is OperatorKind.SINK
+            return None if is_sink else Graph(graph.members, tuple(left))
+        case "a stream twice":
+            own = [each for each in graph.streams if each.consumer == name]
+            return Graph(graph.members, (*graph.streams, own[0])) if own else None
+        case "a cycle":
+            return _with_cycle(graph, name, port) if leaf.ports else None
+        case _:
+            raise AssertionError(how)
+
+
+def _with_cycle(graph: Graph, name: str, port: str) -> Graph | None:
+    """Lead what comes out of an operator, at once or later, back into it."""
+    reached, waiting = {name}, [name]
+    while waiting:
+        for stream in graph.streams_of[waiting.pop()]:
+            if stream.consumer not in reached:
+                reached.add(stream.consumer)
+                waiting.append(stream.consumer)
+    ends = [each for each in reached if graph.places[each].operator.kind is not OperatorKind.SINK]
+    if not ends:
+        return None
+    back = Stream(max(ends), name, port)
+    return None if back in graph.streams else Graph(graph.members, (*graph.streams, back))
+
+
+FAULTS = (
+    "a width of 0",
+    "a width of 2^31",
+    "a port in both lists",
+    "a port twice",
+    "a port that is none",
+    "a column that is none",
+    "a name with a dot",
+    "a port that nothing feeds",
+    "rows that nothing takes",
+    "a stream twice",
+    "a cycle",
+)
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_graph_with_a_fault_is_refused_by_the_name_of_the_operator(how: str) -> None:
+    refused = 0
+
+    @given(drawn=graphs(leaves_max=5), data=st.data())
+    def look(drawn: Drawn, data: st.DataObject) -> None:
+        nonlocal refused
+        made = ((name, broken(drawn, how, name)) for name in drawn.leaves)
+        faulty = {name: graph for name, graph in made if graph is not None}
+        if faulty:
+            name = data.draw(st.sampled_from(list(faulty)))
+            _require_refused(drawn, faulty[name], _blamed(drawn, how, name))
+            refused += 1
+
+    look()
+    assert refused
+
+
+def _blamed(drawn: Drawn, how: str, name: str) -> set[str]:
+    """Return who may be named: a stream that is missing is missed at both ends."""
+    if "nothing" not in how:
+        return {name}
+    ends = ((stream.producer, stream.consumer) for stream in drawn.graph.streams)
+    return {each for pair in ends if name in pair for each in pair}
+
+
+def _require_refused(drawn: Drawn, graph: Graph, blamed: set[str]) -> None:
+    with pytest.raises(GraphError) as error:
+        expanded(graph)
+    names = {each.rpartition(".")[2] for each in blamed}
+    assert any(name in str(each) for each in error.value.fields["operators"] for name in names)
+    assert any(name in error.value.message for name in names)
+    assert error.value.hint
+
+
+def test_random_graphs_have_what_they_are_drawn_for() -> None:
+    seen: Counter[str] = Counter()
+
+    @given(drawn=graphs())
+    def look(drawn: Drawn) -> None:
+        seen["nested"] += any(len(leaf.regions) > 1 for leaf in drawn.leaves.values())
+        seen["two ports"] += any(len(leaf.ports) > 1 for leaf in drawn.leaves.values())
+        seen["adjacent"] += any(
+            producer.regions and entered(producer, consumer)
+            for producer, consumer, _ in drawn.streams()
+        )
+        seen["two at once"] += any(
+            len(entered(producer, consumer)) > 1 for producer, consumer, _ in drawn.streams()
+        )
+        seen["a source in a region"] += any(
+            leaf.regions and not leaf.ports for leaf in drawn.leaves.values()
+        )
+        seen["all"] += "all" in drawn.choices.values()
+
+    look()
+    assert len(seen) == 6
+    assert all(seen.values())
