@@ -54,9 +54,7 @@ def serve(
     """
     with TASKS.taken(plan_of(split)) as task:
         for stretch in split.stretches if isinstance(split, ChangesSplit) else (None,):
-            task.add_split(READ, _Pass(store, split, stretch, options, columns))
-            task.request_barrier()
-            yield from task.iter_batches()
+            yield from task.read(READ, _Pass(store, split, stretch, options, columns))
 
 
 def plan_of(split: Split) -> TableScan | ChangeScan:

@@ -76,6 +76,11 @@ class Driver:
         """Whether nothing will come any more."""
         return self._mode is _Mode.ENDED
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether no operator stands above the feed."""
+        return not self._stages
+
     def step(self) -> bool:
         """Move something; False if nothing could be moved.
 
@@ -121,9 +126,7 @@ class Driver:
     def _fed(self) -> pa.RecordBatch | None:
         if self._mode is not _Mode.FLOWING:
             return None
-        with about_node(self._node):
-            found = self._feed.poll()
-        match found:
+        match found := self.poll():
             case Signal.DRAINED:
                 self._begin(_Mode.DRAINING, 0)
             case Signal.ENDED:
@@ -133,6 +136,11 @@ class Driver:
             case _:
                 return found
         return None
+
+    def poll(self) -> pa.RecordBatch | Signal:
+        """Take what the feed gives next; for a driver that is bare, instead of steps."""
+        with about_node(self._node):
+            return self._feed.poll()
 
     def _give(self, place: int, batch: pa.RecordBatch) -> None:
         if place == len(self._stages):

@@ -114,6 +114,12 @@ class Pipelines:
         """Where the rows of the whole plan come out."""
         return self.exchanges[0]
 
+    @property
+    def bare_scan(self) -> Driver | None:
+        """What gives all rows of the plan as they are read; None if anything is done to them."""
+        [first, *others] = self.drivers
+        return first if first.is_bare and not others else None
+
     def drop_input(self, node: str) -> None:
         """Give up what a node and all below it give; `operator.Context`."""
         self.drops[node]()

@@ -120,6 +120,7 @@ class Task:
                 hint="give fewer drivers.",
             )
         self._output = self._pipelines.output.consumer()
+        self._alone = None if self._is_threaded else self._pipelines.bare_scan
         self._state = State(leaves=frozenset(self._pipelines.queues))
         self._has_tail = True
         self._has_drained = False
@@ -205,10 +206,7 @@ class Task:
                 return future
             self._futures.append(future)
             if action is Action.BEGIN_BARRIER:
-                self._begun = self._clock()
-                self._has_tail = False
-                for queue in self._pipelines.queues.values():
-                    queue.add_barrier()
+                self._begin_barrier()
                 self._start()
                 self._progress.note()
         return future
@@ -322,6 +320,44 @@ class Task:
             else:
                 wait_for([future])
 
+    def read(self, node: str, split: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows up to a barrier that comes behind one more split.
+
+        As `add_split`, `request_barrier` and `iter_batches` do. Where the caller's thread does all
+        work and the plan is one scan, its batches are handed on as they are read.
+
+        Raises
+        ------
+        TaskError
+            Under a barrier, behind `no_more_splits`, or the task runs no more.
+        Exception
+            By which an operator or a reader failed.
+        """
+        if not self.add_split(node, split):
+            self._apply(Plain.PULL)
+        if self._alone is None:
+            self.request_barrier()
+            yield from self.iter_batches()
+            return
+        self._apply(Plain.REQUEST_BARRIER)
+        self._begin_barrier()
+        while not isinstance(found := self._polled(self._alone), Signal):
+            self._rows += found.num_rows
+            yield found
+            if self._state.phase is not Phase.UNDER_BARRIER:
+                self._apply(Plain.PULL)
+        self._alone.pass_barrier()
+        self._begin_anew()
+
+    def _polled(self, driver: Driver) -> pa.RecordBatch | Signal:
+        """Return what the only driver reads next; the task fails if it does."""
+        try:
+            return driver.poll()
+        except Exception as error:
+            self._fail(error)
+            self._raise_failure()
+            raise
+
     # -- how it goes on
 
     def _apply(self, event: Event) -> Action:
@@ -349,16 +385,27 @@ class Task:
         """End the barrier if every driver has come to it; under the lock."""
         if not all(driver.is_at_barrier for driver in self._pipelines.drivers):
             return False
-        self._histogram.add(self._clock() - self._begun)
         for driver in self._pipelines.drivers:
             driver.pass_barrier()
         for exchange in self._pipelines.exchanges:
             exchange.pass_barrier()
         self._has_drained = False
+        self._begin_anew()
+        return True
+
+    def _begin_barrier(self) -> None:
+        """Put a barrier behind all splits."""
+        self._begun = self._clock()
+        self._has_tail = False
+        for queue in self._pipelines.queues.values():
+            queue.add_barrier()
+
+    def _begin_anew(self) -> None:
+        """Open the task behind a barrier, and tell who waits for that."""
+        self._histogram.add(self._clock() - self._begun)
         self._apply(Plain.ALL_DRAINED)
         self._progress.note()
         self._fulfil()
-        return True
 
     def _fulfil(self) -> None:
         futures, self._futures = self._futures, []

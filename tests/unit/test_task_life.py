@@ -269,6 +269,77 @@ def test_nothing_is_left_behind_a_failure(make: Make) -> None:
     assert not any(thread.is_alive() for thread in task._threads)
 
 
+# -- a split and its barrier at once
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [scan(), Filter(id="odd", input=scan(), where="n % 2 = 1")],
+    ids=["a scan alone", "a filter above it"],
+)
+def test_one_read_is_a_split_and_a_barrier(make: Make, plan: Node) -> None:
+    at_once, apart = make(plan), make(plan)
+    for batches in (TEN, [], numbers(1, 3, 5, batch_rows=2)):
+        if batches:
+            rows = pa.Table.from_batches(batches)
+        else:
+            rows = NUMBERS.empty_table()
+        apart.add_split("rows", rows)
+        apart.request_barrier()
+        wanted = values_of(apart.iter_batches())
+        assert sorted(values_of(at_once.read("rows", rows))) == sorted(wanted)
+        assert at_once.phase is Phase.OPEN
+    assert at_once.statistics == apart.statistics
+    at_once.no_more_splits("rows")
+    assert not values_of(at_once.iter_batches())
+    assert at_once.phase is Phase.FINISHED
+
+
+def test_a_read_comes_behind_the_splits_that_wait(make: Make) -> None:
+    task = make()
+    task.add_split("rows", pa.Table.from_batches(numbers(1, 2)))
+    found = values_of(task.read("rows", pa.Table.from_batches(numbers(3))))
+    assert sorted(found) == [1, 2, 3]
+    assert task.statistics.splits.finished == 2
+
+
+def test_a_read_is_refused_under_a_barrier_and_behind_the_end(make: Make) -> None:
+    task = make()
+    task.add_split("rows", pa.Table.from_batches(TEN))
+    task.request_barrier()
+    with pytest.raises(TaskError, match="under a barrier"):
+        list(task.read("rows", pa.Table.from_batches(TEN)))
+    assert len(values_of(task.iter_batches())) == 10
+    task.abort()
+    with pytest.raises(TaskError, match="aborted"):
+        list(task.read("rows", pa.Table.from_batches(TEN)))
+
+
+def test_a_read_that_fails_closes_all(make: Make) -> None:
+    watched = Watched()
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from numbers(1)
+        raise Boom
+
+    task = make(TableScan(id="rows"), readers={"rows": watched})
+    with pytest.raises(Boom):
+        list(task.read("rows", failing()))
+    assert task.phase is Phase.FAILED
+    assert watched.opened == watched.closed == 1
+
+
+def test_a_read_ends_with_the_task(make: Make) -> None:
+    watched = Watched()
+    task = make(TableScan(id="rows"), readers={"rows": watched})
+    rows = task.read("rows", numbers(1, 2, 3))
+    next(rows)
+    task.abort()
+    with pytest.raises(TaskError, match="aborted"):
+        list(rows)
+    assert watched.opened == watched.closed == 1
+
+
 def test_a_task_that_is_not_pulled_waits_within_bounds() -> None:
     reader = Watched()
     with Task(scan(), drivers=2, readers={"rows": reader}) as task:
