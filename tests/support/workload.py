@@ -1,7 +1,8 @@
 """A fixed piece of work on one table, to be interrupted at every step.
 
 Each operation may be repeated after a crash, as a driver repeats the batch that it did not
-see committed: writes carry a transaction, and the rest is idempotent.
+see committed: writes carry a transaction, and the rest is idempotent. The key has a prefix, as that
+of a table that is read by the beginning of its key; what a step does is that of any table.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ def truncate(number: int, at: int, commands: Sequence[Command]) -> Callable[[Sto
     return act
 
 
-SCHEMA = schema_of(Scope.TABLE)
+SCHEMA = schema_of(Scope.TABLE, prefix=True)
 
 
 def alter(store: Store) -> None:
     table = make_table(store, SCHEMA)
-    columns = pa.schema({"k": pa.int64(), "v": pa.int64(), "note": pa.string()})
+    columns = SCHEMA.columns.append(pa.field("note", pa.string()))
     table.alter(replace(SCHEMA, columns=SCHEMA.accept(columns, merge=True).columns))
 
 
