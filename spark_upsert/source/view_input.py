@@ -228,23 +228,16 @@ class ViewInput:
             self._renew(at)
             return
         view = self._opened()
-        due = {
-            path: lease.version
-            for path, lease in self._leases.items()
-            if view.tables[path].log.now_ms() > lease.renewed_ms + lease.ttl_ms // _RENEWALS
-        }
-        self._take(due)
+        for path, lease in self._leases.items():
+            if view.tables[path].log.now_ms() > lease.renewed_ms + lease.ttl_ms // _RENEWALS:
+                self._leases[path] = view.tables[path].hold(
+                    lease.consumer, lease.version, ttl_ms=lease.ttl_ms
+                )
 
     def _renew(self, at: At) -> None:
-        pins = self._opened().pins()
-        self._take({**at, **{path: min(pin, at.get(path, pin)) for path, pin in pins.items()}})
-
-    def _take(self, versions: At) -> None:
         consumer, ttl_ms = self._options.consumer, self._options.consumer_ttl_ms
         assert consumer is not None
-        for path, version in versions.items():
-            table = self._opened().tables[path]
-            self._leases[path] = table.hold(consumer, version, ttl_ms=ttl_ms)
+        self._leases = self._opened().hold(consumer, at, ttl_ms=ttl_ms)
 
     # -- reading, in the tasks -------------------------------------------------------
 

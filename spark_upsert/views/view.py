@@ -11,6 +11,7 @@ from spark_upsert.errors import about_input
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Manifest, Place
+from spark_upsert.state.retention import LEASE_MS, Lease
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition, Places
@@ -84,6 +85,23 @@ class View:
             (node.path, node.version)
             for node in self.plan.walk()
             if isinstance(node, Scan) and node.version is not None
+        }
+
+    def hold(self, consumer: str, at: At, *, ttl_ms: int = LEASE_MS) -> dict[str, Lease]:
+        """Take or renew a lease on each table, at the oldest version that is read at a position.
+
+        Raises
+        ------
+        DataLossError
+            Some of it is expired already.
+        """
+        versions = {
+            **at,
+            **{path: min(pin, at.get(path, pin)) for path, pin in self.pins().items()},
+        }
+        return {
+            path: self.tables[path].hold(consumer, version, ttl_ms=ttl_ms)
+            for path, version in versions.items()
         }
 
     @contextmanager

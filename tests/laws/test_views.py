@@ -29,7 +29,6 @@ from spark_upsert.views import ways
 from spark_upsert.views.binding import bind
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.plan import Node, Scan
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
 from tests.support.stores import MemoryStore, forget_runs_and_logs
@@ -112,12 +111,7 @@ class Groups:
     @property
     def is_leased(self) -> bool:
         """Whether what is still to be read is held."""
-        position = self.position()
-        if position is None:
-            return False
-        for path, version in _with_pins(self.node, position).items():
-            self.world.tables[path].hold("kept", version)
-        return True
+        return self.position() is not None
 
     def position(self) -> At | None:
         """Return where the table is; None as long as a first snapshot is not whole."""
@@ -177,16 +171,6 @@ class Groups:
         """Bring the table to where its inputs are."""
         refresh(View(self.node), self.kept.table)
         self.check({path: self.world.known_versions(path)[-1] for path in self.paths})
-
-
-def _with_pins(node: Node, at: At) -> At:
-    """Return the oldest version of each table that is read at a position."""
-    pins = [scan for scan in node.walk() if isinstance(scan, Scan) and scan.version is not None]
-    found = dict(at)
-    for scan in pins:
-        assert scan.version is not None
-        found[scan.path] = min(scan.version, found.get(scan.path, scan.version))
-    return found
 
 
 def act(chance: random.Random, world: RealWorld, reader: Rows | Groups) -> None:

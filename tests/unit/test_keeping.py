@@ -160,6 +160,22 @@ def test_a_process_without_spark_brings_a_kept_view_up_to_date(shop: KeptShop) -
         assert shop.shown() == shop.expected()
 
 
+def test_a_refresh_goes_on_behind_a_table_that_nobody_writes_and_that_is_expired(
+    shop: KeptShop,
+) -> None:
+    shop.customer((1, "a"))
+    shop.order((1, 1, 5))
+    assert refresh(View(shop.view), shop.kept.table)
+    for table in (shop.orders, shop.customers) * 3:
+        table.compact(full=True)
+        table.expire(retain_versions=1, safety_ms=0)
+        table.vacuum(grace_ms=0)
+    assert not refresh(View(shop.view), shop.kept.table)
+    shop.order((2, 1, 7))
+    assert refresh(View(shop.view), shop.kept.table)
+    assert shop.shown() == shop.expected() == {("a",): (2, 12, 7)}
+
+
 def test_a_first_snapshot_of_a_query_is_gone_on_with_without_spark(shop: KeptShop) -> None:
     shop.order(*((key, 1, key) for key in range(200)))
     assert shop.write(shop.query(maxRowsPerTrigger="50").batch() or [])

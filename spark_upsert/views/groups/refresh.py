@@ -20,6 +20,9 @@ from spark_upsert.views.ways import pairs_by_piece
 def refresh(view: View, table: Table) -> bool:
     """Bring the table that keeps a grouped view up to date; it is made if there is none.
 
+    It leaves a lease on each table of the view, for as long as leases last (`LEASE_MS`): the next
+    refresh begins there, and a table that nobody writes is compacted and expired, too.
+
     Returns
     -------
     bool
@@ -39,14 +42,18 @@ def refresh(view: View, table: Table) -> bool:
     assert view.grouping is not None
     kept = Kept.made(table, view.grouping, view.plan.to_json())
     recorded, newest = kept.position(), view.newest()
+    at, cut = _begin(view, recorded) or (newest, 0)
+    consumer = f"refresh-{table.log.head().table_id}"
+    view.hold(consumer, at)
     with view.resting():
         upper = view.kept_position(newest).text
         if upper == recorded:
             return False
-        at, cut = _begin(view, recorded) or (newest, 0)
         found = [contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest)]
     step: Rows = folded(view.grouping, concat(found))
-    return kept.take(step, lower=recorded, upper=upper)
+    has_moved = kept.take(step, lower=recorded, upper=upper)
+    view.hold(consumer, newest)
+    return has_moved
 
 
 def _begin(view: View, recorded: str) -> tuple[At, int | None] | None:
