@@ -25,9 +25,10 @@ from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.expansion import expanded
 from spark_upsert.flow.fusion import Automatic, Fused, fused
 from spark_upsert.flow.graph import Graph, OperatorKind
+from spark_upsert.flow.pass_plan import Way
 from spark_upsert.flow.passes import ADDRESS, TASK, Border, Pass
 from spark_upsert.flow.resolution import require_sources, schemas_of
-from spark_upsert.flow.stages import Stages, Way, staged
+from spark_upsert.flow.stages import Stages, staged
 from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSink, TableSource
 from spark_upsert.task import AssignUniqueId, Limit, Node
 

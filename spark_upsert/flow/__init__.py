@@ -5,7 +5,7 @@
 
 from spark_upsert.flow.builder import Flow, Output
 from spark_upsert.flow.channels import Channel
-from spark_upsert.flow.cost import Costs, HandOff, Prediction
+from spark_upsert.flow.cost import Costs, HandOff
 from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.expansion import (
     Connection,
@@ -38,6 +38,7 @@ from spark_upsert.flow.graph import (
     by_channel,
     by_replica,
 )
+from spark_upsert.flow.models import Prediction
 from spark_upsert.flow.width import (
     Change,
     change_of,

@@ -18,9 +18,10 @@ from functools import cached_property
 from typing import TypeAlias, assert_never
 
 from spark_upsert.errors import OptionError
-from spark_upsert.flow.cost import Costs, Model, Prediction
+from spark_upsert.flow.cost import Costs
 from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.expansion import Physical, Replica
+from spark_upsert.flow.models import Model, Prediction, model_of
 from spark_upsert.flow.partitions import (
     Bounds,
     CostOf,
@@ -179,17 +180,18 @@ def _partition(
             return tuple(range(len(units)))
         case Manual():
             target = min(scheme.pe_count, len(units))
-            cost_of = _at(target, _model(physical, units, scheme).cost_of)
+            cost_of = _at(target, _model(physical, units, scheme))
             return best(shared, cost_of, counts=(target,))
         case Automatic():
-            cost_of = _model(physical, units, scheme).cost_of
-            return best(shared, cost_of, counts=(scheme.slots, 2 * scheme.slots))
+            model = _model(physical, units, scheme)
+            counts = (scheme.slots, 2 * scheme.slots)
+            return best(shared, lambda *found: (model.predict(*found).cost,), counts=counts)
         case _:
             assert_never(scheme)
 
 
 def _model(physical: Physical, units: tuple[Unit, ...], scheme: Manual | Automatic) -> Model:
-    return Model(
+    return model_of(
         physical,
         [[replica.name for replica in unit.replicas] for unit in units],
         costs=scheme.costs,
@@ -198,9 +200,12 @@ def _model(physical: Physical, units: tuple[Unit, ...], scheme: Manual | Automat
     )
 
 
-def _at(count: int, cost_of: CostOf) -> CostOf:
+def _at(count: int, model: Model) -> CostOf:
     """Return what costs, with the distance from a number of elements before all else."""
-    return lambda partition, order: (abs(len(order) - count), *cost_of(partition, order))
+    return lambda partition, order: (
+        abs(len(order) - count),
+        model.predict(partition, order).cost,
+    )
 
 
 def _pe(index: int, members: list[int], units: tuple[Unit, ...], physical: Physical) -> PE:
@@ -284,7 +289,7 @@ def predicted(
     estimates: Mapping[str, Estimate] | None = None,
 ) -> Prediction:
     """Return what a plan is taken to cost, whatever scheme it is from."""
-    model = Model(
+    model = model_of(
         plan.physical,
         [pe.names for pe in plan.pes],
         costs=costs or Costs.of("spark"),

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from spark_upsert.flow.element import Element
 from spark_upsert.flow.outlets import Parcel, by_address
-from spark_upsert.flow.stages import Stages, Way
+from spark_upsert.flow.pass_plan import Way
+from spark_upsert.flow.stages import Stages
 
 TASK = "__task"
 ADDRESS = "__address"

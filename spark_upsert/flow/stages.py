@@ -4,24 +4,14 @@ The elements of a stage run side by side; rows for a later one pass through. So 
 once, and a source read once, whatever the graph: a tree of frames would do again for each consumer
 what several take.
 
-How rows come to a stage (`Way`):
-
-- *In place.* Elements that are in no region and whose operators look at one row at a time run where
-  the rows are, in as many tasks as there are.
-- *Exchanged.* Element i runs in task i, to which an exchange brings its rows.
-- *Aligned.* As exchanged; but each element is fed by one element of the stage before and by nothing
-  else, so that its rows are in its task already.
-
-An element without operators whose rows take one connection needs no stage: they enter at its end.
+Which elements make a stage, and how rows come to it, is told by `pass_plan`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
-from graphlib import TopologicalSorter
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -29,18 +19,10 @@ import pyarrow as pa
 from spark_upsert.flow.addresses import READ, AddressBook, Port
 from spark_upsert.flow.fusion import Fused
 from spark_upsert.flow.graph import Graph, OperatorKind
-from spark_upsert.task.plan import ArrowScan, Filter, Node, Project, Unnest
+from spark_upsert.flow.pass_plan import PassPlan, Way, wiring_of
 
 Replicas: TypeAlias = tuple[str, ...]
 """Those of an element, by their names."""
-
-
-class Way(Enum):
-    """How rows come to the elements of a stage."""
-
-    IN_PLACE = "in place"
-    EXCHANGED = "exchanged"
-    ALIGNED = "aligned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,118 +117,48 @@ def staged(plan: Fused, schemas: Mapping[str, pa.Schema]) -> Stages:
     schemas : mapping of str to pyarrow.Schema
         The columns that each source and operator gives, by its full name.
     """
-    cut = _Cut(AddressBook(plan.physical), tuple(pe.names for pe in plan.pes))
+    cut = _Cut(AddressBook(plan.physical), plan)
     return Stages(cut.book, tuple(cut.stages()), cut.entries, schemas)
 
 
 class _Cut:
     """Cuts a fused graph into stages."""
 
-    def __init__(self, book: AddressBook, given: tuple[Replicas, ...]) -> None:
+    def __init__(self, book: AddressBook, plan: Fused) -> None:
         self.book = book
-        self._physical = book.physical
-        self.entries = dict(self._entered(given))
-        self._elements = tuple(filter(None, map(self._running_part, given)))
-        self._of = {name: index for index, each in enumerate(self._elements) for name in each}
-        self._before = self._producers()
+        self._physical = plan.physical
+        element = [plan.pe_of[name].index for name in plan.physical.replica]
+        # A PE feeds only those of greater index.
+        self._plan = PassPlan(wiring_of(plan.physical), element, range(len(plan.pes)))
+        enters = dict(zip(plan.physical.replica, self._plan.enters, strict=True))
+        self.entries = {name: self._entry(name, enters[name]) for name in self._sources()}
+        self._parts = tuple(
+            tuple(name for name in pe.names if not self._is_sink(name) and not enters[name])
+            for pe in plan.pes
+        )
+        """What of each element runs: no sinks, no sources whose rows enter behind them."""
 
     def stages(self) -> Iterator[Stage]:
-        levels = self._levels()
-        before: dict[int, int] = {}
-        for level in range(max(levels, default=-1) + 1):
-            here = [index for index, each in enumerate(levels) if each == level]
-            if all(self._is_free[index] for index in here):
-                yield Stage(Way.IN_PLACE, tuple(self._elements[index] for index in here))
+        count = 0
+        for level, way in enumerate(self._plan.ways):
+            here = self._plan.elements_at(level)
+            if way is Way.IN_PLACE:
+                yield Stage(way, tuple(self._parts[element] for element in here))
                 continue
-            tasks = self._aligned(here, before)
-            way = Way.EXCHANGED if tasks is None else Way.ALIGNED
-            count = len(here) if tasks is None else max(before.values()) + 1
-            before = {index: task for task, index in enumerate(here)} if tasks is None else tasks
-            at = {task: self._elements[index] for index, task in before.items()}
+            at = {task: self._parts[element] for element, task in self._plan.tasks[level].items()}
+            # What is aligned has the tasks of the exchange before it, also those that are done.
+            count = len(here) if way is Way.EXCHANGED else count
             yield Stage(way, tuple(at.get(task, ()) for task in range(count)))
 
-    # -- what enters, and what runs
+    def _sources(self) -> Iterator[str]:
+        for name, replica in self._physical.replica.items():
+            if replica.operator.kind is OperatorKind.SOURCE:
+                yield name
 
-    def _entered(self, given: tuple[Replicas, ...]) -> Iterator[tuple[str, int]]:
-        for element in given:
-            for name in element:
-                if self._kind(name) is OperatorKind.SOURCE:
-                    yield name, self._entry(name, is_alone=len(element) == 1)
+    def _entry(self, source: str, enters: bool) -> int:
+        [first, *_] = self._physical.connections_of[source]
+        port = Port(first.consumer, first.port) if enters else Port(source, READ)
+        return self.book.address[port]
 
-    def _entry(self, source: str, *, is_alone: bool) -> int:
-        leads = self._physical.connections_of[source]
-        if is_alone and len(leads) == 1 and not leads[0].is_split:
-            return self.book.address[Port(leads[0].consumer, leads[0].port)]
-        return self.book.address[Port(source, READ)]
-
-    def _running_part(self, element: Replicas) -> Replicas:
-        """Return what of an element runs: no sinks, no sources whose rows enter behind them."""
-        return tuple(
-            name
-            for name in element
-            if self._kind(name) is OperatorKind.OPERATOR
-            or self.entries.get(name) == self.book.address.get(Port(name, READ), -1)
-        )
-
-    def _kind(self, name: str) -> OperatorKind:
-        return self._physical.replica[name].operator.kind
-
-    # -- in which order
-
-    def _producers(self) -> list[set[int]]:
-        """Return the elements that feed each element."""
-        found: list[set[int]] = [set() for _ in self._elements]
-        for each in self._physical.connections:
-            producer, consumer = self._of.get(each.producer), self._of.get(each.consumer)
-            if producer is not None and consumer is not None and producer != consumer:
-                found[consumer].add(producer)
-        return found
-
-    def _levels(self) -> list[int]:
-        order = list(TopologicalSorter(dict(enumerate(self._before))).static_order())
-        levels = [0] * len(self._elements)
-        self._is_free = [False] * len(self._elements)
-        for index in order:
-            self._is_free[index] = self._looks_at_rows(index) and all(
-                self._is_free[each] for each in self._before[index]
-            )
-        # Those in place come first, so that no exchange stands before them.
-        for index in sorted(order, key=lambda each: not self._is_free[each]):
-            least = 0
-            if not self._is_free[index]:
-                free = (levels[each] for each, is_free in enumerate(self._is_free) if is_free)
-                least = max(free, default=-1) + 1
-            levels[index] = max([least, *(levels[each] + 1 for each in self._before[index])])
-        return levels
-
-    def _looks_at_rows(self, index: int) -> bool:
-        """Say whether an element is in no region and its operators look at one row at a time."""
-        replicas = (self._physical.replica[name] for name in self._elements[index])
-        return all(
-            replica.operator.kind is OperatorKind.SOURCE
-            or (not replica.regions and is_row_by_row(replica.operator.work))
-            for replica in replicas
-        )
-
-    def _aligned(self, here: list[int], before: dict[int, int]) -> dict[int, int] | None:
-        """Return the task of each element if its rows are in it already, else None."""
-        found: dict[int, int] = {}
-        fed = {self._physical_consumer(address) for address in self.entries.values()}
-        for index in here:
-            producers = self._before[index]
-            if len(producers) != 1 or not producers <= before.keys():
-                return None
-            if fed & set(self._elements[index]):
-                return None
-            found[index] = before[next(iter(producers))]
-        return found if len(set(found.values())) == len(found) else None
-
-    def _physical_consumer(self, address: int) -> str:
-        return self.book.ports[address].replica
-
-
-def is_row_by_row(work: object) -> bool:
-    """Say whether what becomes of a row depends on that row alone."""
-    return isinstance(work, Node) and all(
-        isinstance(node, Filter | Project | Unnest | ArrowScan) for node in work.walk()
-    )
+    def _is_sink(self, name: str) -> bool:
+        return self._physical.replica[name].operator.kind is OperatorKind.SINK

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from spark_upsert.flow.channels import Channel
-from spark_upsert.task.plan import Node
+from spark_upsert.task.plan import ArrowScan, Filter, Node, Project, Unnest
 
 Function: TypeAlias = Callable[..., Iterable[pa.RecordBatch]]
 """From the batches that come to those that go, one replica's each time; behind each barrier it is
@@ -79,3 +79,10 @@ class Collected:
 
 
 Work: TypeAlias = Node | PythonFunction | ArrowSource | Given | TableSource | TableSink | Collected
+
+
+def is_row_by_row(work: object) -> bool:
+    """Say whether what becomes of a row depends on that row alone."""
+    return isinstance(work, Node) and all(
+        isinstance(node, Filter | Project | Unnest | ArrowScan) for node in work.walk()
+    )

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from spark_upsert.flow import Channel, Fused
 from spark_upsert.flow.outlets import Parcel, by_address
+from spark_upsert.flow.pass_plan import Way
 from spark_upsert.flow.passes import Border, Pass
 from spark_upsert.flow.resolution import schemas_of
-from spark_upsert.flow.stages import Stages, Way, staged
+from spark_upsert.flow.stages import Stages, staged
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 
