@@ -108,8 +108,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
 READ_OPTIONS: Mapping[str, str] = {
     "path": "Where the table lies. Required.",
     "plan": "Instead of `path`: the plan of a view over one or several tables, as `to_json()` of "
-    "`pyspark_upsertflow.view(...)` gives it. Options of one table, as `startingVersion`, mean "
-    "nothing then; `startingTimestamp` begins with what was committed from there on.",
+    "`pyspark_upsertflow.view(...)` gives it. Times, `latest` and `earliest` mean what they mean "
+    "of a table; numbers of versions are for plans that follow one table (others may be pinned).",
     "columns": "Comma-separated columns to read; `_change_type` and its like always come along. "
     "Default: all.",
     "versionAsOf": "Batch: read the table as of this version.",

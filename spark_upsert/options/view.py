@@ -20,10 +20,6 @@ _OF_TABLES = {
     "path": "the plan names its tables",
     "columns": "the plan says which columns there are",
     "metadata": "it is of one table",
-    "versionAsOf": "it names one table's version: use 'timestampAsOf', or pin a table by "
-    "at_version()",
-    "startingVersion": "it names one table's version: use 'startingTimestamp'",
-    "endingVersion": "it names one table's version: use 'endingTimestamp'",
 }
 """Options of one table, and why they mean nothing for a view."""
 
@@ -41,10 +37,15 @@ class ViewOptions:
     deduplication: Deduplication
     compute_updates: bool
     splits: int | None
+    starting_version: int | str | None
     starting_timestamp_ms: int | None
+    starting_inclusive: bool
     starting_position: str | None
     """What a kept table has recorded (`upsert.moves`)."""
+    ending_version: int | None
     ending_timestamp_ms: int | None
+    ending_inclusive: bool
+    version_as_of: int | None
     timestamp_as_of_ms: int | None
     consumer: str | None
     consumer_ttl_ms: int
@@ -83,6 +84,14 @@ class ViewOptions:
             )
         return cls(plan=plan, **own)
 
+    @property
+    def _as_of(self) -> tuple[tuple[str, int | None], ...]:
+        return ("versionAsOf", self.version_as_of), ("timestampAsOf", self.timestamp_as_of_ms)
+
+    @property
+    def _ends(self) -> tuple[tuple[str, int | None], ...]:
+        return ("endingVersion", self.ending_version), ("endingTimestamp", self.ending_timestamp_ms)
+
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
         self.query.require_batch()
@@ -93,29 +102,30 @@ class ViewOptions:
         ):
             if value is not None:
                 raise of_streams_only(name)
-        if self.change_feed and self.starting_timestamp_ms is None:
-            raise OptionError.missing("startingTimestamp", "where the changes begin")
-        if self.change_feed and self.timestamp_as_of_ms is not None:
-            raise OptionError.conflict("readChangeFeed", "timestampAsOf")
-        if not self.change_feed:
-            for name, time in (
-                ("startingTimestamp", self.starting_timestamp_ms),
-                ("endingTimestamp", self.ending_timestamp_ms),
-            ):
-                if time is not None:
-                    raise OptionError(
-                        f"option '{name}' needs the change feed.",
-                        hint=f"add {setting('readChangeFeed', 'true')}, or use 'timestampAsOf'.",
-                        option=name,
-                    )
+        starts = (self.starting_timestamp_ms, self.starting_version)
+        if self.change_feed and starts == (None, None):
+            raise OptionError.missing(
+                "startingTimestamp", "where the changes begin, or 'startingVersion'"
+            )
+        for name, at in self._as_of:
+            if self.change_feed and at is not None:
+                raise OptionError.conflict("readChangeFeed", name)
+        for name, bound in (
+            ("startingVersion", self.starting_version),
+            ("startingTimestamp", self.starting_timestamp_ms),
+            *self._ends,
+        ):
+            if bound is not None and not self.change_feed:
+                raise OptionError(
+                    f"option '{name}' needs the change feed.",
+                    hint=f"add {setting('readChangeFeed', 'true')}, or use 'timestampAsOf'.",
+                    option=name,
+                )
 
     def require_stream(self) -> None:
         """Refuse options that only a batch read knows."""
-        for name, time in (
-            ("timestampAsOf", self.timestamp_as_of_ms),
-            ("endingTimestamp", self.ending_timestamp_ms),
-        ):
-            if time is not None:
+        for name, bound in (*self._as_of, *self._ends):
+            if bound is not None:
                 raise OptionError(
                     f"option '{name}' has no meaning in a stream.",
                     hint="use spark.read, or 'startingTimestamp' to choose where it begins.",

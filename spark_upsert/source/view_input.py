@@ -22,13 +22,13 @@ from spark_upsert.options.view import ViewOptions
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
 from spark_upsert.source.rest import Rest
-from spark_upsert.source.versions import first_wanted
+from spark_upsert.source.view_bounds import Start, start_of
 from spark_upsert.source.view_position import ViewPosition
 from spark_upsert.source.view_splits import ViewSplit, read_view, snapshot_splits, step_splits
 from spark_upsert.state.retention import Lease
 from spark_upsert.views.plan import plan_from_json
 from spark_upsert.views.relation import At
-from spark_upsert.views.view import View, last_epoch
+from spark_upsert.views.view import View
 
 _RENEWALS = 4
 """An idle stream renews its leases this many times before they would lapse."""
@@ -161,22 +161,14 @@ class ViewInput:
 
     def _begin(self, newest: At) -> ViewPosition:
         """Return where a stream begins, by its options."""
-        time_ms = self._options.starting_timestamp_ms
-        view, inclusive, at = self._opened(), True, {}
+        view = self._opened()
         if self._options.starting_position is not None:
             marker, plan = self._options.starting_position, view.plan.fingerprint()
             found = ViewPosition.of_marker(marker, plan, view.paths)
             view.require_kept(found.kept)
             return found
-        if time_ms is None:
-            return self._position(newest, origin=newest, begun=0)
-        for path in view.paths:
-            log = view.log(path)
-            lower = first_wanted(log, time_ms=time_ms, is_inclusive=inclusive)
-            assert lower is not None
-            log.require_changes(lower)
-            at[path] = last_epoch(log, min(max(lower - 1, 0), newest[path]))
-        return self._position(at, origin=at)
+        start = start_of(view, self._options, newest) or Start(dict(newest), has_rows=True)
+        return self._position(start.at, origin=start.at, begun=0 if start.has_rows else None)
 
     def _beginning(self, last: ViewPosition) -> ViewPosition:
         """Return where the first batch began, which its end remembers."""

@@ -13,10 +13,9 @@ from spark_upsert.options.view import ViewOptions
 from spark_upsert.source.agreement import Described
 from spark_upsert.source.explain_view import explain_view
 from spark_upsert.source.input import Input
-from spark_upsert.source.versions import first_wanted
+from spark_upsert.source.view_bounds import end_of, position_of, require_bounds, start_of
 from spark_upsert.source.view_input import ViewInput, open_view
 from spark_upsert.source.view_splits import ViewSplit, read_view, snapshot_splits, step_splits
-from spark_upsert.views.view import View, last_epoch
 
 
 class ViewKind:
@@ -32,6 +31,7 @@ class ViewKind:
             )
         own = ViewOptions.parse(options.own)
         view = open_view(own)
+        require_bounds(view, own)
         if view.grouping is not None:
             kept = view.grouping.kept.columns
             return Described(kept, f"view {view.plan.fingerprint()}")
@@ -67,21 +67,12 @@ class ViewRead:
         """Return the work for the tasks."""
         view, options = open_view(self._options), self._options
         if not options.change_feed:
-            time_ms = options.timestamp_as_of_ms
-            at = view.newest() if time_ms is None else view.at_timestamp(time_ms)
-            return snapshot_splits(view, options, at)
-        ending_ms = options.ending_timestamp_ms
-        end = view.newest() if ending_ms is None else view.at_timestamp(ending_ms)
-        return step_splits(view, options, self._start(view), end)
-
-    def _start(self, view: View) -> dict[str, int]:
-        """Return the position before all that was committed from a time on."""
-        found = {}
-        for path in view.paths:
-            log = view.log(path)
-            lower = first_wanted(log, time_ms=self._options.starting_timestamp_ms)
-            found[path] = last_epoch(log, max((lower or 0) - 1, 0))
-        return found
+            return snapshot_splits(view, options, position_of(view, options))
+        newest = view.newest()
+        start = start_of(view, options, newest)
+        assert start is not None, "of a batch it is required"
+        rows = snapshot_splits(view, options, start.at) if start.has_rows else []
+        return [*rows, *step_splits(view, options, start.at, end_of(view, options, newest))]
 
     def identity(self) -> str:
         """Return which view it is."""

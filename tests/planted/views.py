@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pyarrow.compute as pc
 
+from spark_upsert.source import view_input
 from spark_upsert.views import join, pruning, relation, scan, table_base, ways
 from spark_upsert.views.formulas import Bound
 from spark_upsert.views.join import FullJoinRelation, JoinRelation
@@ -21,9 +24,19 @@ from spark_upsert.views.table_base import TableBase
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_view_promises as promises
 from tests.support.view_plays import P, plan_of
+from tests.unit import test_view_bounds as bounds
 
 FOLDED = promises.test_p2_folded_changes_of_a_view_are_the_batch_query
 REAL = promises.test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query
+
+
+def test_p1_a_view_begins_where_it_is_told() -> None:
+    with TemporaryDirectory() as folder:
+        table = bounds.table_at(Path(folder) / "table", first_write=True)
+        bounds.test_the_changes_of_a_view_of_one_table_are_those_of_the_table(table, 0)
+
+
+BOUNDS = test_p1_a_view_begins_where_it_is_told
 
 
 @bug("old rows of a join are looked up behind the step", FOLDED)
@@ -130,6 +143,15 @@ def _() -> Patch:
             yield pairs.where(pairs.has_new)
 
     return wrapped(ways, "_compared", of_new)
+
+
+@bug("who begins before the first write of a table gets what came behind it", BOUNDS)
+def _() -> Patch:
+    def without_rows(original: Any, *args: Any) -> Any:
+        start = original(*args)
+        return start and start._replace(has_rows=False)
+
+    return wrapped(view_input, "start_of", without_rows)
 
 
 @bug("of a list only the first element counts", FOLDED)
