@@ -1,4 +1,4 @@
-"""Random graphs: what becomes of them, counted and followed row by row, and what is refused."""
+"""Random graphs: what becomes of them, counted, and what is refused; rows are a promise's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,18 +20,12 @@ from spark_upsert.flow import (
     OperatorKind,
     Parallel,
     PartitionBy,
-    Physical,
-    Splitter,
     Stream,
     expanded,
 )
 from spark_upsert.flow.drawing import graphviz, mermaid, text
 from spark_upsert.flow.graph import Member
-from spark_upsert.flow.splitters import first_turn, route
-from tests.support.graphs import SCHEMA, Drawn, Leaf, entered, graphs
-
-Row = tuple[int | None, str | None]
-
+from tests.support.graphs import Drawn, entered, graphs
 
 # -- counts ----------------------------------------------------------------------------------
 
@@ -76,15 +68,6 @@ def test_every_port_of_every_replica_is_fed_and_all_rows_are_taken(drawn: Drawn)
 
 
 @given(drawn=graphs())
-def test_no_connection_leaves_a_channel_for_another_of_the_same_region(drawn: Drawn) -> None:
-    physical = expanded(drawn.graph)
-    for each in physical.connections:
-        ends = [physical.replica[name] for name in (each.producer, each.consumer)]
-        one, other = (dict(zip(e.regions, e.channel.indexes, strict=True)) for e in ends)
-        assert all(one[region] == other[region] for region in one.keys() & other.keys())
-
-
-@given(drawn=graphs())
 def test_a_graph_is_expanded_and_drawn_alike_each_time(drawn: Drawn) -> None:
     one, other = expanded(drawn.graph), expanded(drawn.graph)
     assert one == other
@@ -93,164 +76,6 @@ def test_a_graph_is_expanded_and_drawn_alike_each_time(drawn: Drawn) -> None:
     lines = [line.split()[0] for line in mermaid(one).splitlines()]
     assert lines.count("subgraph") == lines.count("end")
     assert graphviz(one).count("{ label") == graphviz(one).count("}") - 1
-
-
-# -- rows ------------------------------------------------------------------------------------
-
-ROWS = st.lists(
-    st.tuples(
-        st.none() | st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1),
-        st.none() | st.sampled_from(["", "a", "b", "é", "alice"]),
-    ),
-    max_size=9,
-)
-
-
-def code(row: Row, attributes: tuple[str, ...]) -> int:
-    """The code of some columns, value by value."""
-    codes = [value_code(dict(zip("kt", row, strict=True))[name]) for name in attributes]
-    if len(codes) == 1:
-        return codes[0]
-    total = 17
-    for each in codes:
-        total = (37 * total + each) % 2**64
-    return total
-
-
-def value_code(value: int | str | None) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return value % 2**64
-    total = 0
-    for byte in value.encode():
-        turned = (total << 7 | total >> 57) % 2**64
-        total = (turned + (byte - 256 if byte > 127 else byte)) % 2**64
-    return total
-
-
-class Slow:
-    """Where the rows of one replica go on one stream, row by row."""
-
-    def __init__(
-        self, drawn: Drawn, producer: Leaf, consumer: Leaf, port: str, indexes: tuple[int, ...]
-    ) -> None:
-        self._choices = drawn.choices
-        self._consumer = consumer
-        self._port = port
-        self._entered = entered(producer, consumer)
-        # What both are in lies outside of all else.
-        self._begin = indexes[: len(consumer.regions) - len(self._entered)]
-        self._first = producer.channel(indexes)
-        self._turns: dict[tuple[str, tuple[int, ...]], int] = {}
-
-    def targets(self, row: Row) -> list[str]:
-        """Return the replicas that a row goes to."""
-        reached = [self._begin]
-        for region, width in self._entered:
-            reached = [
-                (*channels, chosen)
-                for channels in reached
-                for chosen in self._chosen(region, width, channels, row)
-            ]
-        return [self._consumer.replica(channels) for channels in reached]
-
-    def _chosen(
-        self, region: str, width: int, channels: tuple[int, ...], row: Row
-    ) -> Iterator[int]:
-        choice = self._choices[region, self._consumer.name, self._port]
-        if choice == "all":
-            yield from range(width)
-        elif isinstance(choice, tuple):
-            yield code(row, choice) % width
-        else:
-            turn = self._turns.get((region, channels), self._first)
-            self._turns[region, channels] = turn + 1
-            yield turn % width
-
-
-def batch(rows: list[Row]) -> pa.RecordBatch:
-    columns = [pa.array([row[i] for row in rows], SCHEMA.types[i]) for i in (0, 1)]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def iter_deliveries(splitter: Splitter, batches: list[list[Row]]) -> Iterator[list[str]]:
-    """Yield the replicas that each row goes to, batch after batch."""
-    turn = first_turn(splitter)
-    targets = list(splitter.iter_replicas())
-    for rows in batches:
-        routed = route(splitter, batch(rows), turn)
-        turn = routed.turn
-        for row in range(len(rows)):
-            yield [targets[each] for each in routed.targets[routed.rows == row].tolist()]
-
-
-def splitter_of(physical: Physical, owner: str, consumer: str, port: str) -> Splitter | None:
-    found = [
-        each
-        for each in physical.splitters_of[owner]
-        if (each.consumer, each.port) == (consumer, port)
-    ]
-    assert len(found) <= 1
-    return found[0] if found else None
-
-
-@given(drawn=graphs(), batches=st.lists(ROWS, min_size=1, max_size=3))
-def test_every_row_reaches_the_channels_that_it_should(
-    drawn: Drawn, batches: list[list[Row]]
-) -> None:
-    physical = expanded(drawn.graph)
-    for producer, consumer, port in drawn.streams():
-        for indexes in producer.indexes():
-            slow = Slow(drawn, producer, consumer, port, indexes)
-            owner = producer.replica(indexes)
-            expected = [slow.targets(row) for rows in batches for row in rows]
-            splitter = splitter_of(physical, owner, consumer.name, port)
-            if splitter is None:
-                [straight] = {
-                    each.consumer
-                    for each in physical.connections
-                    if (each.producer, each.port, each.is_split) == (owner, port, False)
-                    and physical.replica[each.consumer].logical == consumer.name
-                }
-                assert all(each == [straight] for each in expected)
-            else:
-                found = [sorted(each) for each in iter_deliveries(splitter, batches)]
-                assert found == [sorted(each) for each in expected]
-
-
-@given(drawn=graphs(), rows=ROWS)
-def test_the_rows_of_a_replica_keep_their_order(drawn: Drawn, rows: list[Row]) -> None:
-    for splitter in expanded(drawn.graph).splitters:
-        routed = route(splitter, batch(rows), first_turn(splitter))
-        for target in set(routed.targets.tolist()):
-            assert (np.diff(routed.rows[routed.targets == target]) > 0).all()
-
-
-@given(drawn=graphs(), rows=ROWS)
-def test_equal_keys_meet_whichever_replica_sends_them(drawn: Drawn, rows: list[Row]) -> None:
-    physical = expanded(drawn.graph)
-    met: dict[tuple[Any, ...], set[int]] = {}
-    for splitter in physical.splitters:
-        attributes = splitter.attributes
-        if not attributes:
-            continue
-        names = {"k": 0, "t": 1}
-        leads = [
-            {physical.replica[name].channel.indexes[_level(physical, splitter)] for name in each}
-            for each in iter_deliveries(splitter, [rows])
-        ]
-        for row, channels in zip(rows, leads, strict=True):
-            key = tuple(row[names[name]] for name in attributes)
-            met.setdefault((splitter.region, splitter.width, attributes, key), set()).update(
-                channels
-            )
-    assert all(len(channels) == 1 for channels in met.values())
-
-
-def _level(physical: Physical, splitter: Splitter) -> int:
-    [name, *_] = splitter.iter_replicas()
-    return physical.replica[name].regions.index(splitter.region)
 
 
 # -- what is refused -------------------------------------------------------------------------

@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string())])
 Choice = str | tuple[str, ...]
 """How a region shares out what enters by a port: ``turn``, ``all``, or the columns of a hash."""
 
-CHOICES: tuple[Choice, ...] = ("turn", "all", ("k",), ("t",), ("k", "t"))
+CHOICES: tuple[Choice, ...] = ("turn", ("k", "t"), "turn", "all", ("k",), ("t",))
 
 
 @dataclass
@@ -90,14 +90,16 @@ def entered(producer: Leaf, consumer: Leaf) -> list[tuple[str, int]]:
 @st.composite
 def graphs(draw: st.DrawFn, *, leaves_max: int = 6) -> Drawn:
     """Draw a graph: regions within and behind each other, several ports, streams that merge."""
-    widths = st.sampled_from([None, 1, 2, 3])
+    widths = st.sampled_from([2, None, 3, 1])
     composites: dict[tuple[str, ...], int | None] = {(): None}
-    for index in range(draw(st.integers(0, 3))):
+    for index in range(draw(st.sampled_from([2, 1, 3, 0]))):
         around = draw(st.sampled_from([path for path in composites if len(path) < 2]))
         composites[(*around, ".".join([*around[-1:], f"C{index}"]))] = draw(widths)
     leaves: dict[str, Leaf] = {}
     for index in range(draw(st.integers(1, leaves_max))):
-        path = draw(st.sampled_from(list(composites)))
+        # The first one mostly stands outside, so that something enters the regions.
+        paths = list(composites) if index else [(), (), (), *composites]
+        path = draw(st.sampled_from(paths))
         _add(draw, leaves, f"A{index}", path, composites, draw(widths))
     taken = {name for leaf in leaves.values() for each in leaf.ports.values() for name in each}
     lost = [name for name, leaf in leaves.items() if not leaf.ports and name not in taken]
@@ -180,3 +182,71 @@ def _graph(
         return tuple(own)
 
     return Graph(members(()), tuple(streams))
+
+
+# -- rows, one after the other ---------------------------------------------------------------
+
+Row = tuple[int | None, str | None]
+
+
+def code(row: Row, attributes: tuple[str, ...]) -> int:
+    """The code of some columns, value by value."""
+    codes = [value_code(dict(zip("kt", row, strict=True))[name]) for name in attributes]
+    if len(codes) == 1:
+        return codes[0]
+    total = 17
+    for each in codes:
+        total = (37 * total + each) % 2**64
+    return total
+
+
+def value_code(value: int | str | None) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value % 2**64
+    total = 0
+    for byte in value.encode():
+        turned = (total << 7 | total >> 57) % 2**64
+        total = (turned + (byte - 256 if byte > 127 else byte)) % 2**64
+    return total
+
+
+class Slow:
+    """Where the rows of one replica go on one stream, row by row."""
+
+    def __init__(
+        self, drawn: Drawn, producer: Leaf, consumer: Leaf, port: str, indexes: tuple[int, ...]
+    ) -> None:
+        self._choices = drawn.choices
+        self._consumer = consumer
+        self._port = port
+        self._entered = entered(producer, consumer)
+        # What both are in lies outside of all else.
+        self._begin = indexes[: len(consumer.regions) - len(self._entered)]
+        self._first = producer.channel(indexes)
+        self._turns: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def targets(self, row: Row) -> list[str]:
+        """Return the replicas that a row goes to."""
+        reached = [self._begin]
+        for region, width in self._entered:
+            reached = [
+                (*channels, chosen)
+                for channels in reached
+                for chosen in self._chosen(region, width, channels, row)
+            ]
+        return [self._consumer.replica(channels) for channels in reached]
+
+    def _chosen(
+        self, region: str, width: int, channels: tuple[int, ...], row: Row
+    ) -> Iterator[int]:
+        choice = self._choices[region, self._consumer.name, self._port]
+        if choice == "all":
+            yield from range(width)
+        elif isinstance(choice, tuple):
+            yield code(row, choice) % width
+        else:
+            turn = self._turns.get((region, channels), self._first)
+            self._turns[region, channels] = turn + 1
+            yield turn % width
