@@ -38,8 +38,8 @@ from tests.support.model import Command  # noqa: E402
 WINDOW_SECONDS = 4.0
 """From the start of the queries to the latest kill: recovery and a few micro-batches."""
 
-VIEW_WINDOW_SECONDS = 10.0
-"""The same for two queries that begin with planning a view."""
+COMMITS_PER_ROUND = 4
+"""A program that keeps a view is killed behind fewer commits than these, by `WINDOW_SECONDS` at most."""
 
 BATCHES_PER_ROUND = 3
 """About what a round comes to do before it is killed; the last one does the rest."""
@@ -136,13 +136,23 @@ class Chaos:
         with self.program() as driver:
             if self._module is not chain:
                 self._add()  # Beside the query.
-            delay = self._dice.uniform(0, VIEW_WINDOW_SECONDS if self.view else WINDOW_SECONDS)
+            delay = self._dice.uniform(0, WINDOW_SECONDS)
+            if self.view:
+                self._wait_for_commits(driver)
             try:
                 code = driver.wait(timeout=delay)
             except subprocess.TimeoutExpired:
                 return self._kill(driver, delay)
         assert code == 0, f"the program failed by itself:\n{self.log}"
         return "ended before it was killed"
+
+    def _wait_for_commits(self, driver: subprocess.Popen[bytes]) -> None:
+        """Let some batches end, however fast the machine is."""
+        wanted = kept_view.commits(self.folder) + self._dice.randrange(COMMITS_PER_ROUND)
+        deadline = time.monotonic() + START_SECONDS
+        while kept_view.commits(self.folder) < wanted and driver.poll() is None:
+            assert time.monotonic() < deadline, f"no batch ends:\n{self.log}"
+            time.sleep(0.02)
 
     @property
     def _module(self) -> ModuleType:

@@ -112,6 +112,11 @@ def run(spark: SparkSession, folder: Path) -> None:
         query.stop()
 
 
+def commits(folder: Path) -> int:
+    """Return how many commits of the kept table, and how many of the files there are."""
+    return len([*(folder / "kept" / "_log").glob("*.json"), *_batches(folder / "changes")])
+
+
 # -- what is to be there ---------------------------------------------------------------------
 
 
@@ -123,7 +128,8 @@ def check(folder: Path) -> str:
         newest[name] = table.log.head().version
     versions = _check_groups(folder, newest)
     count = _check_changes(folder, newest)
-    return f"{versions} micro-batches kept, {count} changes written"
+    written = len({log.stem for log in _batches(folder / "changes")})
+    return f"{versions} micro-batches kept, {written} of {count} changes written"
 
 
 def rows_at(folder: Path, at: At) -> dict[int, Row]:
@@ -189,11 +195,15 @@ def _check_changes(folder: Path, newest: At) -> int:
 def _files(folder: Path) -> list[Path]:
     """Return the files that Spark's file sink has committed; others may lie beside."""
     found = set()
-    for log in (folder / "_spark_metadata").iterdir():
-        if log.name.partition(".")[0].isdigit():
-            for line in log.read_text().splitlines()[1:]:
-                found.add(Path(unquote(urlsplit(json.loads(line)["path"]).path)).name)
+    for batch in _batches(folder):
+        for line in batch.read_text().splitlines()[1:]:
+            found.add(Path(unquote(urlsplit(json.loads(line)["path"]).path)).name)
     return [folder / name for name in sorted(found)]
+
+
+def _batches(folder: Path) -> list[Path]:
+    """Return what Spark's file sink has noted of its batches; of some once more with all before."""
+    return [log for log in (folder / "_spark_metadata").glob("*") if log.name[0].isdigit()]
 
 
 def main() -> None:

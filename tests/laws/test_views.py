@@ -181,8 +181,9 @@ def act(chance: random.Random, world: RealWorld, reader: Rows | Groups) -> None:
         world.apply(random_epoch(chance, [name]))
     elif way < 0.57:
         table.compact(full=chance.random() < 0.5)
-    elif way < 0.64:
-        if reader.is_leased:
+    elif way < 0.65:
+        for _ in range(2 if reader.is_leased else 0):  # The first leaves what is before it.
+            table.compact(full=True)
             world.expire(name)
     elif way < 0.7:
         since = table.log.head().since

@@ -1,0 +1,87 @@
+"""Bugs in the life of a stream of a view, or of a kept table: restarts, leases, kinds of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from spark_upsert.source.view_input import ViewInput
+from spark_upsert.source.view_position import ViewPosition
+from spark_upsert.upsert.moves import Move, Verdict
+from spark_upsert.views import table_base
+from spark_upsert.views.relation import At
+from spark_upsert.views.view import MovedBy, View
+from tests.laws import test_views as laws
+from tests.planted.bug import Patch, bug, wrapped
+from tests.promises import test_view_promises as promises
+from tests.unit import test_keeping as keeping
+
+REAL = promises.test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query
+STREAM = laws.test_p2_the_folded_stream_of_a_view_is_the_batch_query
+KEPT = laws.test_p2_what_a_table_keeps_of_a_view_is_the_batch_query
+
+
+def test_p6_a_refresh_goes_on_behind_expiries() -> None:
+    with TemporaryDirectory() as folder:
+        shop = keeping.KeptShop(Path(folder))
+        keeping.test_a_refresh_goes_on_behind_a_table_that_nobody_writes_and_that_is_expired(shop)
+
+
+@bug("the first batch forgets that rows were there before", STREAM)
+def _() -> Patch:
+    def at_rest(original: Any, self: ViewInput, last: ViewPosition) -> ViewPosition:
+        found: ViewPosition = replace(original(self, last), snapshot=None)
+        return found
+
+    return wrapped(ViewInput, "_beginning", at_rest)
+
+
+@bug("a view holds what is newest, and not what it reads", STREAM)
+def _() -> Patch:
+    return wrapped(View, "hold", lambda original, self, who, at, **how: self.newest() and {})
+
+
+@bug("a refresh holds nothing", test_p6_a_refresh_goes_on_behind_expiries)
+def _() -> Patch:
+    def nothing(original: Any, self: View, consumer: str, at: At, **how: Any) -> Any:
+        return {} if consumer.startswith("refresh-") else original(self, consumer, at, **how)
+
+    return wrapped(View, "hold", nothing)
+
+
+@bug("a view does not see that a table was set back", STREAM)
+def _() -> Patch:
+    def unseen(original: Any, self: View, *where: Any) -> Iterator[MovedBy]:
+        for each in original(self, *where):
+            if self.log(each.moved.path).commit(each.moved.version).restored is None:
+                yield each
+
+    return wrapped(View, "_moved", unseen)
+
+
+@bug("an error entry is the row of its key", STREAM)
+def _() -> Patch:
+    return patch.object(table_base, "is_live", lambda diffs: np.ones(len(diffs), dtype=np.bool_))
+
+
+@bug("keys are looked up by hashes without their prefix", REAL)
+def _() -> Patch:
+    def plain(original: Any, keys: Any, *, seed: int, prefix: int) -> Any:
+        return original(keys, seed=seed)
+
+    return wrapped(table_base, "hash_keys", plain)
+
+
+@bug("a step that the table has is added once more", KEPT)
+def _() -> Patch:
+    def again(original: Any, self: Move, recorded: str) -> Verdict:
+        found: Verdict = original(self, recorded)
+        return Verdict.APPLY if found is Verdict.SKIP else found
+
+    return wrapped(Move, "judged", again)
