@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from integration.queries import end, forget_last_commit
 from pyspark_upsertflow import flow as flows
+from spark_upsert.errors import GraphError, WidthError
 from spark_upsert.flow import (
     ArrowSource,
     Automatic,
     Channel,
     Collected,
     Flow,
+    Fused,
+    Given,
     Graph,
     Legacy,
     Manual,
     PythonFunction,
     Scheme,
+    TableSink,
+    TableSource,
     expanded,
     fused,
 )
 from spark_upsert.flow.local import collect
 from spark_upsert.flow.work import Work
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Filter
+from spark_upsert.table import Table
+from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Filter, HashJoin, JoinKind, Project
+from tests.support.flow_runs import Step, graph_of, sorted_rows
 
 pytestmark = pytest.mark.spark
 
@@ -78,6 +91,242 @@ SCHEMES: dict[str, Scheme] = {
 def test_each_key_comes_to_the_task_of_its_channel(spark: SparkSession, scheme: Scheme) -> None:
     plan = fused(expanded(pipeline(ArrowSource(rows_of(60)), Collected())), scheme)
     [found] = flows.frames(spark, plan).values()
-    expected = collect(plan)["kept"].to_pylist()
-    assert rows_in(found) == sorted(tuple(row.values()) for row in expected)
-    assert {(row.k, row.channel) for row in found.collect()} == {(k, k % 2) for k in range(5)}
+    expected = sorted(tuple(row.values()) for row in collect(plan)["kept"].to_pylist())
+    assert rows_in(found) == expected
+    assert {(k, channel) for k, channel, *_ in expected} == {(k, k % 2) for k in range(5)}
+
+
+def test_channels_stay_apart_whatever_adaptive_execution_would_like(spark: SparkSession) -> None:
+    flow = Flow()
+    rows = flow.source("rows", Given(ROWS))
+    with flow.parallel("wide", 5, partition_by=["k"]):
+        rows = flow.operator("where", PythonFunction(with_channel, TAGGED, True), rows)
+    flow.sink("kept", Collected(), rows)
+    plan = fused(expanded(flow.graph()), Legacy())
+    # All but three rows are of one key, and partitions of some kilobytes would be cut or merged.
+    skewed = spark.range(0, 30_000, 1, 3).selectExpr("if(id < 29997, 1, id % 3 + 2) k", "id v")
+    tiny = spark.range(0, 1).selectExpr("4L k", "id v")
+    sizes = ("advisoryPartitionSizeInBytes", "skewJoin.skewedPartitionThresholdInBytes")
+    settings = {f"spark.sql.adaptive.{name}": "1000" for name in sizes}
+    settings["spark.sql.adaptive.forceOptimizeSkewedJoin"] = "true"
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        for given, keys in ((skewed, {1, 2, 3, 4}), (tiny, {4}), (tiny.limit(0), set[int]())):
+            [found] = flows.frames(spark, plan, {"rows": given}).values()
+            placed = found.select("k", "channel", F.spark_partition_id()).distinct().collect()
+            assert {tuple(row) for row in placed} == {(k, k, k) for k in keys}
+            assert found.rdd.getNumPartitions() == 5
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
+# -- any graph -------------------------------------------------------------------------------
+
+
+def diamond() -> Graph:
+    """Return a graph whose source feeds a nested region, an operator outside, and their join."""
+    flow = Flow()
+    rows = flow.source("rows", ArrowSource(rows_of(40)))
+    with flow.parallel("outer", 2, partition_by=["k"]), flow.parallel("inner", 2):
+        some = Filter(id="some", input=ArrowScan(id="input", schema=ROWS), where="v > 9")
+        inside = flow.operator("some", some, rows, schema=ROWS)
+    summed = Aggregation(
+        id="sums",
+        input=ArrowScan(id="input", schema=ROWS),
+        keys=("k",),
+        aggregates=(Aggregate("total", "sum", "v"),),
+    )
+    named = Project(id="named", input=summed, columns=(("of", "k"), ("total", "total")))
+    totals = flow.operator("sums", named, rows, schema=TOTALS)
+    with flow.parallel("joined", 3, partition_by={"join.left": ["k"]}, broadcast=["join.right"]):
+        join = HashJoin(
+            id="join",
+            left=ArrowScan(id="left", schema=ROWS),
+            right=ArrowScan(id="right", schema=TOTALS),
+            join=JoinKind.INNER,
+            left_keys=("k",),
+            right_keys=("of",),
+        )
+        both = flow.operator("join", join, ports={"left": inside, "right": totals}, schema=JOINED)
+    flow.sink("both", Collected(), both)
+    flow.sink("inside", Collected(), inside, flow.operator("again", plus(0), rows))
+    return flow.graph()
+
+
+TOTALS = pa.schema({"of": pa.int64(), "total": pa.int64()})
+JOINED = pa.schema([*ROWS, *TOTALS])
+
+
+def plus(number: int) -> PythonFunction:
+    def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch([batch["k"], pc.add(batch["v"], number)], schema=ROWS)
+
+    return PythonFunction(function, ROWS)
+
+
+STEPS = {
+    "a chain, by key and in turn": (
+        Step("plus", (-1,), 2, 0, False),
+        Step("sums", (0,), 3, 0, True),
+        Step("some", (1,), 2, 2, False),
+    ),
+    "two sinks, and streams that merge": (
+        Step("evens", (-1,), 3, 0, True),
+        Step("plus", (-1, 0), 2, 2, False),
+        Step("some", (0,), 1, 0, False),
+    ),
+}
+
+
+def graphs() -> dict[str, Graph]:
+    given = ArrowSource(rows_of(30))
+    return {"a diamond": diamond()} | {
+        name: graph_of(steps, given, is_wide=True) for name, steps in STEPS.items()
+    }
+
+
+@pytest.mark.parametrize("scheme", [Legacy(), Automatic(slots=2)], ids=["apart", "automatic"])
+@pytest.mark.parametrize("graph", graphs().values(), ids=graphs())
+def test_a_graph_gives_what_it_gives_in_one_process(
+    spark: SparkSession, graph: Graph, scheme: Scheme
+) -> None:
+    plan = fused(expanded(graph), scheme)
+    expected = {name: sorted_rows(table) for name, table in collect(graph).items()}
+    found = {name: rows_in(frame) for name, frame in flows.frames(spark, plan).items()}
+    assert found == expected
+
+
+# -- streams ---------------------------------------------------------------------------------
+
+
+READINGS = pa.schema({"device": pa.int64(), "seq": pa.int64(), "text": pa.string()})
+LATEST = pa.schema({"device": pa.int64(), "seq": pa.int64(), "celsius": pa.int64()})
+
+
+def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        celsius = pc.cast(pc.replace_substring(batch["text"], " C", ""), pa.int64())
+        yield pa.record_batch([batch["device"], batch["seq"], celsius], schema=LATEST)
+
+
+def newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield of each device the row of the greatest number."""
+    rows = pa.Table.from_batches(batches, LATEST).sort_by([("seq", "descending")])
+    firsts = rows.group_by("device", use_threads=False).aggregate(
+        [("seq", "first"), ("celsius", "first")]
+    )
+    yield from firsts.rename_columns(LATEST.names).cast(LATEST).to_batches()
+
+
+class Devices:
+    """Readings of devices, and the flow that keeps the latest of each."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.readings = Table.create(str(root / "readings"), READINGS, keys=["device", "seq"])
+        self.count = 0
+
+    def read(self, *devices: int) -> None:
+        """Append an epoch with a reading of each device."""
+        seqs = [self.count + index for index in range(len(devices))]
+        texts = [f"{seq * 10} C" for seq in seqs]
+        self.readings.append(pa.table([devices, seqs, texts], schema=READINGS))
+        self.count += len(devices)
+
+    def expected(self) -> list[tuple[int, ...]]:
+        latest: dict[int, int] = {}
+        for row in self.readings.snapshot().to_pylist():
+            latest[row["device"]] = max(row["seq"], latest.get(row["device"], 0))
+        return sorted((device, seq, seq * 10) for device, seq in latest.items())
+
+    def graph(self, *, parse: int = 3, latest: int = 2, keeps_state: bool = False) -> Graph:
+        flow = Flow()
+        source = TableSource(str(self.root / "readings"), {"maxEpochsPerTrigger": "2"})
+        rows = flow.source("readings", source, schema=READINGS)
+        with flow.parallel("parse", parse):
+            rows = flow.operator("parsed", PythonFunction(parsed, LATEST), rows)
+        with flow.parallel("latest", latest, partition_by=["device"]):
+            work = PythonFunction(newest, LATEST)
+            newer = flow.operator("newest", work, rows, keeps_state=keeps_state)
+        options = {"keys": "device", "sequenceBy": "seq"}
+        flow.sink("kept", TableSink(str(self.root / "kept"), options), newer)
+        flow.sink("all", TableSink(str(self.root / "all"), {"keys": "device,seq"}), rows)
+        return flow.graph()
+
+    def start(self, spark: SparkSession, plan: Graph | Fused) -> None:
+        """Run the flow until it has caught up."""
+        checkpoint = str(self.root / "checkpoint")
+        end(flows.start(spark, plan, checkpoint, available_now=True))
+
+    def kept(self, name: str = "kept") -> list[tuple[int, ...]]:
+        return sorted_rows(Table.open(str(self.root / name)).snapshot())
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> Devices:
+    devices = Devices(tmp_path)
+    for epoch in ((1, 2, 3), (1,), (2, 2, 4)):
+        devices.read(*epoch)
+    return devices
+
+
+def test_a_stream_into_two_tables_goes_on_at_other_widths_and_in_other_elements(
+    spark: SparkSession, devices: Devices
+) -> None:
+    devices.start(spark, fused(expanded(devices.graph()), Legacy()))
+    assert devices.kept() == devices.expected()
+    # Spark fell right behind the commits of the tables: the batch comes again, otherwise shared out.
+    forget_last_commit(devices.root / "checkpoint")
+    devices.read(1, 5)
+    devices.start(spark, fused(expanded(devices.graph(parse=1, latest=3)), Automatic(slots=2)))
+    assert devices.kept() == devices.expected()
+    assert len(devices.kept("all")) == devices.count
+    # Each table took the batch that came twice once, and the one behind it.
+    assert Table.open(str(devices.root / "all")).log.head().version == 1
+
+
+def test_state_holds_the_width_under_a_checkpoint(spark: SparkSession, devices: Devices) -> None:
+    devices.start(spark, devices.graph(keeps_state=True))
+    with pytest.raises(
+        WidthError, match=r"'latest\.newest' has kept state with width 2 of 'latest'"
+    ):
+        devices.start(spark, devices.graph(latest=3, keeps_state=True))
+    devices.read(3, 6)
+    # The region without state may get another width.
+    devices.start(spark, devices.graph(parse=2, keeps_state=True))
+    assert devices.kept() == devices.expected()
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+
+def test_a_function_that_lies_about_its_columns_is_named(spark: SparkSession) -> None:
+    flow = Flow()
+    rows = flow.source("rows", ArrowSource(rows_of(3)))
+    with flow.parallel("wide", 1):
+        rows = flow.operator("liar", PythonFunction(with_channel, ROWS, True), rows)
+    flow.sink("kept", Collected(), rows)
+    [found] = flows.frames(spark, flow.graph()).values()
+    with pytest.raises(
+        PythonException, match=r"operator 'wide.liar\[0\]' gave the columns k int64"
+    ):
+        found.collect()
+
+
+def test_a_function_that_cannot_be_pickled_is_refused_before_anything_runs(
+    spark: SparkSession,
+) -> None:
+    lock = threading.Lock()
+
+    def locked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with lock:
+            yield from batches
+
+    flow = Flow()
+    rows = flow.operator("locked", PythonFunction(locked, ROWS), flow.source("rows", Given(ROWS)))
+    flow.sink("kept", Collected(), rows)
+    with pytest.raises(GraphError, match="function of operator 'locked' cannot be pickled"):
+        flows.frames(spark, flow.graph(), {"rows": spark.range(0).selectExpr("id k", "id v")})

@@ -54,6 +54,7 @@ class Handed:
         What it does not ask for, because it has ended by itself, is passed by.
         """
         yield from self._started()
+        assert isinstance(self._said, _Says), "what followed from the batch before was not taken"
         if self._said is _Says.IS_HUNGRY:
             yield from self._outputs(batch)
 
