@@ -24,6 +24,7 @@ from spark_upsert.flow.fusion import (
     Manual,
     Scheme,
     fused,
+    iter_plans,
     predicted,
 )
 from spark_upsert.flow.graph import (
@@ -39,6 +40,7 @@ from spark_upsert.flow.graph import (
     by_replica,
 )
 from spark_upsert.flow.models import Prediction
+from spark_upsert.flow.sampling import sampled
 from spark_upsert.flow.width import (
     Change,
     change_of,
@@ -98,7 +100,9 @@ __all__ = [
     "changed_width",
     "expanded",
     "fused",
+    "iter_plans",
     "predicted",
     "require_widths_kept",
+    "sampled",
     "widths_kept",
 ]

@@ -11,7 +11,7 @@ that span channels win over it, and get a PE of their own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -28,7 +28,7 @@ from spark_upsert.flow.partitions import (
     Partition,
     Units,
     best,
-    elements_of,
+    iter_allowed,
     order_of,
 )
 from spark_upsert.flow.placement import Unit, units_of
@@ -163,9 +163,24 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
     partition = _partition(physical, units, shared, scheme)
     order = order_of(partition, shared)
     assert order is not None, "a partition that was not allowed"
-    elements = elements_of(partition)
-    pes = tuple(_pe(at, elements[number], units, physical) for at, number in enumerate(order))
+    pes = _pes(physical, units, partition, order)
     return Fused(physical, pes, (*_closed(units), *_missed(scheme, len(units), len(pes))))
+
+
+def iter_plans(physical: Physical, influence: Influence = Influence.NONE) -> Iterator[Fused]:
+    """Yield every plan that placement, channels and the way of the rows allow.
+
+    The first has one PE for all, if that is allowed. Eight units have up to 4140 plans, more
+    of them soon too many.
+
+    Raises
+    ------
+    PlacementError
+        Two replicas must be together and must be apart.
+    """
+    units = units_of(physical)
+    for partition, order in iter_allowed(_shared_out(physical, units, influence)):
+        yield Fused(physical, _pes(physical, units, partition, order), tuple(_closed(units)))
 
 
 def _is_legacy(scheme: Scheme) -> bool:
@@ -208,9 +223,19 @@ def _at(count: int, model: Model) -> CostOf:
     )
 
 
-def _pe(index: int, members: list[int], units: tuple[Unit, ...], physical: Physical) -> PE:
-    names = {replica.name for member in members for replica in units[member].replicas}
-    return PE(index, tuple(each for each in physical.replicas if each.name in names))
+def _pes(
+    physical: Physical, units: tuple[Unit, ...], partition: Partition, order: Sequence[int]
+) -> tuple[PE, ...]:
+    place = {element: index for index, element in enumerate(order)}
+    of = {
+        replica.name: place[element]
+        for unit, element in zip(units, partition, strict=True)
+        for replica in unit.replicas
+    }
+    replicas: list[list[Replica]] = [[] for _ in order]
+    for replica in physical.replicas:
+        replicas[of[replica.name]].append(replica)
+    return tuple(PE(index, tuple(members)) for index, members in enumerate(replicas))
 
 
 # -- units as the search sees them -----------------------------------------------------------
