@@ -1,16 +1,15 @@
 """What a logical graph must be, so that it can run.
 
 Every rule is a function that raises an error which names the operators. `Flow` asks the rules that
-need no whole graph where the mistake is made; `check` asks all of them. What functions do is seen
-by whoever runs them: `check_travels` where they go to other processes, `fitted` for each batch.
+need no whole graph where the mistake is made; `check` asks all of them. What a
+function gives is seen by whoever runs it (`running.as_declared`).
 """
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import pyarrow as pa
@@ -369,69 +368,6 @@ def _cycle(graph: Graph, left: set[str]) -> list[str]:
     cycle = names[names.index(name) :][::-1]
     first = cycle.index(next(each for each in graph.places if each in cycle))
     return cycle[first:] + cycle[:first]
-
-
-# -- functions -------------------------------------------------------------------------------
-
-
-def check_travels(graph: Graph, dumps: Callable[[object], bytes] = pickle.dumps) -> None:
-    """Refuse work that cannot be sent to another process.
-
-    Parameters
-    ----------
-    dumps : callable
-        What it is sent by. Spark's takes more than Python's own: functions without a name, for
-        example.
-    """
-    for name, place in graph.places.items():
-        try:
-            dumps(place.operator.work)
-        except Exception as error:  # the objects of others may raise anything when they are asked
-            raise GraphError(
-                f"what '{name}' does cannot be sent to another process: "
-                f"{type(error).__name__}: {error}",
-                hint="let it take what cannot travel (a lock, a connection, a session) from within "
-                "the function, where it runs, and not from around it.",
-                operators=(name,),
-            ) from error
-
-
-def fitted(name: str, schema: pa.Schema, given: object) -> pa.RecordBatch:
-    """Return a batch that a function gave, with exactly the columns that it said.
-
-    Whether columns may be NULL and what metadata they carry is taken from what was said, if the
-    rows allow it.
-
-    Parameters
-    ----------
-    name : str
-        The full name of the operator.
-    given : object
-        What came out of its function.
-    """
-    if not isinstance(given, pa.RecordBatch):
-        raise GraphError(
-            f"the function of '{name}' gives record batches, found {type(given).__name__}.",
-            hint="yield pyarrow.RecordBatch; table.to_batches() has those of a table.",
-            operators=(name,),
-        )
-    if given.schema.names != schema.names or given.schema.types != schema.types:
-        raise GraphError(
-            f"the function of '{name}' was said to give {columns(schema)}, found "
-            f"{columns(given.schema)}.",
-            hint="correct the schema, or give these columns in this order: "
-            "batch.select([...]), cast.",
-            operators=(name,),
-        )
-    for field, column in zip(schema, given.columns, strict=True):
-        if not field.nullable and column.null_count:
-            raise GraphError(
-                f"the function of '{name}' was said to give no NULL in '{field.name}', found "
-                f"{column.null_count} of {given.num_rows} rows with one.",
-                hint="drop such rows, or say that the column may be NULL.",
-                operators=(name,),
-            )
-    return pa.RecordBatch.from_arrays(given.columns, schema=schema)
 
 
 # -- words -----------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.Record
     Raises
     ------
     GraphError
-        It has others, or is no batch.
+        It has others, or a NULL where none may be, or is no batch.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise GraphError(
@@ -213,9 +213,7 @@ def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.Record
             hint="let its function yield pyarrow.RecordBatch.",
             operators=(replica.logical,),
         )
-    if batch.schema.equals(schema):
-        return batch
-    conformed = try_conform(batch, schema)
+    conformed = batch if batch.schema.equals(schema) else try_conform(batch, schema)
     if conformed is None:
         raise GraphError(
             f"operator '{replica.name}' gave the columns {columns(batch.schema)}, its schema is "
@@ -223,6 +221,14 @@ def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.Record
             hint="give the operator the schema that its function gives, or cast in the function.",
             operators=(replica.logical,),
         )
+    for field, column in zip(schema, conformed.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise GraphError(
+                f"operator '{replica.name}' gave NULL in {column.null_count} of {batch.num_rows} "
+                f"rows of '{field.name}', of which its schema says that none is.",
+                hint="drop such rows, or say in the schema that the column may be NULL.",
+                operators=(replica.logical,),
+            )
     return conformed
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     ArrowSource,
+    Channel,
     Collected,
     Composite,
     Flow,
@@ -24,11 +23,13 @@ from spark_upsert.flow import (
     PartitionBy,
     Placement,
     PythonFunction,
+    Replica,
     Stream,
     expanded,
 )
 from spark_upsert.flow.builder import Output
-from spark_upsert.flow.checks import DEPTH_MAX, MEMBERS_MAX, check, check_travels, fitted
+from spark_upsert.flow.checks import DEPTH_MAX, MEMBERS_MAX, check
+from spark_upsert.flow.running import as_declared
 from spark_upsert.task import ArrowScan, AssignUniqueId, Filter, Limit
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int64()))])
@@ -406,41 +407,13 @@ def test_what_a_plan_counts_on_is_state() -> None:
 
 # -- functions -------------------------------------------------------------------------------
 
-LOCK = threading.Lock()
-
-
-def test_a_function_that_cannot_travel_names_its_operator() -> None:
-    def locked(batches: Any, lock: Any = LOCK) -> Any:
-        return batches
-
-    whole = one_region(None)
-    first, _, last = whole.members
-    bad = Operator(
-        name="A",
-        kind=OperatorKind.OPERATOR,
-        work=PythonFunction(locked, SCHEMA),
-        inputs=("input",),
-        schema=SCHEMA,
-    )
-    check(Graph((first, bad, last), whole.streams))
-    with pytest.raises(GraphError, match="what 'A' does cannot be sent") as error:
-        check_travels(Graph((first, bad, last), whole.streams))
-    assert error.value.fields["operators"] == ("A",)
-    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
-
-
-def test_how_it_travels_is_said_by_whoever_sends_it() -> None:
-    sent: list[object] = []
-
-    def dumps(work: object) -> bytes:
-        sent.append(work)
-        return b""
-
-    check_travels(one_region(None), dumps)
-    assert sent == [ArrowSource(ROWS), SAME, Collected()]
-
-
 GIVEN = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("t", pa.string())])
+
+
+REPLICA = Replica("clean.A", same("A"), ("clean",), Channel((1,), (2,)))
+NULL_ALL_THE_SAME = pa.RecordBatch.from_arrays(
+    [pa.array([None], pa.int64()), pa.array(["a"])], schema=GIVEN
+)
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
@@ -450,20 +423,23 @@ def batch(**columns: Any) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        pytest.param(None, "gives record batches, found NoneType", id="nothing"),
-        pytest.param(GIVEN.empty_table(), "gives record batches, found Table", id="a table"),
-        pytest.param(batch(k=[1]), "was said to give k int64, t string, found k int64", id="fewer"),
-        pytest.param(batch(t=["a"], k=[1]), "found t string, k int64", id="another order"),
-        pytest.param(batch(k=[1.0], t=["a"]), "found k double, t string", id="another type"),
-        pytest.param(batch(k=[1, None], t=["a", "b"]), "no NULL in 'k', found 1 of 2", id="a NULL"),
+        pytest.param(None, "NoneType, expected batches", id="nothing"),
+        pytest.param(GIVEN.empty_table(), "Table, expected batches", id="a table"),
+        pytest.param(batch(k=[1]), "columns k int64, its schema is k int64, t", id="fewer"),
+        pytest.param(batch(t=["a"], k=[1]), "columns t string, k int64", id="another order"),
+        pytest.param(batch(k=[1.0], t=["a"]), "columns k double, t string", id="another type"),
+        pytest.param(batch(k=[1, None], t=["a", "b"]), "NULL in 1 of 2 rows of 'k'", id="a NULL"),
+        pytest.param(NULL_ALL_THE_SAME, "NULL in 1 of 1 rows of 'k'", id="a NULL that is denied"),
     ],
 )
 def test_a_function_that_gives_other_columns_than_it_said_is_refused(
     given: object, says: str
 ) -> None:
-    with pytest.raises(GraphError, match=rf"the function of 'clean\.A' .*{says}"):
-        fitted("clean.A", GIVEN, given)
+    with pytest.raises(GraphError, match=rf"operator 'clean\.A\[1\]' gave .*{says}") as error:
+        as_declared(given, GIVEN, REPLICA)
+    assert error.value.hint
 
 
 def test_columns_that_fit_are_those_that_were_said() -> None:
-    assert fitted("A", GIVEN, batch(k=[1], t=pa.array([None], pa.string()))).schema == GIVEN
+    given = batch(k=[1], t=pa.array([None], pa.string()))
+    assert as_declared(given, GIVEN, REPLICA).schema == GIVEN
