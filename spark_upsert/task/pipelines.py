@@ -32,7 +32,7 @@ from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.merge_join import MergeJoinRows
 from spark_upsert.task.operators.operator import Operator, Signal, Streaming
-from spark_upsert.task.operators.rows import LimitRows, UnnestRows, numbered
+from spark_upsert.task.operators.rows import limited, numbered, unnested
 from spark_upsert.task.plan import (
     Aggregation,
     ArrowScan,
@@ -41,6 +41,7 @@ from spark_upsert.task.plan import (
     Filter,
     HashJoin,
     IndexLookupJoin,
+    Join,
     Limit,
     LocalPartition,
     MergeJoin,
@@ -55,9 +56,6 @@ from spark_upsert.task.plan import (
 from spark_upsert.task.progress import Progress
 from spark_upsert.task.readers import of_files, read_arrow
 from spark_upsert.task.scanning import Reader, ScanFeed, SplitQueue, ValuesFeed
-
-Join = MergeJoin | HashJoin
-"""The nodes whose right side is a chain of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,9 +277,9 @@ class _Builder:
             case Project():
                 return _project(node, schema)
             case Unnest():
-                return UnnestRows(node, schema)
+                return unnested(node, schema)
             case Limit():
-                return LimitRows(node, schema)
+                return limited(node, schema)
             case AssignUniqueId():
                 return numbered(node, schema)
             case Aggregation():

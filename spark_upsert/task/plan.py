@@ -60,16 +60,6 @@ def _at_least(node: Node, least: int, *names: str) -> None:
             )
 
 
-def _pairs_of_keys(node: MergeJoin | HashJoin) -> None:
-    if not node.left_keys or len(node.left_keys) != len(node.right_keys):
-        raise PlanError(
-            f"node '{node.id}': a {node.kind} has as many keys on the left as on the right, and at "
-            f"least one, found {len(node.left_keys)} and {len(node.right_keys)}.",
-            hint="give the keys of both sides in the same order.",
-            node=node.id,
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A node of a plan."""
@@ -248,10 +238,9 @@ class Aggregation(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeJoin(Node):
-    """A join of two sides that are sorted by their keys."""
+class Join(Node):
+    """A join whose right side is a chain of its own."""
 
-    kind: ClassVar[str] = "merge_join"
     left: Node
     right: Node
     join: JoinKind
@@ -259,29 +248,34 @@ class MergeJoin(Node):
     right_keys: tuple[str, ...]
     batch_rows: int = 1 << 14
     memory_bytes_max: int | None = None
-    """Of the right rows of one key, which are held until the left side has passed it."""
+    """Of the right rows that are held at once."""
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "batch_rows", "memory_bytes_max")
-        _pairs_of_keys(self)
+        if not self.left_keys or len(self.left_keys) != len(self.right_keys):
+            raise PlanError(
+                f"node '{self.id}': a {self.kind} has as many keys on the left as on the right, "
+                f"and at least one, found {len(self.left_keys)} and {len(self.right_keys)}.",
+                hint="give the keys of both sides in the same order.",
+                node=self.id,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HashJoin(Node):
+class MergeJoin(Join):
+    """A join of two sides that are sorted by their keys.
+
+    The right rows of one key are held until the left side has passed it.
+    """
+
+    kind: ClassVar[str] = "merge_join"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashJoin(Join):
     """A join whose right side is held whole until the barrier."""
 
     kind: ClassVar[str] = "hash_join"
-    left: Node
-    right: Node
-    join: JoinKind
-    left_keys: tuple[str, ...]
-    right_keys: tuple[str, ...]
-    batch_rows: int = 1 << 14
-    memory_bytes_max: int | None = None
-
-    def __post_init__(self) -> None:
-        _at_least(self, 1, "batch_rows", "memory_bytes_max")
-        _pairs_of_keys(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

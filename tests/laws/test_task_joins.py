@@ -13,7 +13,7 @@ import pytest
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
 from spark_upsert.task.operators import key_index
-from spark_upsert.task.plan import HashJoin, JoinKind, MergeJoin
+from spark_upsert.task.plan import HashJoin, Join, JoinKind, MergeJoin
 from spark_upsert.task.task import Task
 from tests.support.chains import rows_of
 from tests.support.join_worlds import World, hash_joined, lookup_joined, merge_joined
@@ -83,22 +83,11 @@ def test_the_same_sets_of_splits_give_the_same_rows_in_the_same_order(kind: Join
 
 @pytest.mark.parametrize("drivers", [1, 3], ids=["one driver", "three drivers"])
 @pytest.mark.parametrize("node", [MergeJoin, HashJoin], ids=lambda node: node.kind)
-def test_a_task_joins_as_nested_loops_do(
-    node: type[MergeJoin] | type[HashJoin], drivers: int
-) -> None:
+def test_a_task_joins_as_nested_loops_do(node: type[Join], drivers: int) -> None:
     for seed in range(max(4, SEEDS // 4)):
         world = World(seed)
         kind = list(JoinKind)[seed % len(JoinKind)]
-        plan = node(
-            id="join",
-            left=world.scan("left"),
-            right=world.scan("right"),
-            join=kind,
-            left_keys=world.left_keys,
-            right_keys=world.right_keys,
-            batch_rows=world.random.choice([1, 2, 100]),
-        )
-        with Task(plan, drivers=drivers) as task:
+        with Task(world.join(node, kind), drivers=drivers) as task:
             found = [joined_by(task, *world.ordered(rows)) for rows in world.sets]
         assert [alike(rows) for rows in found] == world.expected(kind), seed
 

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.task import expressions, states
+from spark_upsert.task import expressions, pipelines, states
 from spark_upsert.task import task as tasks
 from spark_upsert.task.driver import Driver
 from spark_upsert.task.exchange import Exchange, Union
 from spark_upsert.task.expressions import Bound
 from spark_upsert.task.operators import rows
-from spark_upsert.task.operators.operator import Signal
-from spark_upsert.task.operators.rows import LimitRows
+from spark_upsert.task.operators.operator import Signal, Streaming
+from spark_upsert.task.plan import Limit
 from spark_upsert.task.scanning import ScanFeed
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_task_promises as promises
@@ -67,11 +67,18 @@ def _() -> Patch:
     "an offset counts anew at each barrier", promises.test_p2_a_limit_goes_on_counting_over_barriers
 )
 def _() -> Patch:
-    def start_drain(original: Any, self: LimitRows) -> bool:
-        self._skip = 2
-        return bool(original(self))
+    def anew(original: Any, node: Limit, schema: pa.Schema) -> Streaming:
+        made: Streaming = original(node, schema)
+        drain = made.start_drain
 
-    return wrapped(LimitRows, "start_drain", start_drain)
+        def start_drain() -> bool:
+            made._function = original(node, schema)._function
+            return drain()
+
+        made.start_drain = start_drain  # type: ignore[method-assign]
+        return made
+
+    return wrapped(pipelines, "limited", anew)
 
 
 @bug("places go on from list to list", promises.test_p2_places_in_lists_begin_anew_in_each)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.lookups import ArrowLookup
 from spark_upsert.task.operators.merge_join import MergeJoinRows
-from spark_upsert.task.plan import ArrowScan, HashJoin, IndexLookupJoin, JoinKind, MergeJoin
+from spark_upsert.task.plan import ArrowScan, HashJoin, IndexLookupJoin, Join, JoinKind, MergeJoin
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 from tests.support.operator_rows import (
     VALUES,
@@ -26,6 +26,8 @@ from tests.support.operator_rows import (
     some_rows,
     with_waits,
 )
+
+AnyJoin = TypeVar("AnyJoin", bound=Join)
 
 
 class World:
@@ -46,6 +48,18 @@ class World:
 
     def scan(self, name: str) -> ArrowScan:
         return ArrowScan(id=name, schema=getattr(self, name))
+
+    def join(self, node: type[AnyJoin], kind: JoinKind) -> AnyJoin:
+        """Return a plan that joins both sides."""
+        return node(
+            id="join",
+            left=self.scan("left"),
+            right=self.scan("right"),
+            join=kind,
+            left_keys=self.left_keys,
+            right_keys=self.right_keys,
+            batch_rows=self.random.choice([1, 2, 100]),
+        )
 
     def ordered(
         self, rows: tuple[list[Row], list[Row]]
@@ -83,15 +97,7 @@ def merge_joined(world: World, kind: JoinKind, *, is_waiting: bool) -> list[list
     if is_waiting:
         rights = [with_waits(world.random, batches) for batches in rights]
     source = Scripted(world.right, rights)
-    plan = MergeJoin(
-        id="join",
-        left=world.scan("left"),
-        right=world.scan("right"),
-        join=kind,
-        left_keys=world.left_keys,
-        right_keys=world.right_keys,
-        batch_rows=world.random.choice([1, 2, 100]),
-    )
+    plan = world.join(MergeJoin, kind)
     operator = MergeJoinRows(plan, world.left, source, Dropping(right=source))
     # The rows that a step looks at are cut, too.
     with patch.object(merge_join, "_STEP_ROWS", world.random.choice([1, 3, 1024])):
@@ -106,15 +112,7 @@ def hash_joined(world: World, kind: JoinKind) -> list[list[Row]]:
         with_waits(world.random, cut(world.random, world.right, rows)) for _, rows in world.sets
     ]
     source = Scripted(world.right, rights)
-    plan = HashJoin(
-        id="join",
-        left=world.scan("left"),
-        right=world.scan("right"),
-        join=kind,
-        left_keys=world.left_keys,
-        right_keys=world.right_keys,
-        batch_rows=world.random.choice([1, 2, 100]),
-    )
+    plan = world.join(HashJoin, kind)
     operator = HashJoinRows(plan, world.left, source)
     given = Chain([operator], [source]).run(lefts)
     assert all(batch.num_rows <= plan.batch_rows for batches in given for batch in batches)

@@ -130,7 +130,7 @@ class Context(Protocol):
 
 
 class Streaming:
-    """An operator that keeps nothing: of a batch it makes one, at once, or none.
+    """An operator that keeps nothing but what it made of one batch, or has not given of that yet.
 
     Parameters
     ----------
@@ -138,25 +138,39 @@ class Streaming:
         Of what it gives.
     function : callable
         Makes of a batch another one; one of no rows is passed by.
+    batch_rows : int, optional
+        What was made is given in batches of at most so many rows.
+    has_enough : callable, optional
+        Says whether it wants no more for ever.
     """
 
     def __init__(
-        self, schema: pa.Schema, function: Callable[[pa.RecordBatch], pa.RecordBatch]
+        self,
+        schema: pa.Schema,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        *,
+        batch_rows: int | None = None,
+        has_enough: Callable[[], bool] = lambda: False,
     ) -> None:
         self.schema = schema
         self._function = function
+        self._batch_rows = batch_rows
+        self._has_enough = has_enough
         self._made: pa.RecordBatch | None = None
         self._is_ended = False
 
     def needs_input(self) -> bool:
-        return self._made is None and not self._is_ended
+        return self._made is None and not self.is_finished()
 
     def add_input(self, batch: pa.RecordBatch) -> None:
         self._made = self._function(batch)
 
     def output(self) -> pa.RecordBatch | None:
         made, self._made = self._made, None
-        return made
+        if made is None or self._batch_rows is None or made.num_rows <= self._batch_rows:
+            return made
+        self._made = made.slice(self._batch_rows)
+        return made.slice(0, self._batch_rows)
 
     def start_drain(self) -> bool:
         return self._made is not None
@@ -168,7 +182,7 @@ class Streaming:
         self._is_ended = True
 
     def is_finished(self) -> bool:
-        return self._is_ended and self._made is None
+        return self._made is None and (self._is_ended or self._has_enough())
 
     def waiting_on(self) -> Future[Any] | None:
         return None
