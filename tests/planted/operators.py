@@ -21,6 +21,7 @@ from spark_upsert.task.operators.merge_join import MergeJoinRows
 from spark_upsert.task.plan import JoinKind
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_operator_promises as promises
+from tests.unit import test_task_joins as joins
 
 JOINS = promises.test_p2_a_join_is_that_of_nested_loops_over_one_set_of_splits
 GROUPS = promises.test_p2_groups_are_those_of_a_dictionary_over_one_set_of_splits
@@ -31,6 +32,16 @@ class Careless(Side):
 
     def has_key(self, rows: pa.RecordBatch) -> None:
         return None
+
+
+def test_p7_a_batch_of_a_join_is_of_some_bytes() -> None:
+    joins.test_wide_rows_come_in_batches_of_some_bytes("hash", "right")
+    joins.test_wide_rows_come_in_batches_of_some_bytes("merge", "left")
+
+
+@bug("wide rows of a join are counted and not weighed", test_p7_a_batch_of_a_join_is_of_some_bytes)
+def _() -> Patch:
+    return patch.object(Joined, "_fitting", lambda self, left, right: len(left))
 
 
 @bug("null joins null", JOINS)

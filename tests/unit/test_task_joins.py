@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
-from spark_upsert.task.operators import merge_join
+from spark_upsert.task.operators import join_rows, merge_join
 from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.key_order import ranks_of
 from spark_upsert.task.operators.merge_join import MergeJoinRows, side_to_drop
@@ -257,6 +257,39 @@ def test_a_left_row_with_very_many_matches_comes_in_small_batches() -> None:
     (given, _) = driver.run([batches(LEFT, [1] * 50)])
     assert {batch.num_rows for batch in given[:-1]} == {64}
     assert sum(batch.num_rows for batch in given) == 50_000
+
+
+WIDE = pa.schema({"b": pa.int64(), "text": pa.string()})
+LONG = pa.schema({"a": pa.int64(), "parts": pa.list_(pa.string())})
+
+
+@pytest.mark.parametrize("way", ["merge", "hash"])
+@pytest.mark.parametrize("wide_side", ["left", "right", "neither"])
+def test_wide_rows_come_in_batches_of_some_bytes(way: str, wide_side: str) -> None:
+    """A few rows of a thousand bytes match each of many: by rows alone all would be one batch."""
+    long, count = 1_000, 200
+    text = "x" * (long if wide_side == "right" else 1)
+    parts = ["y" * 100] * (10 if wide_side == "left" else 0)
+    left = pa.record_batch({"a": [1] * count, "parts": [parts] * count}, schema=LONG)
+    right = pa.record_batch(
+        {"b": [1] * 40 + [2], "text": [text] * 40 + ["z" * 100_000]}, schema=WIDE
+    )
+    script = Scripted(WIDE, [[right]])
+    with patch.object(join_rows, "BATCH_BYTES", 50_000):
+        if way == "merge":
+            node = plan(JoinKind.RIGHT, LONG, WIDE)
+            driver = Chain([merging(node, script, Dropping())], [script])
+        else:
+            hashed = joining(HashJoin, JoinKind.RIGHT, LONG, WIDE)
+            driver = Chain([hashing(hashed, script)], [script])
+        (given, _) = driver.run([[left]])
+    assert sum(batch.num_rows for batch in given) == 40 * count + 1
+    alone = [batch.num_rows for batch in given if "z" * 100_000 in batch.column("text").to_pylist()]
+    assert alone == [1], "what is larger is a batch of its own"
+    sizes = [batch.nbytes for batch in given if batch.num_rows > 1]
+    assert max(sizes) < 80_000
+    few = 40 * count * long // 50_000 if wide_side != "neither" else 2
+    assert few // 2 <= len(sizes) <= few * 2, "and they are about as large as they may be"
 
 
 INT32, TEXT = pa.schema({"b": pa.int32()}), pa.schema({"b": pa.string()})

@@ -21,6 +21,7 @@ from spark_upsert.model.precedence import NONE
 from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE, Joined, Matches, Shape, Side
 from spark_upsert.task.operators.key_index import KeyIndex
 from spark_upsert.task.operators.operator import Signal, Source
+from spark_upsert.task.operators.widths import Widths
 from spark_upsert.task.plan import HashJoin
 
 MEMORY_BYTES_MAX = 256 << 20
@@ -32,6 +33,7 @@ class _Built:
 
     def __init__(self, side: Side, batches: Sequence[pa.RecordBatch]) -> None:
         self.rows = pa.concat_batches(batches) if batches else side.nothing
+        self.widths = Widths(self.rows)
         has_key = side.has_key(self.rows)
         keyed = np.arange(self.rows.num_rows) if has_key is None else np.flatnonzero(has_key)
         keys = side.keys_of(self.rows)
@@ -185,4 +187,4 @@ class HashJoinRows:
         order: Positions | None = None,
     ) -> None:
         if len(matches.left):
-            self._joined.append(Joined(self.schema, matches, left, built.rows, order))
+            self._joined.append(Joined(self.schema, matches, left, built.rows, order, built.widths))

@@ -17,6 +17,7 @@ from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import NONE
 from spark_upsert.model.words import Words, is_hashable, validity
+from spark_upsert.task.operators.widths import BATCH_BYTES, Widths
 from spark_upsert.task.plan import JoinKind
 
 SHOWS_LEFT_ALONE = frozenset({JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI})
@@ -203,6 +204,8 @@ class Joined:
         Where the rows of the matches lie.
     order : numpy.ndarray of int64, optional
         Of which right row each place is that `Matches` speaks of; the row itself by default.
+    right_widths : Widths, optional
+        Of the right rows, where several share them; by default they are measured here.
     """
 
     def __init__(
@@ -212,7 +215,9 @@ class Joined:
         left: pa.RecordBatch,
         right: pa.RecordBatch,
         order: Positions | None = None,
+        right_widths: Widths | None = None,
     ) -> None:
+        self._widths = Widths(left), right_widths or Widths(right)
         self._schema = schema
         self._matches = matches
         self._ends = np.cumsum(matches.counts)
@@ -227,23 +232,45 @@ class Joined:
         return (int(self._ends[-1]) if len(self._ends) else 0) - self._given
 
     def next(self, rows_max: int) -> pa.RecordBatch | None:
-        """Return the next rows, None if there are no more."""
+        """Return the next rows, None if there are no more.
+
+        At most so many, and at most `BATCH_BYTES` of them if there is more than one.
+        """
         count = min(rows_max, self.rows_left)
         if not count:
             return None
+        left, right = self._places(count)
+        count = self._fitting(left, right)
+        self._given += count
+        columns = _taken(self._left.columns, left[:count])
+        if right is not None:
+            columns += _taken(self._right.columns, right[:count])
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _places(self, count: int) -> tuple[Positions, Positions | None]:
+        """Return of which left and right rows the next rows are made."""
         at = np.arange(self._given, self._given + count)
         entries = np.searchsorted(self._ends, at, side="right")
-        self._given += count
         matches = self._matches
-        columns = _taken(self._left.columns, matches.left[entries])
-        if len(self._schema) > len(columns):
-            starts = matches.starts[entries]
-            within = at - (self._ends[entries] - matches.counts[entries])
-            places = np.where(starts == NONE, NONE, starts + within)
-            if self._order is not None and len(self._order):
-                places = np.where(places == NONE, NONE, self._order[places])
-            columns += _taken(self._right.columns, places)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        left = matches.left[entries]
+        if len(self._schema) == self._left.num_columns:
+            return left, None
+        starts = matches.starts[entries]
+        within = at - (self._ends[entries] - matches.counts[entries])
+        places = np.where(starts == NONE, NONE, starts + within)
+        if self._order is not None and len(self._order):
+            places = np.where(places == NONE, NONE, self._order[places])
+        return left, places
+
+    def _fitting(self, left: Positions, right: Positions | None) -> int:
+        """Return how many of the rows that are made of these fit into a batch, at least one."""
+        sides = [(left, self._widths[0])]
+        if right is not None:
+            sides.append((right, self._widths[1]))
+        if len(left) * sum(widths.most for _, widths in sides) <= BATCH_BYTES:
+            return len(left)
+        reached = np.cumsum(sum(widths.of(places) for places, widths in sides))
+        return max(1, int(np.searchsorted(reached, BATCH_BYTES, side="right")))
 
 
 def _taken(columns: Sequence[pa.Array], places: Positions) -> list[pa.Array]:
