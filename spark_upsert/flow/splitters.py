@@ -77,6 +77,8 @@ def _chosen(
     """Return which row goes to which channel of a splitter, and the channel that is next."""
     count, width = batch.num_rows, splitter.width
     rows = np.arange(count, dtype=np.int64)
+    if width == 1:
+        return rows, np.zeros(count, dtype=np.int64), turn
     match splitter.kind:
         case SplitterKind.HASH:
             codes = hash_codes([batch[name] for name in splitter.attributes])
@@ -122,7 +124,11 @@ def _routed_on(
 
 def iter_parts(batch: pa.RecordBatch, routed: Routed) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of each target that gets any, by ascending target."""
-    rows = routed.rows[np.argsort(routed.targets, kind="stable")]
+    # There are fewer targets than 2**16 (`expansion.REPLICAS_MAX`), and numbers of 16 bits are
+    # sorted by their digits, in a fifth of the time.
+    targets = routed.targets.astype(np.uint16)
+    is_sorted = bool((targets[1:] >= targets[:-1]).all())
+    rows = routed.rows if is_sorted else routed.rows[np.argsort(targets, kind="stable")]
     end = 0
     for target, count in enumerate(np.bincount(routed.targets).tolist()):
         begin, end = end, end + count
