@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     Composite,
+    Flow,
     Graph,
     Operator,
     OperatorKind,
+    Output,
     Parallel,
     PartitionBy,
     Stream,
@@ -76,6 +79,63 @@ def test_a_graph_is_expanded_and_drawn_alike_each_time(drawn: Drawn) -> None:
     lines = [line.split()[0] for line in mermaid(one).splitlines()]
     assert lines.count("subgraph") == lines.count("end")
     assert graphviz(one).count("{ label") == graphviz(one).count("}") - 1
+
+
+# -- building --------------------------------------------------------------------------------
+
+
+def rebuilt(graph: Graph) -> Graph | None:
+    """Build a graph by a flow; None if a composite would have to be opened twice for it."""
+    flow, outputs = Flow(), dict[str, Output]()
+    try:
+        for member in graph.members:
+            add(flow, outputs, graph, member, member.name)
+    except KeyError:
+        return None
+    return flow.graph()
+
+
+def add(flow: Flow, outputs: dict[str, Output], graph: Graph, it: Member, name: str) -> None:
+    """Add a member, which has a full name; what it is fed by must be there."""
+    if isinstance(it, Operator):
+        ports: dict[str, list[Output]] = {port: [] for port in it.inputs}
+        for stream in graph.streams:
+            if stream.consumer == name:
+                ports[stream.port].append(outputs[stream.producer])
+        if it.kind is OperatorKind.SOURCE:
+            outputs[name] = flow.source(it.name, it.work, parallel=it.parallel)
+        elif it.kind is OperatorKind.SINK:
+            flow.sink(it.name, it.work, ports=ports, parallel=it.parallel)
+        else:
+            outputs[name] = flow.operator(it.name, it.work, ports=ports, parallel=it.parallel)
+        return
+    with opened(flow, it):
+        for member in it.members:
+            add(flow, outputs, graph, member, f"{name}.{member.name}")
+
+
+def opened(flow: Flow, it: Composite) -> AbstractContextManager[None]:
+    if it.parallel is None:
+        return flow.composite(it.name)
+    by = {each.port: each.attributes for each in it.parallel.partition_by}
+    broadcast = it.parallel.broadcast
+    return flow.parallel(it.name, it.parallel.width, partition_by=by, broadcast=broadcast)
+
+
+def test_a_flow_builds_the_graph_that_it_was_told() -> None:
+    built = 0
+
+    @given(drawn=graphs())
+    def look(drawn: Drawn) -> None:
+        nonlocal built
+        found = rebuilt(drawn.graph)
+        if found is not None:
+            built += 1
+            assert found.members == drawn.graph.members
+            assert set(found.streams) == set(drawn.graph.streams)
+
+    look()
+    assert built
 
 
 # -- what is refused -------------------------------------------------------------------------
