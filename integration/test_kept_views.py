@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from integration.queries import drain, end, forget_last_commit
-from pyspark_upsertflow import agg, view
+from pyspark_upsertflow import agg, keeping, view
 from pyspark_upsertflow.views import View
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, PlanError
 from spark_upsert.table import Table
 
 pytestmark = pytest.mark.spark
@@ -149,3 +151,16 @@ def test_a_view_of_rows_is_kept_in_any_order_of_its_batches(
     kept = Table.open(str(shop.root / "kept"))
     rows = sorted(tuple(row.values()) for row in kept.snapshot().to_pylist())
     assert rows == [(2, 1, 5, "NO"), (3, 2, 70, "NO")]
+    version = kept.log.head().version
+    # A checkpoint that the engine cannot read: Spark starts the query, and the table refuses it.
+    with (
+        patch.object(keeping, "_require_own_checkpoint", lambda *_: None),
+        pytest.raises(StreamingQueryException, match="keeps the rows of a view by 'query:"),
+    ):
+        run(spark, shop, big, "another")
+    with pytest.raises(PlanError, match="keeps another view"):
+        run(spark, shop, shop.joined.filter("amount > 5"), "checkpoint")
+    assert kept.log.head().version == version
+    assert [lease.consumer for lease in shop.orders.consumers()] == [
+        f"view-{kept.log.head().table_id}"
+    ]

@@ -1,9 +1,9 @@
 """Keep a view: run the query that brings a table of ours to what the view is, batch after batch.
 
 A grouped view is kept as contributions, of which the table takes each batch once by its own marker:
-a query with a new checkpoint begins where the table is. Other views are kept as rows: puts and
-deletes ordered by the version of their step, so that batches may come in any order and any number
-of times.
+a query with a new checkpoint begins where the table is. Other views are kept as rows, by one query
+(`spark_upsert.views.kept_rows`): one with a new checkpoint is refused, before it starts where the
+engine can read the checkpoint, and else by the table, at its first batch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql.pandas.types import to_arrow_schema
+
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import COMMIT_VERSION
-from spark_upsert.state.log.manifest import QUERY, Transaction
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.state.log.manifest import QUERY, Manifest, Transaction
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.moves import NOTHING
 from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.kept_rows import made_for_rows
 from spark_upsert.views.plan import Node
 from spark_upsert.views.view import View
 
@@ -46,15 +50,19 @@ def keep(
     table = Table(open_store(path, storage))
     view = View(plan, storage)
     own = {f"storage.{name}": value for name, value in storage.items()}
+    text = plan.to_json()
+    source = spark.readStream.format(_FORMAT).options(**{"plan": text, **own})
+    writes: dict[str, str] = {}
     if view.grouping is None:
         _require_own_checkpoint(table, checkpoint, storage)
         reads, writes = _rows(view)
+        shown = to_arrow_schema(source.options(**reads).load().schema, timezone="UTC")
+        given = WriteOptions.parse({**own, **writes, "path": path})
+        reads |= _consumer(made_for_rows(table, text, given, shown))
     else:
-        reads, writes = _groups(Kept.made(table, view.grouping, plan.to_json()))
-    reader = spark.readStream.format(_FORMAT).options(
-        **{"plan": plan.to_json(), **own, **reads, **options}
-    )
-    writer = reader.load().writeStream.format(_FORMAT).options(**{**own, **writes})
+        reads = _groups(Kept.made(table, view.grouping, text))
+    changes = source.options(**{**reads, **options}).load()
+    writer = changes.writeStream.format(_FORMAT).options(**{**own, **writes})
     if available_now:
         writer = writer.trigger(availableNow=True)
     elif every is not None:
@@ -84,13 +92,15 @@ def _require_own_checkpoint(table: Table, checkpoint: str, storage: Mapping[str,
         )
 
 
-def _groups(kept: Kept) -> tuple[dict[str, str], dict[str, str]]:
-    """Return how contributions are read and written: from where the table is."""
-    recorded = kept.position()
-    consumer = {"consumerId": f"view-{kept.table.log.head().table_id}"}
-    if recorded == NOTHING:
-        return consumer, {}
-    return {**consumer, "startingPosition": recorded}, {}
+def _consumer(kept: Manifest) -> dict[str, str]:
+    """Return under which name the query leases what it has yet to read."""
+    return {"consumerId": f"view-{kept.table_id}"}
+
+
+def _groups(kept: Kept) -> dict[str, str]:
+    """Return how contributions are read: from where the table is."""
+    recorded, consumer = kept.position(), _consumer(kept.table.log.head())
+    return consumer if recorded == NOTHING else {**consumer, "startingPosition": recorded}
 
 
 def _rows(view: View) -> tuple[dict[str, str], dict[str, str]]:

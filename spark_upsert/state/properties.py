@@ -38,8 +38,13 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
 PROPERTIES = tuple(_CHECKS)
 """The names of those that are also write options."""
 
-VIEW_PROPERTIES = ("viewPlan", "viewResult")
+VIEW_PROPERTIES = VIEW_PLAN, VIEW_RESULT = ("viewPlan", "viewResult")
 """Of a table that keeps a view: what it was made from, and what it shows (`views.groups`)."""
+
+
+def keeps_rows(properties: Mapping[str, str]) -> bool:
+    """Return whether a table keeps the rows of a view, and not what groups are made of."""
+    return VIEW_PLAN in properties and VIEW_RESULT not in properties
 
 
 def checked(properties: Mapping[str, str] | None) -> dict[str, str]:

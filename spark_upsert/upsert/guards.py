@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from spark_upsert.errors import ContentionError, DataError, DataLossError, OtherTableError, setting
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Manifest, Transaction
+from spark_upsert.state.log.manifest import QUERY, Manifest, Transaction
+from spark_upsert.state.properties import keeps_rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.moves import NOTHING, Verdict, recorded_position, refused, require_move
@@ -31,10 +32,41 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
     _require_unfenced(write_set, head, url)
     if head.schema.engine.multiplicity is not None:
         return is_next_move(write_set, head)
+    if keeps_rows(head.properties):
+        _require_keeper(write_set, head, url)
     for transaction in write_set.transactions:
         _require_remembered(transaction, head, url)
         require_no_gap(transaction, head, url)
     return True
+
+
+def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
+    """Refuse what does not come of the query that keeps the rows of a view (`views.kept_rows`).
+
+    Raises
+    ------
+    DataError
+        It comes of no query.
+    OtherTableError
+        It comes of another one.
+    """
+    writers = {each.writer for each in write_set.transactions}
+    if not writers or not all(writer.startswith(QUERY) for writer in writers):
+        raise DataError(
+            f"the table at '{url}' keeps the rows of a view, which the query of that view writes "
+            "and nobody else. Nothing was committed.",
+            hint="write to the tables of the view, or into another table.",
+        )
+    others = sorted(name for name in head.transactions if name.startswith(QUERY))
+    others += [f"a query that was forgotten ({name})" for name in sorted(head.forgotten)]
+    if others and not writers <= head.transactions.keys():
+        raise OtherTableError(
+            f"the table at '{url}' keeps the rows of a view by '{others[0]}', and "
+            f"'{min(writers)}' writes: rows that are gone since would stay, and of rows that both "
+            "have changed the older one might win. Nothing was committed.",
+            hint="go on with the checkpoint of that query, or keep the view in a new path.",
+            path=url,
+        )
 
 
 def is_next_move(write_set: WriteSet, head: Manifest) -> bool:

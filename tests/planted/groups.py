@@ -27,6 +27,7 @@ from tests.planted.bug import Patch, bug, together, wrapped
 from tests.support.view_cases import between
 from tests.unit import test_group_cases as cases
 from tests.unit import test_keeping as keeping
+from tests.unit import test_kept_rows as kept_rows
 from tests.unit import test_kept_tables as kept_tables
 from tests.unit import test_reads_of_kept_tables as reads
 
@@ -58,6 +59,11 @@ def test_p2_a_check_judges_counts() -> None:
 
 def test_p2_the_log_gates_contributions() -> None:
     kept_tables.test_who_knows_no_contributions_refuses_their_table()
+
+
+def test_p4_rows_are_kept_by_one_query() -> None:
+    with TemporaryDirectory() as folder:
+        kept_rows.test_another_query_is_refused_also_if_both_begin_at_once(Path(folder))
 
 
 def test_p4_steps_are_taken_once() -> None:
@@ -229,6 +235,11 @@ def _() -> Patch:
 @bug("who knows no contributions reads their table", test_p2_the_log_gates_contributions)
 def _() -> Patch:
     return patch.object(engines, "CONTRIBUTIONS", Engine.AGGREGATION.value)
+
+
+@bug("any query writes into rows that another one keeps", test_p4_rows_are_kept_by_one_query)
+def _() -> Patch:
+    return patch.object(guards, "keeps_rows", lambda properties: False)
 
 
 @bug("groups without a change of their own are not shown anew", test_p2_the_cases_of_groups)

@@ -1,0 +1,108 @@
+"""A table that keeps the rows of a view takes what one query writes, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError, OtherTableError, PlanError
+from spark_upsert.model.schema import CHANGELOG_FIELDS
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.store import open_store
+from spark_upsert.table import Table
+from spark_upsert.views.builder import Plan
+from spark_upsert.views.kept_rows import made_for_rows
+
+ROWS = pa.schema({"id": pa.int64(), "v": pa.string()})
+WRITES = {
+    "envelope": "changelog",
+    "keys": "id",
+    "sequenceBy": "_commit_version",
+    "sequenceScope": "table",
+}
+
+
+def made(path: Path, plan: str = "a plan") -> Table:
+    table = Table(open_store(str(path)))
+    options = WriteOptions.parse({**WRITES, "path": str(path)})
+    made_for_rows(table, plan, options, pa.schema([*ROWS, *CHANGELOG_FIELDS]))
+    return table
+
+
+def table_of(ids: Sequence[int], values: Sequence[str], versions: Sequence[int]) -> pa.Table:
+    """Return new values of rows, as the query writes them."""
+    diffs = pa.array([1] * len(ids), pa.int8())
+    order = {"_commit_version": pa.array(versions, pa.int64()), "_diff": diffs}
+    return pa.table({"id": ids, "v": values, **order})
+
+
+def write(table: Table, query: str | None, number: int, *rows: tuple[int, str, int]) -> bool:
+    """Write rows with the versions of their steps, as a batch of a query."""
+    ids, values, versions = zip(*rows, strict=True)
+    data = table_of(ids, values, versions)
+    transaction = None
+    if query is not None:
+        writer = Transaction.writer_of_query(query)
+        transaction = Transaction(writer=writer, number=number, is_consecutive=True)
+    return table.append(data, transaction=transaction) is not None
+
+
+def shown(table: Table) -> dict[int, str]:
+    return {row["id"]: row["v"] for row in table.snapshot().to_pylist()}
+
+
+def test_batches_of_one_query_come_in_any_order_and_again(tmp_path: Path) -> None:
+    table = made(tmp_path / "kept")
+    assert write(table, "one", 0, (1, "new", 7), (2, "x", 7))
+    assert not write(table, "one", 0, (1, "new", 7), (2, "x", 7))
+    assert write(table, "one", 1, (1, "old", 3))
+    assert shown(table) == {1: "new", 2: "x"}
+
+
+def test_another_query_is_refused_also_if_both_begin_at_once(tmp_path: Path) -> None:
+    table, other = made(tmp_path / "kept"), made(tmp_path / "kept")
+    assert write(table, "one", 0, (1, "a", 7))
+    with pytest.raises(OtherTableError, match="keeps the rows of a view by 'query:one', and 'quer"):
+        write(other, "two", 0, (1, "b", 9))
+    assert shown(table) == {1: "a"}
+    assert write(table, "one", 1, (1, "c", 8))
+
+
+def test_a_query_that_was_forgotten_is_not_taken_for_none(tmp_path: Path) -> None:
+    table = made(tmp_path / "kept")
+    assert write(table, "one", 0, (1, "a", 7))
+    table.expire(retain_versions=1, safety_ms=0, writers_ms=0)
+    assert not table.log.head().transactions
+    with pytest.raises(OtherTableError, match="by 'a query that was forgotten"):
+        write(table, "two", 0, (1, "b", 9))
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+def test_nobody_else_writes(tmp_path: Path, overwrite: bool) -> None:
+    table = made(tmp_path / "kept")
+    rows = table_of([1], ["a"], [1])
+    with pytest.raises(DataError, match="the query of that view writes and nobody else"):
+        table.append(rows, overwrite=overwrite)
+    assert table.log.head().version == 0
+
+
+def test_a_path_keeps_one_view(tmp_path: Path) -> None:
+    made(tmp_path / "kept")
+    made(tmp_path / "kept")
+    with pytest.raises(PlanError, match="keeps another view: expected another plan, found a plan"):
+        made(tmp_path / "kept", "another plan")
+
+
+def test_a_kept_table_of_rows_and_a_table_of_its_view_are_not_mixed(tmp_path: Path) -> None:
+    """It may be behind its tables, as a table that keeps groups may be."""
+    columns = pa.schema({"id": pa.int64(), "v": pa.string()})
+    base = Table.create(str(tmp_path / "base"), columns, keys=["id"])
+    plan = Plan.of_table(base.store.url)
+    kept = Plan.of_table(made(tmp_path / "kept", plan.to_json()).store.url).select("id", w="v")
+    with pytest.raises(PlanError, match="base comes in twice, maybe at two versions"):
+        plan.join(kept, "id")
+    assert plan.join(kept, "id", mixed_bases=True).schema.names == ["id", "v", "w"]
