@@ -1,7 +1,7 @@
 """What elements and hand-offs cost, for the model of `spark_upsert.flow.cost`.
 
-On Spark: queries that differ in one pass of Python (`mapInArrow`), or in one exchange
-(`repartitionById`), in turn, of few rows and many, narrow and wide ones, in large and small batches.
+On Spark: flows of operators that do nothing, which differ in a pass, or in the exchange before it, in
+turn, of few rows and many, narrow and wide ones, in large and small batches.
 Between threads: batches through a queue that holds few. What counts is processor time, of Java and
 all workers together, so that other work on the machine matters little. The four figures of a pass
 are those that explain the differences best, by least squares, none below zero.
@@ -15,7 +15,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,7 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.measure import cpu_seconds
+from pyspark_upsertflow.flow import frames
+from spark_upsert.flow import Collected, Flow, Fused, Legacy, PythonFunction, expanded, fused
 from spark_upsert.flow.cost import Costs, HandOff
+from spark_upsert.flow.work import Given
 
 TASKS = 2
 """Of each stage: the cores of a small machine."""
@@ -84,39 +87,46 @@ class Shape:
 
 SHAPES = (
     Shape(rows=2_000, text_bytes=0),
-    Shape(rows=2_000_000, text_bytes=0),
-    Shape(rows=800_000, text_bytes=0, batch_rows=500),
-    Shape(rows=800_000, text_bytes=6 * DIGEST_BYTES),
+    Shape(rows=1_000_000, text_bytes=0),
+    Shape(rows=400_000, text_bytes=0, batch_rows=500),
+    Shape(rows=500_000, text_bytes=6 * DIGEST_BYTES),
 )
 
 
-def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def _frame(spark: SparkSession, shape: Shape, *, passes: int, exchanges: int) -> DataFrame:
+ROWS = pa.schema({"id": pa.int64(), "text": pa.string()})
+
+
+def _plan(*regions: int) -> Fused:
+    """Return a plan without fusion: regions of so many operators each, which do nothing."""
+    flow = Flow()
+    rows = flow.source("in", Given(ROWS))
+    for number, count in enumerate(regions):
+        with flow.parallel(f"region{number}", TASKS):
+            for each in range(count):
+                rows = flow.operator(f"same{each}", PythonFunction(_same, ROWS), rows)
+    flow.sink("out", Collected(), rows)
+    return fused(expanded(flow.graph()), Legacy())
+
+
+def _frame(spark: SparkSession, shape: Shape, plan: Fused) -> DataFrame:
     digests = (
         F.md5((F.col("id") + number).cast("string"))
         for number in range(shape.text_bytes // DIGEST_BYTES)
     )
-    text = F.concat(F.lit(""), *digests)
-    frame = spark.range(0, shape.rows, 1, TASKS).select("id", text.alias("text"))
-    for _ in range(exchanges):
-        frame = frame.repartitionById(TASKS, (F.col("id") % TASKS).cast("int"))
-    for _ in range(passes):
-        frame = frame.mapInArrow(_same, frame.schema)
-    return frame
+    rows = spark.range(0, shape.rows, 1, TASKS).select("id", F.concat(F.lit(""), *digests))
+    return frames(spark, plan, {"in": rows.toDF(*ROWS.names)})["out"]
 
 
 def differences(spark: SparkSession, shape: Shape, *, rounds: int) -> dict[str, float]:
     """Return the processor time of a pass and of an exchange: medians over rounds in turn."""
     conf = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(conf, str(shape.batch_rows))
-    ways = {
-        "base": _frame(spark, shape, passes=1, exchanges=0),
-        "passes": _frame(spark, shape, passes=3, exchanges=0),
-        "exchanges": _frame(spark, shape, passes=1, exchanges=2),
-    }
+    plans = {"base": _plan(1), "passes": _plan(3), "exchanges": _plan(1, 1, 1)}
+    ways = {name: _frame(spark, shape, plan) for name, plan in plans.items()}
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name in ways if number % 2 else reversed(ways):
@@ -129,7 +139,7 @@ def differences(spark: SparkSession, shape: Shape, *, rounds: int) -> dict[str, 
     each = list(zip(*taken.values(), strict=True))
     return {
         "pass_s": statistics.median((passes - base) / 2 for base, passes, _ in each),
-        "exchange_s": statistics.median((exchanges - base) / 2 for base, _, exchanges in each),
+        "exchange_s": statistics.median((exchanges - passes) / 2 for _, passes, exchanges in each),
     }
 
 

@@ -196,53 +196,69 @@ def best(units: Units, cost_of: CostOf, *, counts: Iterable[int]) -> Partition:
     return _Search(units, cost_of).run(counts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A partition that is allowed, and what it costs."""
+
+    partition: Partition
+    cost: Cost
+
+
 class _Search:
-    """From some partitions to their best neighbours, until none is better or time is up."""
+    """From some partitions to better and better neighbours, until none is better or time is up."""
 
     def __init__(self, units: Units, cost_of: CostOf) -> None:
         self._units = units
         self._cost_of = cost_of
-        self._left = VISITS_MAX
-        self._seen: set[Partition] = set()
-        self._best = numbered(range(units.count))
-        self._cost = cost_of(self._best, units.flow)
+        self._visit = units.count + len(units.streams)
+        self._left = 0
 
     def run(self, counts: Iterable[int]) -> Partition:
         """Return the best partition that is found."""
-        for start in self._starts(counts):
-            self._try(start)
-        while self._left > 0 and any(self._go(moves) for moves in _MOVES):
-            pass
-        return self._best
+        starts = list(dict.fromkeys(self._starts(counts)))
+        found = []
+        for start in starts:
+            self._left += VISITS_MAX // len(starts)
+            judged = self._judge(start)
+            if judged is not None:
+                found.append(self._climb(judged))
+        return min(found, key=lambda each: each.cost).partition
 
     def _starts(self, counts: Iterable[int]) -> Iterator[Partition]:
-        """Yield partitions without looking at what they cost; these are always tried."""
+        """Yield partitions of which the first is always allowed."""
+        yield tuple(range(self._units.count))
         yield (0,) * self._units.count
         levels = _by_level(self._units)
         for count in sorted({each for each in counts if 1 <= each <= self._units.count}):
             yield _cut(self._units, self._units.flow, count)
             yield _cut(self._units, levels, count)
 
-    def _go(self, moves: Moves) -> bool:
-        """Go to the best neighbour by one kind of move; say whether one is better."""
-        before = self._cost
-        for partition in moves(self._best, self._units):
-            if self._left <= 0:
+    def _climb(self, found: _Found) -> _Found:
+        while self._left > 0:
+            better = self._better(found)
+            if better is None:
                 break
-            self._try(partition)
-        return self._cost < before
+            found = better
+        return found
 
-    def _try(self, partition: Partition) -> None:
-        if partition in self._seen:
-            return
-        self._seen.add(partition)
-        self._left -= self._units.count + len(self._units.streams)
+    def _better(self, found: _Found) -> _Found | None:
+        """Return the best neighbour by the first kind of move that has one; None if none has."""
+        for moves in _MOVES:
+            best_one = found
+            for partition in moves(found.partition, self._units):
+                if self._left <= 0:
+                    break
+                judged = self._judge(partition)
+                if judged is not None and judged.cost < best_one.cost:
+                    best_one = judged
+            if best_one is not found:
+                return best_one
+        return None
+
+    def _judge(self, partition: Partition) -> _Found | None:
+        self._left -= self._visit
         order = order_of(partition, self._units)
-        if order is None:
-            return
-        cost = self._cost_of(partition, order)
-        if cost < self._cost:
-            self._best, self._cost = partition, cost
+        return None if order is None else _Found(partition, self._cost_of(partition, order))
 
 
 def _by_level(units: Units) -> list[int]:
