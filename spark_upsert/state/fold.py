@@ -60,7 +60,20 @@ def fold(rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = N
     """
     schema = rows.schema
     in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
-    order, begins = arrange(rows, chosen, in_time)
+    return fold_arranged(rows, *arrange(rows, chosen, in_time))
+
+
+def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> Folded:
+    """Fold entries that are arranged by key (`resolve.Arrangement`): the rest of `fold`.
+
+    Parameters
+    ----------
+    order : numpy.ndarray of int64
+        Row numbers, key by key, and of one key older rows before newer ones.
+    begins : numpy.ndarray of bool
+        Whether a place in ``order`` is the first of its key.
+    """
+    schema = rows.schema
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
     if not bool(begins.all()):
         columns = _Groups(schema, columns, begins).folded()

@@ -19,7 +19,7 @@ from spark_upsert.model.precedence import NEW_CONTENTS, EpochOf, Precedence, Sta
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.model.words import compare
 from spark_upsert.state.content import equal_contents
-from spark_upsert.state.fold import fold
+from spark_upsert.state.fold import fold, fold_arranged
 from spark_upsert.state.found import ABSENT, Found, LookUp
 from spark_upsert.state.history import History, chosen_history, folded_history
 from spark_upsert.state.resolve import beaten_by_others, beats, epochs_by_part, resolve
@@ -232,8 +232,9 @@ class Folding:
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
         [was] = older.take([DIFF], theirs)
         both = Rows(newer.schema, [*older.parts, *newer.parts])
-        # Both sides are sorted by (hash, key), and so is what is folded of them.
-        made = fold(both, np.sort(np.concatenate([theirs, ours + len(older)])))
+        # An old entry and the new one of its key, one after the other: there is nothing to sort.
+        order = np.stack([theirs, ours + len(older)], axis=1).ravel()
+        made = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
         [becomes] = made.rows.take([DIFF], np.arange(len(made.rows)))
         nothing = np.zeros(len(ours), dtype=np.bool_)
         return Meeting(was, becomes, Standing(~nothing, nothing, nothing))

@@ -9,9 +9,9 @@ from spark_upsert.model.hashing import HASH_END
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import NOTHING
-from spark_upsert.views.groups.contributions import contributions, folded
+from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.pairs import Pairs, Rows, concat
+from spark_upsert.views.pairs import Pairs, concat
 from spark_upsert.views.relation import At, Step
 from spark_upsert.views.view import View
 from spark_upsert.views.ways import pairs_by_piece
@@ -50,8 +50,7 @@ def refresh(view: View, table: Table) -> bool:
         if upper == recorded:
             return False
         found = [contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest)]
-    step: Rows = folded(view.grouping, concat(found))
-    has_moved = kept.take(step, lower=recorded, upper=upper)
+    has_moved = kept.take(concat(found), lower=recorded, upper=upper)
     view.hold(consumer, newest)
     return has_moved
 
