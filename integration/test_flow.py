@@ -13,6 +13,8 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from examples.flow import latest
+from examples.flow.latest import Devices
 from integration.queries import end, forget_last_commit
 from pyspark_upsertflow import flow as flows
 from spark_upsert.errors import GraphError, WidthError
@@ -29,8 +31,6 @@ from spark_upsert.flow import (
     Manual,
     PythonFunction,
     Scheme,
-    TableSink,
-    TableSource,
     expanded,
     fused,
 )
@@ -202,67 +202,9 @@ def test_a_graph_gives_what_it_gives_in_one_process(
 # -- streams ---------------------------------------------------------------------------------
 
 
-READINGS = pa.schema({"device": pa.int64(), "seq": pa.int64(), "text": pa.string()})
-LATEST = pa.schema({"device": pa.int64(), "seq": pa.int64(), "celsius": pa.int64()})
-
-
-def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        celsius = pc.cast(pc.replace_substring(batch["text"], " C", ""), pa.int64())
-        yield pa.record_batch([batch["device"], batch["seq"], celsius], schema=LATEST)
-
-
-def newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield of each device the row of the greatest number."""
-    rows = pa.Table.from_batches(batches, LATEST).sort_by([("seq", "descending")])
-    firsts = rows.group_by("device", use_threads=False).aggregate(
-        [("seq", "first"), ("celsius", "first")]
-    )
-    yield from firsts.rename_columns(LATEST.names).cast(LATEST).to_batches()
-
-
-class Devices:
-    """Readings of devices, and the flow that keeps the latest of each."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.readings = Table.create(str(root / "readings"), READINGS, keys=["device", "seq"])
-        self.count = 0
-
-    def read(self, *devices: int) -> None:
-        """Append an epoch with a reading of each device."""
-        seqs = [self.count + index for index in range(len(devices))]
-        texts = [f"{seq * 10} C" for seq in seqs]
-        self.readings.append(pa.table([devices, seqs, texts], schema=READINGS))
-        self.count += len(devices)
-
-    def expected(self) -> list[tuple[int, ...]]:
-        latest: dict[int, int] = {}
-        for row in self.readings.snapshot().to_pylist():
-            latest[row["device"]] = max(row["seq"], latest.get(row["device"], 0))
-        return sorted((device, seq, seq * 10) for device, seq in latest.items())
-
-    def graph(self, *, parse: int = 3, latest: int = 2, keeps_state: bool = False) -> Graph:
-        flow = Flow()
-        source = TableSource(str(self.root / "readings"), {"maxEpochsPerTrigger": "2"})
-        rows = flow.source("readings", source, schema=READINGS)
-        with flow.parallel("parse", parse):
-            rows = flow.operator("parsed", PythonFunction(parsed, LATEST), rows)
-        with flow.parallel("latest", latest, partition_by=["device"]):
-            work = PythonFunction(newest, LATEST)
-            newer = flow.operator("newest", work, rows, keeps_state=keeps_state)
-        options = {"keys": "device", "sequenceBy": "seq"}
-        flow.sink("kept", TableSink(str(self.root / "kept"), options), newer)
-        flow.sink("all", TableSink(str(self.root / "all"), {"keys": "device,seq"}), rows)
-        return flow.graph()
-
-    def start(self, spark: SparkSession, plan: Graph | Fused) -> None:
-        """Run the flow until it has caught up."""
-        checkpoint = str(self.root / "checkpoint")
-        end(flows.start(spark, plan, checkpoint, available_now=True))
-
-    def kept(self, name: str = "kept") -> list[tuple[int, ...]]:
-        return sorted_rows(Table.open(str(self.root / name)).snapshot())
+def run_on(spark: SparkSession, devices: Devices, plan: Graph | Fused) -> None:
+    """Run the flow until it has caught up."""
+    end(flows.start(spark, plan, str(devices.root / "checkpoint"), available_now=True))
 
 
 @pytest.fixture
@@ -276,28 +218,32 @@ def devices(tmp_path: Path) -> Devices:
 def test_a_stream_into_two_tables_goes_on_at_other_widths_and_in_other_elements(
     spark: SparkSession, devices: Devices
 ) -> None:
-    devices.start(spark, fused(expanded(devices.graph()), Legacy()))
-    assert devices.kept() == devices.expected()
+    run_on(spark, devices, fused(expanded(latest.graph(devices.root)), Legacy()))
+    assert latest.rows_of(devices.root, "latest") == devices.latest
     # Spark fell right behind the commits of the tables: the batch comes again, otherwise shared out.
     forget_last_commit(devices.root / "checkpoint")
     devices.read(1, 5)
-    devices.start(spark, fused(expanded(devices.graph(parse=1, latest=3)), Automatic(slots=2)))
-    assert devices.kept() == devices.expected()
-    assert len(devices.kept("all")) == devices.count
+    run_on(
+        spark,
+        devices,
+        fused(expanded(latest.graph(devices.root, parse=1, latest=3)), Automatic(slots=2)),
+    )
+    assert latest.rows_of(devices.root, "latest") == devices.latest
+    assert len(latest.rows_of(devices.root, "all")) == devices.count
     # Each table took the batch that came twice once, and the one behind it.
     assert Table.open(str(devices.root / "all")).log.head().version == 1
 
 
 def test_state_holds_the_width_under_a_checkpoint(spark: SparkSession, devices: Devices) -> None:
-    devices.start(spark, devices.graph(keeps_state=True))
+    run_on(spark, devices, latest.graph(devices.root, keeps_state=True))
     with pytest.raises(
-        WidthError, match=r"'latest\.newest' has kept state with width 2 of 'latest'"
+        WidthError, match=r"'decide\.newest' has kept state with width 2 of 'decide'"
     ):
-        devices.start(spark, devices.graph(latest=3, keeps_state=True))
+        run_on(spark, devices, latest.graph(devices.root, latest=3, keeps_state=True))
     devices.read(3, 6)
     # The region without state may get another width.
-    devices.start(spark, devices.graph(parse=2, keeps_state=True))
-    assert devices.kept() == devices.expected()
+    run_on(spark, devices, latest.graph(devices.root, parse=2, keeps_state=True))
+    assert latest.rows_of(devices.root, "latest") == devices.latest
 
 
 # -- what is refused -------------------------------------------------------------------------

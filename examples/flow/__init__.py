@@ -1,0 +1,1 @@
+"""A flow from one table into another: two regions of different width, one behind the other."""
