@@ -17,6 +17,7 @@ from examples.flow import latest
 from examples.flow.latest import Devices
 from integration.queries import end, forget_last_commit
 from pyspark_upsertflow import flow as flows
+from pyspark_upsertflow import view
 from spark_upsert.errors import GraphError, WidthError
 from spark_upsert.flow import (
     ArrowSource,
@@ -276,3 +277,28 @@ def test_a_function_that_cannot_be_pickled_is_refused_before_anything_runs(
     flow.sink("kept", Collected(), rows)
     with pytest.raises(GraphError, match="function of operator 'locked' cannot be pickled"):
         flows.frames(spark, flow.graph(), {"rows": spark.range(0).selectExpr("id k", "id v")})
+
+
+# -- the plans of the connector itself -------------------------------------------------------
+
+
+def test_tables_of_one_key_are_joined_without_an_exchange(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    paths = [str(tmp_path / name) for name in ("left", "right")]
+    for path, column in zip(paths, "vw", strict=True):
+        rows = pa.table({"k": range(40), column: range(40)})
+        Table.create(path, rows.schema, keys=["k"]).append(rows)
+    left, right = map(view, paths)
+    together = left.join(right, on={"k": "k"}).read(spark, splits="2")
+    # Each task has the hashes of both tables that lie in its range; Spark itself would move rows.
+    apart = [spark.read.format("upsertflow").load(path) for path in paths]
+    moved = apart[0].join(apart[1].withColumnRenamed("k", "of"), F.expr("k = of"))
+    assert "Exchange" not in plan_of(together)
+    assert "Exchange" in plan_of(moved)
+    assert together.rdd.getNumPartitions() == 2
+    assert {(row.v, row.w) for row in together.collect()} == {(n, n) for n in range(40)}
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan())
