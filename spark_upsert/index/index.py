@@ -7,6 +7,7 @@ at ``p``: what the row there says counts, whatever the index said.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -78,7 +79,8 @@ class Index:
     def keys_having(self, values: pa.Array) -> KeysHaving:
         """Return the keys of the rows that have one of some values in the column.
 
-        The cost follows the keys that are found, not the table.
+        The cost follows the keys that are found, not the table. All of them are held at once: who
+        may meet a value that very many rows have takes them in pieces (`iter_keys_having`).
 
         Parameters
         ----------
@@ -97,6 +99,16 @@ class Index:
         DataLossError
             The index is of no use at present (`place`).
         """
+        shows, pieces = self.iter_keys_having(values)
+        table = pa.Table.from_batches(pieces, schema=self._keys()).combine_chunks()
+        columns = [column.combine_chunks() for column in table.columns]
+        return KeysHaving(pa.RecordBatch.from_arrays(columns, schema=table.schema), shows)
+
+    def iter_keys_having(self, values: pa.Array) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """Return the version that is shown, and the keys piece by piece (`keys_having`).
+
+        A piece holds about `CHUNK_ROWS` keys, also of one value that more rows have.
+        """
         own = self.log.head()
         place = self.usable(own)
         if place is None:
@@ -106,11 +118,12 @@ class Index:
                 hint="build it anew: upsertflow index PATH.",
             )
         schema = self.table_log.head().schema
-        fields = [schema.columns.field(name) for name in schema.keys]
         # In the newest types: an older index may have narrower ones, of the same hashes.
         wide = index_schema(schema, self.column, hash_seed=own.schema.hash_seed)
         snapshot = Snapshot(self.store, replace(own, schema=wide))
-        found = list(snapshot.having_prefix([values.drop_null()], schema.keys))
-        table = pa.Table.from_batches(found, schema=pa.schema(fields)).combine_chunks()
-        columns = [column.combine_chunks() for column in table.columns]
-        return KeysHaving(pa.RecordBatch.from_arrays(columns, schema=table.schema), place.version)
+        return place.version, snapshot.having_prefix([values.drop_null()], schema.keys)
+
+    def _keys(self) -> pa.Schema:
+        """The key columns of the table, in its newest types."""
+        schema = self.table_log.head().schema
+        return pa.schema([schema.columns.field(name) for name in schema.keys])

@@ -9,13 +9,12 @@ table itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, setting
-from spark_upsert.index.index import KeysHaving
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
 from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
@@ -34,8 +33,11 @@ from spark_upsert.views.relation import (
 class Index(Protocol):
     """Finds the keys of rows by the values of one column."""
 
-    def keys_having(self, values: pa.Array) -> KeysHaving:
-        """Return the keys of rows with one of some values, which are different and not NULL."""
+    def iter_keys_having(self, values: pa.Array) -> tuple[int, Iterator[Rows]]:
+        """Return the version that it shows, and piece by piece the keys of rows with some values.
+
+        Values are different and not NULL.
+        """
         ...
 
 
@@ -137,23 +139,31 @@ class ScanRelation:
             by = next((name for name in names if self._base.index(name)), None)
             if by is None:
                 return matching(self.scan(at, hash_range), values)
-            keys = self._candidates(by, values, version)
-        keys = keys.filter(pa.array(self.driving.within(keys, hash_range)))
+            keys = self._candidates(by, values, version, hash_range)
+        keys = self._within(keys, hash_range)
         looked = self._base.look_up(keys, version)
         return matching(looked.rows.filter(pa.array(looked.present)), values)
 
-    def _candidates(self, by: str, values: Rows, version: int | None) -> Rows:
-        """Return the keys of all rows that may have a value: those of the index, and the bridge."""
+    def _within(self, keys: Rows, hash_range: HashRange) -> Rows:
+        return keys.filter(pa.array(self.driving.within(keys, hash_range)))
+
+    def _candidates(
+        self, by: str, values: Rows, version: int | None, hash_range: HashRange
+    ) -> Rows:
+        """Return the keys of a range that may have a value: those of the index, and the bridge.
+
+        Of a value that very many rows have, only the keys of the range are ever held together.
+        """
         index = self._base.index(by)
         assert index is not None
-        proposed, shows = index.keys_having(distinct(values.select([by])).column(0))
-        proposed = pa.RecordBatch.from_arrays(
-            proposed.columns, schema=pa.schema([self.schema.field(name) for name in self.key])
-        )
+        shows, pieces = index.iter_keys_having(distinct(values.select([by])).column(0))
+        fields = pa.schema([self.schema.field(name) for name in self.key])
+        own = (pa.RecordBatch.from_arrays(piece.columns, schema=fields) for piece in pieces)
+        proposed = concat([no_rows(fields), *(self._within(p, hash_range) for p in own)])
         if version is None or shows == version:
             return proposed
         lower, upper = min(shows, version), max(shows, version)
-        bridge = self._base.pairs(lower, upper).keys(self.key)
+        bridge = self._base.pairs(lower, upper, hash_range).keys(self.key)
         return distinct(concat([proposed, bridge]))
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_upsert.source import view_input
-from spark_upsert.views import join, pruning, relation, scan, table_base, ways
+from spark_upsert.views import join, pruning, relation, table_base, ways
 from spark_upsert.views.formulas import Bound
 from spark_upsert.views.join import FullJoinRelation, JoinRelation
-from spark_upsert.views.pairs import Pairs, concat, no_rows
+from spark_upsert.views.pairs import Pairs, no_rows
 from spark_upsert.views.plan import How, Join, Scan
 from spark_upsert.views.relation import Step
 from spark_upsert.views.rowwise import UnnestRelation
@@ -92,9 +92,10 @@ def _() -> Patch:
 
 @bug("what the index names is believed, without a bridge", FOLDED)
 def _() -> Patch:
-    def unbridged(original: Any, self: Any, by: str, values: Any, version: Any) -> Any:
-        with patch.object(scan, "concat", lambda parts: concat(parts[:1])):
-            return original(self, by, values, version)
+    def unbridged(original: Any, self: Any, *asked: Any) -> Any:
+        nothing = Pairs.none(self.schema)
+        with patch.object(type(self._base), "pairs", lambda *_: nothing):
+            return original(self, *asked)
 
     return wrapped(ScanRelation, "_candidates", unbridged)
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.index.index import KeysHaving
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
@@ -244,12 +243,13 @@ class PlayedIndex:
     oldest: int = 0
     """It shows none before this: their changes are expired."""
 
-    def keys_having(self, values: pa.Array) -> KeysHaving:
+    def iter_keys_having(self, values: pa.Array) -> tuple[int, Iterator[pa.RecordBatch]]:
         shown = self.chance.choice([v for v in self.contents if v >= self.oldest])
         wanted = {canonical(value) for value in values.to_pylist()}
         place = self.shape.columns.names.index(self.column)
         rows = [row for row in self.contents[shown].values() if canonical(row[place]) in wanted]
-        return KeysHaving(table_of(self.shape, rows).select(list(self.shape.key)), shown)
+        keys = table_of(self.shape, rows).select(list(self.shape.key))
+        return shown, iter([keys.slice(0, 1), keys.slice(1)])
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.source.explain_view import explain_view
 from spark_upsert.source.view_input import open_view
@@ -16,6 +17,8 @@ from spark_upsert.source.view_splits import step_splits
 from spark_upsert.table import Table
 from spark_upsert.views import agg, ways
 from spark_upsert.views.builder import Plan
+from spark_upsert.views.relation import Looked, Step, changes_of
+from spark_upsert.views.table_base import TableBase
 from spark_upsert.views.ways import Way, chosen
 from tests.unit.test_view_source import Shop
 
@@ -122,3 +125,30 @@ def test_sums_of_rows_without_a_key_are_the_same_either_way(
     expected = sorted(map(str, grouped.to_arrow().to_pylist()))
     assert sorted(map(str, Plan.of_table(kept).to_arrow().to_pylist())) == expected
     assert Table.open(kept).check().is_sound
+
+
+def test_of_a_value_that_very_many_rows_have_a_task_holds_its_own(tmp_path: Path) -> None:
+    """Of a thousand orders of one customer who moves, each of eight tasks looks up an eighth."""
+    shop = Shop(tmp_path)
+    shop.orders.alter(shop.orders.schema, {"indexBy": "customer"})
+    shop.customer((7, "a"))
+    shop.order(*((n, 7, n) for n in range(1000)))
+    orders, customers = (Plan.of_table(str(tmp_path / name)) for name in ("orders", "customers"))
+    shop.orders.build_indexes()
+    plan = orders.join(customers.select("name", c="id"), {"customer": "c"}, "left")
+    view = open_view(ViewOptions.parse({"plan": plan.to_json()}))
+    before = view.newest()
+    shop.customer((7, "b"))
+    step = Step(before, view.newest())
+    held = []
+
+    def counted(self: TableBase, keys: pa.RecordBatch, version: int | None) -> Looked:
+        held.append(keys.num_rows)
+        return look_up(self, keys, version)
+
+    look_up = TableBase.look_up
+    with patch.object(TableBase, "look_up", counted):
+        cut = [Step(before, step.after, within=piece) for piece in ALL_HASHES.cut(8)]
+        sizes = [len(changes_of(view.relation, each)) for each in cut]
+    assert sum(sizes) == 1000
+    assert max(held) == max(sizes) < 200
