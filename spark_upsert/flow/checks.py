@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from spark_upsert.flow.graph import (
     Region,
     Stream,
 )
+from spark_upsert.flow.hashing import coded_as
 from spark_upsert.flow.work import PythonFunction
 from spark_upsert.model.words import is_hashable
 
@@ -305,6 +306,7 @@ def _check_region(graph: Graph, region: Region) -> None:
         for stream in entering[each.port]:
             for attribute in each.attributes:
                 _check_attribute(graph, region, stream, attribute)
+    _check_matched(graph, region, entering)
 
 
 def _check_attribute(graph: Graph, region: Region, stream: Stream, attribute: str) -> None:
@@ -327,6 +329,26 @@ def _check_attribute(graph: Graph, region: Region, stream: Stream, attribute: st
             hint="partition by numbers, texts or moments.",
             operators=operators,
         )
+
+
+def _check_matched(graph: Graph, region: Region, entering: Mapping[str, Sequence[Stream]]) -> None:
+    """Refuse ports of one operator that are partitioned so that equal values do not meet."""
+    first: dict[str, tuple[str, list[str]]] = {}
+    for each in region.parallel.partition_by:
+        stream = entering[each.port][0]
+        schema = graph.places[stream.producer].operator.schema
+        if schema is None:
+            continue
+        own = [coded_as(schema.field(name).type) for name in each.attributes]
+        port, other = first.setdefault(stream.consumer, (each.port, own))
+        if own != other:
+            raise GraphError(
+                f"region '{region.name}' partitions the port '{port}' by {', '.join(other)} and "
+                f"'{each.port}' by {', '.join(own)}: rows with equal values would not meet in "
+                f"'{stream.consumer}'.",
+                hint="bring the columns to one type before they enter, or broadcast one port.",
+                operators=(region.name, stream.consumer),
+            )
 
 
 # -- cycles ----------------------------------------------------------------------------------

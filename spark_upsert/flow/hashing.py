@@ -52,6 +52,25 @@ _BLOCK_ROWS = 1 << 14
 """Texts that are hashed at once, so that the passes over them stay in the cache."""
 
 
+def coded_as(type_: pa.DataType) -> str:
+    """Return what equal values of a type have the same codes as: types that agree can be matched.
+
+    >>> coded_as(pa.int8()) == coded_as(pa.uint64()) != coded_as(pa.float64())
+    True
+    """
+    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+        return "a whole number"
+    if is_text(type_):
+        return "a text"
+    if pa.types.is_date(type_):
+        return "a date"
+    if pa.types.is_floating(type_):
+        return "a float"
+    if pa.types.is_decimal(type_):
+        return f"a decimal of {type_.scale} digits behind the point"
+    return "a moment" if pa.types.is_temporal(type_) else str(type_)
+
+
 def hash_codes(columns: Sequence[pa.Array]) -> Words:
     """Return the code of each row.
 

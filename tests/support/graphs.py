@@ -110,6 +110,11 @@ def graphs(draw: st.DrawFn, *, leaves_max: int = 6) -> Drawn:
         for producer, consumer, port in Drawn(leaves, {}, Graph((), ())).streams()
         for region, _ in entered(producer, consumer)
     }
+    # Ports of one operator are matched by the same columns.
+    by: dict[tuple[str, str], Choice] = {}
+    for key, choice in choices.items():
+        if isinstance(choice, tuple):
+            choices[key] = by.setdefault(key[:2], choice)
     return Drawn(leaves, choices, _graph(leaves, choices, composites))
 
 

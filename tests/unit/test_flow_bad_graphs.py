@@ -127,6 +127,24 @@ GRAPHS: dict[str, tuple[Graph, str]] = {
         one_region(Parallel(width=2, partition_by=(by("input", "x"),))),
         "'A' partitions what 'Src' gives by 'x', which is list",
     ),
+    "ports of one operator by columns that cannot be equal": (
+        graph(
+            [
+                source("Src"),
+                same(
+                    "A",
+                    "left",
+                    "right",
+                    parallel=Parallel(width=2, partition_by=(by("left", "k"), by("right", "t"))),
+                ),
+                sink("Snk"),
+            ],
+            "Src > A:left",
+            "Src > A:right",
+            "A > Snk",
+        ),
+        "'A' partitions the port 'left' by a whole number and 'right' by a text.* meet in 'A'",
+    ),
     "an unknown port in partition_by": (
         one_region(Parallel(width=2, partition_by=(by("inptu", "k"),))),
         "'A': partition_by names the port 'inptu', .* by the port input some does",
