@@ -91,20 +91,22 @@ def joined(folder: Path) -> View:
     return orders.join(customers, on={"customer": "id"}, how="left")
 
 
+def revenue(folder: Path) -> View:
+    """Return what the orders of each country come to."""
+    wanted = {"n": agg.count(), "revenue": agg.sum("amount"), "top": agg.max("amount")}
+    return joined(folder).group_by("country").agg(**wanted)
+
+
 def run(spark: SparkSession, folder: Path) -> None:
     """Bring the groups and the changes up to both tables, however much is added meanwhile."""
-    rows = joined(folder)
-    revenue = rows.group_by("country").agg(
-        n=agg.count(), revenue=agg.sum("amount"), top=agg.max("amount")
-    )
     limit = str(EPOCHS_PER_BATCH)
-    changes = rows.stream(spark, maxEpochsPerTrigger=limit, splits="2")
+    changes = joined(folder).stream(spark, maxEpochsPerTrigger=limit, splits="2")
     written = changes.writeStream.format("parquet")
     written = written.option("path", str(folder / "changes"))
     written = written.option("checkpointLocation", str(folder / "checkpoints" / "changes"))
     (folder / "started").write_text(type(spark).__module__)
     paths = str(folder / "kept"), str(folder / "checkpoints" / "kept")
-    keeping = revenue.keep(spark, *paths, maxEpochsPerTrigger=limit, splits="2")
+    keeping = revenue(folder).keep(spark, *paths, maxEpochsPerTrigger=limit, splits="2")
     queries = [written.start(), keeping]
     for query in queries:
         query.processAllAvailable()

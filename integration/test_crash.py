@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from integration import kept_view
 from integration.chain import require_whole_batches
 from integration.chaos import Chaos, environment
+from tests.support.view_queries import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -46,3 +52,46 @@ def test_an_epoch_may_hold_several_batches_as_a_kill_inside_the_file_source_make
 def test_a_batch_that_is_lost_doubled_reordered_or_cut_is_seen(taken: list[int]) -> None:
     with pytest.raises(AssertionError, match="lost or there twice"):
         require_whole_batches(taken, [3, 5, 2])
+
+
+@pytest.fixture
+def changes(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return what a stream of the view gives, of which the groups are kept, too."""
+    kept_view.add_epochs(tmp_path, 1, epochs=2)
+    query = Query(kept_view.joined(tmp_path).node)
+    found = query.all()
+    for _ in range(3):
+        kept_view.revenue(tmp_path).refresh(str(tmp_path / "kept"))
+        kept_view.add_epochs(tmp_path, 1, epochs=1)
+        found += query.all()
+    kept_view.revenue(tmp_path).refresh(str(tmp_path / "kept"))
+    return found
+
+
+def write_down(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Write files as Spark's sink does, which notes them in its log."""
+    (folder / "_spark_metadata").mkdir(parents=True)
+    file = folder / "part 0.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    (folder / "_spark_metadata" / "0").write_text(f"v1\n{json.dumps({'path': file.as_uri()})}\n")
+
+
+def test_what_is_written_of_a_view_is_right(changes: list[dict[str, Any]], tmp_path: Path) -> None:
+    write_down(changes, tmp_path / "changes")
+    assert kept_view.check(tmp_path).startswith("4 micro-batches kept")
+
+
+@pytest.mark.parametrize("wrong", ["an insert lost", "a retraction lost", "doubled", "another"])
+def test_a_change_of_a_view_that_is_lost_doubled_or_wrong_is_seen(
+    changes: list[dict[str, Any]], tmp_path: Path, wrong: str
+) -> None:
+    diff = -1 if wrong == "a retraction lost" else 1
+    place = max(place for place, row in enumerate(changes) if row["_diff"] == diff)
+    row = changes.pop(place)
+    if wrong == "doubled":
+        changes += [row, row]
+    elif wrong == "another":
+        changes.append({**row, "amount": 1000})
+    write_down(changes, tmp_path / "changes")
+    with pytest.raises(AssertionError, match=r"twice|lost|was not there"):
+        kept_view.check(tmp_path)
