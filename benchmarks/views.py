@@ -4,27 +4,33 @@ python -m benchmarks.views --orders 10000000
 
 Orders of customers, a tenth as many: *join* is each order with the country of its customer, *sum* the
 number and the amount of each customer's orders. A hundredth of the orders gets another amount, three in ten
-of these another customer, too; then one customer in a thousand moves. Both views follow as queries that
-run all the time. Beside them, over the same rows: Spark computes each from Parquet files, DuckDB does
-with all cores, and for the sum Spark's own stateful aggregation reads the same changes.
+of these another customer, too; then one customer in a thousand moves. Each view follows as a query that
+runs all the time, alone on the machine; and so, in turn: Spark's own stateful aggregation of the same
+changes, Spark that computes the view from Parquet files, thrown away or written as Parquet, DuckDB with all
+cores, and `refresh`, which keeps the sums in this process, without Spark.
 
-What counts is the work: the time of the micro-batches that hold the changes, or of the computation.
+What counts is the work: the time of the micro-batches that hold the changes, or of the computation. What a
+micro-batch costs that has next to nothing to do is told beside it: nobody who goes through Spark is below it.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +38,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.measure import Sampler, spread
 from pyspark_upsertflow import agg, view
+from pyspark_upsertflow.views import View
 from spark_upsert.table import Table
 
 ORDERS = pa.schema({"order_id": pa.int64(), "customer_id": pa.int64(), "amount": pa.int64()})
@@ -42,8 +49,21 @@ COUNTRIES = 200
 MOVED = 1_000
 """One customer in so many moves in a round."""
 
+WARM_UP = 2
+"""Rounds that do not count, of everybody: Java compiles what is run often."""
+
+EVERY = "1 second"
+"""How often a query looks for changes: those of a round mostly come in one micro-batch."""
+
 JOIN = "SELECT o.*, c.country FROM orders o LEFT JOIN customers c ON o.customer_id = c.id"
 SUM = "SELECT customer_id, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer_id"
+
+
+class Took(NamedTuple):
+    """What a round took."""
+
+    seconds: float
+    cpu_s: float
 
 
 class Rows:
@@ -82,68 +102,65 @@ class Rows:
 
 
 def measure(folder: Path, *, orders: int, rounds: int) -> dict[str, Any]:
-    """Keep both views over some rounds of changes, with everybody else in turn.
+    """Keep both views over some rounds of changes, everybody alone and in turn.
 
     Returns
     -------
     dict
-        By view, then by who keeps it: spreads of seconds over the rounds but the first; and ``memory``,
-        bytes of the largest Python worker without mapped files, in the first of these rounds and in the last.
+        By view, then by who keeps it: spreads of seconds over the rounds that count, and below
+        ``cpu_s`` of processor time, of all processes; ``floor``, those of a micro-batch of one row; ``memory``, bytes of the largest Python worker without mapped
+        files, in the first of these rounds and in the last; and ``same``, whether what was kept is
+        what the rows say.
     """
     rows = Rows(orders)
-    tables = _make(folder, rows)
+    _make(folder, rows)
     spark = _session(folder)
-    names = ("join", "sum", "stateful")
-    queries: dict[str, StreamingQuery] = {}
-    sampler = Sampler(os.getpid())
-    took: dict[str, list[float]] = {}
-    memory: list[int] = []
-    try:
-        # One after the other: each begins with all rows.
-        for name, query in zip(names, _queries(spark, folder), strict=True):
-            queries[name] = query
-            query.processAllAvailable()
-        for _ in range(1 + rounds):
-            done = {name: _batches(query) for name, query in queries.items()}
-            sampler.take()
-            tables["orders"].append(rows.changed_orders())
-            tables["customers"].append(rows.changed_customers())
-            for name, query in queries.items():
-                # Twice: a question that was under way when the rows came ends the first wait.
-                query.processAllAvailable()
-                query.processAllAvailable()
-                took.setdefault(name, []).append(_seconds_behind(query, done[name]))
-            memory.append(sampler.take()["python_anonymous"])
-            for name, compute in _again(spark, folder).items():
-                took.setdefault(name, []).append(_timed(compute))
-        same = _same(spark, folder)
-    finally:
-        sampler.close()
-        for query in queries.values():
-            query.stop()
-    told = {name: spread(seconds[1:]) for name, seconds in took.items()}
+    took: dict[str, list[Took]] = {}
+    peaks: list[list[int]] = []
+    same: list[bool] = []
+    count = WARM_UP + rounds
+    for name, start in QUERIES.items():
+        with _copied(folder, rows) as (own, changes):
+            took[name], peak = _followed(start(spark, own), own, changes, count)
+            peaks.append(peak)
+            if name == "sum":
+                same.append(_same(spark, own))
+    with _copied(folder, rows) as (own, changes):
+        took["refresh"] = _refreshed(own, changes, count)
+        same.append(_same(spark, own))
+    for name, compute in _again(spark, folder).items():
+        took[name] = [_timed(compute) for _ in range(count)]
+    took["floor"] = _floor(spark, folder, count)
+    told = {name: _spread(each[WARM_UP:]) for name, each in took.items()}
     return {
         "orders": orders,
         "join": {
             "upsertflow": told["join"],
             "Spark, again from Parquet": told["spark join"],
+            "Spark, again from Parquet, and written as Parquet": told["spark join, written"],
             "DuckDB, again from Parquet": told["duckdb join"],
         },
         "sum": {
             "upsertflow": told["sum"],
+            "upsertflow, in one process by `refresh`": told["refresh"],
             "Spark, again from Parquet": told["spark sum"],
+            "Spark, again from Parquet, and written as Parquet": told["spark sum, written"],
             "Spark's stateful aggregation": told["stateful"],
             "DuckDB, again from Parquet": told["duckdb sum"],
         },
-        "memory": {"first": memory[1], "last": memory[-1]},
-        "same": same,
+        "floor": told["floor"],
+        "memory": {
+            "first": max(peak[WARM_UP] for peak in peaks),
+            "last": max(peak[-1] for peak in peaks),
+        },
+        "same": all(same),
     }
 
 
-def _make(folder: Path, rows: Rows) -> dict[str, Table]:
+def _make(folder: Path, rows: Rows) -> None:
     """Make both tables, and the same rows as Parquet files."""
     orders = Table.create(
-        str(folder / "orders"),
+        str(folder / "tables" / "orders"),
         ORDERS,
         keys=["order_id"],
         properties={"indexBy": "customer_id"},
@@ -152,31 +169,117 @@ def _make(folder: Path, rows: Rows) -> dict[str, Table]:
     for number, part in enumerate(rows.first_orders()):
         orders.append(part)
         pq.write_table(part, folder / "parquet" / "orders" / f"{number}.parquet")
-    customers = Table.create(str(folder / "customers"), CUSTOMERS, keys=["id"])
+    customers = Table.create(str(folder / "tables" / "customers"), CUSTOMERS, keys=["id"])
     first = rows.first_customers()
     customers.append(first)
     pq.write_table(first, folder / "parquet" / "customers.parquet")
     for table in (orders, customers):
         table.compact()
-    return {"orders": orders, "customers": customers}
 
 
-def _queries(spark: SparkSession, folder: Path) -> Iterator[StreamingQuery]:
+@contextmanager
+def _copied(folder: Path, rows: Rows) -> Iterator[tuple[Path, Rows]]:
+    """Lend the tables as they were made, and what draws the same changes for everybody."""
+    own = folder / "copy"
+    shutil.copytree(folder / "tables", own)
+    try:
+        yield own, copy.deepcopy(rows)
+    finally:
+        shutil.rmtree(own)
+
+
+def _change(folder: Path, rows: Rows) -> None:
+    Table.open(str(folder / "orders")).append(rows.changed_orders())
+    Table.open(str(folder / "customers")).append(rows.changed_customers())
+
+
+def _followed(
+    query: StreamingQuery, folder: Path, rows: Rows, rounds: int
+) -> tuple[list[Took], list[int]]:
+    """Return how long a query worked in each round, and how much memory a worker had."""
+    sampler = Sampler(os.getpid())
+    took, memory = [], []
+    try:
+        query.processAllAvailable()
+        for _ in range(rounds):
+            done = _batches(query)
+            sampler.take()
+            before = _cpu_below()
+            _change(folder, rows)
+            # Twice: a question that was under way when the rows came ends the first wait.
+            query.processAllAvailable()
+            query.processAllAvailable()
+            took.append(Took(_seconds_behind(query, done), _spent(before)))
+            memory.append(sampler.take()["python_anonymous"])
+    finally:
+        sampler.close()
+        query.stop()
+    return took, memory
+
+
+def _refreshed(folder: Path, rows: Rows, rounds: int) -> list[Took]:
+    """Return how long each round takes in this process."""
+    summed, path = _summed(folder), str(folder / "sums")
+    summed.refresh(path)
+    took = []
+    for _ in range(rounds):
+        _change(folder, rows)
+        took.append(_timed(lambda: summed.refresh(path)))
+    return took
+
+
+def _join(spark: SparkSession, folder: Path) -> StreamingQuery:
     orders, customers = view(str(folder / "orders")), view(str(folder / "customers"))
     joined = orders.join(customers, {"customer_id": "id"}, how="left").stream(spark)
-    yield _into_nothing(joined, folder / "checkpoint-join")
-    summed = orders.group_by("customer_id").agg(n=agg.count(), total=agg.sum("amount"))
-    yield summed.keep(spark, str(folder / "sums"), str(folder / "checkpoint-sum"))
+    return _into_nothing(joined, folder / "checkpoint")
+
+
+def _sum(spark: SparkSession, folder: Path) -> StreamingQuery:
+    return _summed(folder).keep(
+        spark, str(folder / "sums"), str(folder / "checkpoint"), every=EVERY
+    )
+
+
+def _summed(folder: Path) -> View:
+    orders = view(str(folder / "orders"))
+    return orders.group_by("customer_id").agg(n=agg.count(), total=agg.sum("amount"))
+
+
+def _stateful(spark: SparkSession, folder: Path) -> StreamingQuery:
     changes = spark.readStream.format("upsertflow").option("readChangeFeed", "true")
     signed = changes.load(str(folder / "orders")).selectExpr(
         "customer_id", "_diff AS n", "_diff * amount AS total"
     )
     stateful = signed.groupBy("customer_id").sum("n", "total")
-    yield _into_nothing(stateful, folder / "checkpoint-stateful", "update")
+    return _into_nothing(stateful, folder / "checkpoint", "update")
+
+
+QUERIES: dict[str, Callable[[SparkSession, Path], StreamingQuery]] = {
+    "join": _join,
+    "sum": _sum,
+    "stateful": _stateful,
+}
+"""What follows the tables in a folder."""
+
+
+def _floor(spark: SparkSession, folder: Path, rounds: int) -> list[Took]:
+    """Return how long micro-batches take that have one row, which nobody reads from anywhere."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
+    query = _into_nothing(rows, folder / "checkpoint-floor")
+    try:
+        before = _cpu_below()
+        while len(_batches(query)) < rounds:
+            query.awaitTermination(1)
+        seconds = list(_batches(query).values())
+        cpu = _spent(before) / len(seconds)
+        return [Took(each, cpu) for each in seconds[:rounds]]
+    finally:
+        query.stop()
 
 
 def _into_nothing(rows: DataFrame, checkpoint: Path, mode: str = "append") -> StreamingQuery:
     writer = rows.writeStream.format("noop").outputMode(mode)
+    writer = writer.trigger(processingTime=EVERY)
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
@@ -210,14 +313,18 @@ def _again(spark: SparkSession, folder: Path) -> dict[str, Callable[[], Any]]:
         return lambda: spark.sql(query).write.format("noop").mode("overwrite").save()
 
     def by_duckdb(query: str) -> Callable[[], Any]:
-        return lambda: own.execute(query).to_arrow_table()
+        return lambda: own.sql(query).to_arrow_table()
 
-    return {
-        "spark join": by_spark(JOIN),
-        "duckdb join": by_duckdb(JOIN),
-        "spark sum": by_spark(SUM),
-        "duckdb sum": by_duckdb(SUM),
-    }
+    def written(query: str) -> Callable[[], Any]:
+        path = str(folder / "again")
+        return lambda: spark.sql(query).write.mode("overwrite").parquet(path)
+
+    found: dict[str, Callable[[], Any]] = {}
+    for name, query in {"join": JOIN, "sum": SUM}.items():
+        found[f"spark {name}"] = by_spark(query)
+        found[f"spark {name}, written"] = written(query)
+        found[f"duckdb {name}"] = by_duckdb(query)
+    return found
 
 
 def _same(spark: SparkSession, folder: Path) -> bool:
@@ -231,10 +338,31 @@ def _same(spark: SparkSession, folder: Path) -> bool:
     return bool(kept.exceptAll(wanted).isEmpty() and kept.count() == wanted.count())
 
 
-def _timed(compute: Callable[[], Any]) -> float:
-    before = time.perf_counter()
+def _timed(compute: Callable[[], Any]) -> Took:
+    before = time.perf_counter(), time.process_time(), _cpu_below()
     compute()
-    return time.perf_counter() - before
+    own = time.process_time() - before[1]
+    return Took(time.perf_counter() - before[0], own + _spent(before[2]))
+
+
+def _cpu_below() -> dict[int, float]:
+    """Return the processor time of each process below this one, which makes the changes."""
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid] = times.user + times.system
+    return found
+
+
+def _spent(before: dict[int, float]) -> float:
+    """Return what was spent since; what a process spent that has ended meanwhile is lost."""
+    return sum(cpu_s - before.get(pid, 0.0) for pid, cpu_s in _cpu_below().items())
+
+
+def _spread(took: list[Took]) -> dict[str, Any]:
+    cpu = spread([each.cpu_s for each in took])
+    return {**spread([each.seconds for each in took]), "cpu_s": cpu}
 
 
 def _session(folder: Path) -> SparkSession:
