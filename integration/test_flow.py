@@ -32,13 +32,23 @@ from spark_upsert.flow import (
     Manual,
     PythonFunction,
     Scheme,
+    TableSink,
     expanded,
     fused,
 )
 from spark_upsert.flow.local import collect
 from spark_upsert.flow.work import Work
 from spark_upsert.table import Table
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Filter, HashJoin, JoinKind, Project
+from spark_upsert.task import (
+    Aggregate,
+    Aggregation,
+    ArrowScan,
+    Filter,
+    HashJoin,
+    JoinKind,
+    Limit,
+    Project,
+)
 from tests.support.flow_runs import Step, graph_of, sorted_rows
 
 pytestmark = pytest.mark.spark
@@ -277,6 +287,23 @@ def test_a_function_that_cannot_be_pickled_is_refused_before_anything_runs(
     flow.sink("kept", Collected(), rows)
     with pytest.raises(GraphError, match="function of operator 'locked' cannot be pickled"):
         flows.frames(spark, flow.graph(), {"rows": spark.range(0).selectExpr("id k", "id v")})
+
+
+def test_what_cannot_run_on_spark_is_refused_by_the_name_of_its_operator(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    given = {"rows": spark.range(0).selectExpr("id k", "id v")}
+    scan = ArrowScan(id="input", schema=ROWS)
+    halves = PythonFunction(iter, pa.schema({"half": pa.float16()}))
+    for work, text in (
+        (halves, "'odd' gives the column 'half' of the type halffloat, which Spark does not have"),
+        (Limit(id="few", input=scan, count=3), "operator 'odd' has a limit, whose counter"),
+    ):
+        flow = Flow()
+        odd = flow.operator("odd", work, flow.source("rows", Given(ROWS)), schema=ROWS)
+        flow.sink("kept", TableSink(str(tmp_path / "kept")), odd)
+        with pytest.raises(GraphError, match=text):
+            flows.start(spark, flow.graph(), str(tmp_path / "checkpoint"), given)
 
 
 # -- the plans of the connector itself -------------------------------------------------------

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.registration import parallelism_of
 from spark_upsert.errors import GraphError, OptionError
@@ -171,7 +172,9 @@ def _compiled(
     sources = _sources(spark, graph, given or {}, is_stream=is_stream)
     _require_pickled(graph)
     columns = {name: carried(to_arrow_schema(frame.schema)) for name, frame in sources.items()}
-    stages = staged(plan, schemas_of(graph, columns))
+    schemas = schemas_of(graph, columns)
+    _require_carried(schemas)
+    stages = staged(plan, schemas)
     frame = _entered(stages, sources)
     for index, stage in enumerate(stages.stages):
         if stage.way is Way.EXCHANGED:
@@ -321,6 +324,21 @@ def _write_batch(stages: Stages, flow_id: str, frame: DataFrame, batch_id: int) 
 
 
 # -- what is refused -------------------------------------------------------------------------
+
+
+def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
+    """Refuse columns of types that Spark does not have."""
+    for name, schema in schemas.items():
+        for field in schema:
+            try:
+                from_arrow_type(field.type)
+            except PySparkTypeError as error:
+                raise GraphError(
+                    f"'{name}' gives the column '{field.name}' of the type {field.type}, which "
+                    "Spark does not have.",
+                    hint="cast it in the operator, or leave it out.",
+                    operators=(name,),
+                ) from error
 
 
 def _require_no_counters(graph: Graph) -> None:
