@@ -299,7 +299,8 @@ _HASHABLE = "use numbers, texts, binaries, booleans, dates, times or decimals"
 
 
 def _error(column: str, found: str, hint: str) -> PlanError:
-    return PlanError(f"column '{column}' {found}.", hint=f"{hint}.", column=column)
+    end = "" if hint.endswith("?") else "."
+    return PlanError(f"column '{column}' {found}.", hint=f"{hint}{end}", column=column)
 
 
 def _folded(names: Iterable[str]) -> list[str]:
