@@ -46,6 +46,7 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
     yield _watchers_row(sections.get("threads", {}))
     for name in ("join", "sum"):
         yield _view_row(sections.get("views", {}), name)
+    yield _fusion_row(sections.get("fusion", {}))
     imports = sections.get("imports", {})
     yield _judged(
         "`import pyspark_upsertflow` beyond pyspark",
@@ -256,6 +257,27 @@ def _times_less(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
 
 def _cpu_less(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     return f"{theirs['cpu_s']['median'] / ours['cpu_s']['median']:.1f}x"
+
+
+def _fusion_row(found: dict[str, Any]) -> Row:
+    what = "three operators behind each other on Spark, fused against unfused"
+    if "chain" not in found:
+        return what, "1.5x", "not measured", "–", ""
+    ratios = {
+        name: plans["unfused"]["elapsed_s"]["median"] / plans["fused"]["elapsed_s"]["median"]
+        for name, plans in found["chain"].items()
+    }
+    told = "; ".join(
+        f"{name}: {ratios[name]:.2f}x, processor time {times(plans['fused']['cpu_s'])} against "
+        f"{times(plans['unfused']['cpu_s'])}"
+        for name, plans in found["chain"].items()
+    )
+    told += (
+        ". All of it counts, also what is the same in both: Spark's planning, and in a region the "
+        f"exchange of {count(found['rows'])} rows"
+    )
+    ratio = ratios["in place"]
+    return _judged(what, "1.5x", ratio, lambda value: value >= 1.5, "{:.2f}x", told)
 
 
 def _union_row(ways: dict[str, Any]) -> Row:

@@ -54,6 +54,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_discovery(sections),
         *_flood(sections),
         *_views(sections),
+        *_fusion(sections),
         *_slow(sections),
         *_set_ups(),
         *_missing(sections),
@@ -549,6 +550,59 @@ def _views(sections: Sections) -> Iterator[str]:
         for who, seconds in found[name].items():
             yield _row([name, who, times(seconds), ms(seconds["cpu_s"]["median"])])
     yield ""
+
+
+def _fusion(sections: Sections) -> Iterator[str]:
+    found = sections.get("fusion")
+    if not found or "chain" not in found:
+        return
+    yield from ("## What runs together, on Spark", "")
+    yield (
+        f"{count(found['rows'])} rows of two numbers through graphs of `spark_upsert.flow`, plans in turn, into a "
+        "sink that drops them. *Predicted* is what the cost model says of the same plan, with estimates "
+        "from a sample; it leaves out what is the same in all plans: Spark's planning, its reading and its "
+        "writing. So differences are to be compared, and which plan is best."
+    )
+    for title, plans in _fusion_groups(found):
+        yield from ("", f"**{title}**", "")
+        yield "| plan | time | processor time | predicted time | predicted processor time |"
+        yield "|---|---|---|---|---|"
+        for name, said in plans["predicted"].items():
+            taken = plans[name]
+            yield _row(
+                [
+                    name,
+                    times(taken["elapsed_s"]),
+                    times(taken["cpu_s"]),
+                    ms(said["elapsed_s"]),
+                    ms(said["processor_s"]),
+                ]
+            )
+    yield from ("", "**Handing rows over**: processor time of one pass, and of one exchange", "")
+    yield "| rows | bytes of a text | rows of a batch | pass | predicted | exchange | predicted |"
+    yield "|---|---|---|---|---|---|---|"
+    for each in found["hand_offs"]:
+        shape = (count(each[name]) for name in ("rows", "text_bytes", "batch_rows"))
+        took = (
+            each[f"{what}{which}_s"]
+            for what in ("pass", "exchange")
+            for which in ("", "_predicted")
+        )
+        yield _row([*shape, *map(ms, took)])
+    yield ""
+
+
+def _fusion_groups(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, plans in found["chain"].items():
+        yield f"Three operators behind each other, {name}", plans
+    yield "One operator that has much to do, by the width of its region", found["width"]
+    for each in found["graphs"]:
+        title = (
+            f"`{each['graph']}`: {each['plans']} plans, of costs from {each['least_cost']:.2f} to "
+            f"{each['greatest_cost']:.2f}; automatic `{each['pes']['automatic']}`, worst "
+            f"`{each['pes']['worst']}`"
+        )
+        yield title, each
 
 
 def _slow(sections: Sections) -> Iterator[str]:

@@ -554,6 +554,12 @@ def views(place: Place, size: Size) -> dict[str, Any]:
     return _program("views", "--orders", str(size.table), "--rounds", str(size.rounds))
 
 
+def fusion(place: Place, size: Size) -> dict[str, Any]:
+    """Measure what fusion is worth on Spark, beside what it is predicted to be worth."""
+    rows = str(size.table // 10)
+    return _program("fusion", "--rows", rows, "--rounds", str(min(3, size.rounds)))
+
+
 def _program(name: str, *asked: str) -> dict[str, Any]:
     """Run a benchmark that starts a Spark of its own, in a process of its own."""
     done = subprocess.run(
@@ -602,6 +608,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "discovery": discovery,
     "flood": flood,
     "views": views,
+    "fusion": fusion,
     "snapshot": snapshot,
     "epochs": epochs,
     "aged": aged,
