@@ -29,7 +29,7 @@ from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.pass_plan import Way
 from spark_upsert.flow.passes import ADDRESS, TASK, Border, Pass
 from spark_upsert.flow.resolution import require_sources, schemas_of
-from spark_upsert.flow.stages import Stages, staged
+from spark_upsert.flow.stages import Stages, staged, tell
 from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSink, TableSource
 from spark_upsert.task import AssignUniqueId, Limit, Node
 
@@ -175,6 +175,7 @@ def _compiled(
     schemas = schemas_of(graph, columns)
     _require_carried(schemas)
     stages = staged(plan, schemas)
+    tell(plan, stages)
     frame = _entered(stages, sources)
     for index, stage in enumerate(stages.stages):
         if stage.way is Way.EXCHANGED:

@@ -9,6 +9,7 @@ Which elements make a stage, and how rows come to it, is told by `pass_plan`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,12 @@ from spark_upsert.flow.addresses import READ, AddressBook, Port
 from spark_upsert.flow.fusion import Fused
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.pass_plan import PassPlan, Way, wiring_of
+from spark_upsert.log_fields import Fields
+
+TOLD_REPLICAS_MAX = 100
+"""Of a plan with more, a line of the log has the numbers alone."""
+
+_LOGGER = logging.getLogger(__name__)
 
 Replicas: TypeAlias = tuple[str, ...]
 """Those of an element, by their names."""
@@ -119,6 +126,19 @@ def staged(plan: Fused, schemas: Mapping[str, pa.Schema]) -> Stages:
     """
     cut = _Cut(AddressBook(plan.physical), plan)
     return Stages(cut.book, tuple(cut.stages()), cut.entries, schemas)
+
+
+def tell(plan: Fused, stages: Stages) -> None:
+    """Tell the program's log what runs, in a line."""
+    ways = [stage.way for stage in stages.stages]
+    fields = Fields(
+        replicas=len(plan.physical.replicas),
+        elements=len(plan.pes),
+        passes=len(ways),
+        exchanges=ways.count(Way.EXCHANGED),
+        plan=str(plan) if len(plan.physical.replicas) <= TOLD_REPLICAS_MAX else None,
+    )
+    _LOGGER.info("flow planned: %s", fields)
 
 
 class _Cut:

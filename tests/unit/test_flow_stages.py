@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from spark_upsert.flow import (
     fused,
 )
 from spark_upsert.flow.resolution import schemas_of
-from spark_upsert.flow.stages import Stages, staged
+from spark_upsert.flow.stages import TOLD_REPLICAS_MAX, Stages, staged, tell
 from spark_upsert.task import ArrowScan, Filter
 from tests.support.flow_runs import ROWS, by_stages, evens, rows_of, sorted_rows
 
@@ -142,3 +143,27 @@ def test_small_batches_do_not_all_begin_with_the_first_channel() -> None:
     plan = apart(flow.graph())
     turns = [by_stages(plan, {"Src": rows_of(1)}, parts=1, turn=turn)["Snk"] for turn in range(4)]
     assert [table["v"].to_pylist() for table in turns] == [[0], [1], [2], [0]]
+
+
+MANY = TOLD_REPLICAS_MAX + 1
+
+
+@pytest.mark.parametrize(
+    ("width", "told"),
+    [
+        (
+            2,
+            'replicas=5 elements=5 passes=3 exchanges=2 plan="{Src} {R.A[0]} {R.A[1]} {Z} {Snk}"',
+        ),
+        (
+            MANY - 3,
+            f"replicas={MANY} elements={MANY} passes=3 exchanges=2",
+        ),
+    ],
+    ids=["by its elements", "of many the numbers"],
+)
+def test_the_log_tells_what_runs(width: int, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    plan = apart(region(width, "A"))
+    with caplog.at_level(logging.INFO, "spark_upsert"):
+        tell(plan, staged(plan, schemas_of(plan.physical.graph, {"Src": ROWS})))
+    assert caplog.messages == [f"flow planned: {told}"]
