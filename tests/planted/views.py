@@ -24,8 +24,10 @@ from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.table_base import TableBase
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_view_promises as promises
+from tests.support.view_cases import between
 from tests.support.view_plays import P, plan_of
 from tests.unit import test_view_bounds as bounds
+from tests.unit import test_views as cases
 
 FOLDED = promises.test_p2_folded_changes_of_a_view_are_the_batch_query
 REAL = promises.test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query
@@ -37,7 +39,13 @@ def test_p1_a_view_begins_where_it_is_told() -> None:
         bounds.test_the_changes_of_a_view_of_one_table_are_those_of_the_table(table, 0)
 
 
+def test_p2_the_cases_of_many_partners() -> None:
+    for case in between(25, 26):
+        cases.test_a_case_gives_what_it_says(case, "dictionaries")
+
+
 BOUNDS = test_p1_a_view_begins_where_it_is_told
+MANY = test_p2_the_cases_of_many_partners
 
 
 @bug("old rows of a join are looked up behind the step", FOLDED)
@@ -72,7 +80,7 @@ def _() -> Patch:
     return wrapped(JoinRelation, "_combined", inner)
 
 
-@bug("a row without a partner stays where another partner is left", FOLDED)
+@bug("a row without a partner stays where another partner is left", MANY)
 def _() -> Patch:
     return patch.object(JoinRelation, "_without_wrong_extensions", lambda self, rows, *others: rows)
 
