@@ -210,6 +210,26 @@ def test_a_graph_gives_what_it_gives_in_one_process(
     assert found == expected
 
 
+def test_what_two_tables_take_is_computed_once(spark: SparkSession, tmp_path: Path) -> None:
+    seen = spark.sparkContext.accumulator(0)
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            seen.add(len(batch))
+            yield batch
+
+    flow = Flow()
+    rows = flow.source("rows", Given(ROWS))
+    with flow.parallel("wide", 2):
+        both = flow.operator("counted", PythonFunction(counted, ROWS), rows)
+    for name in ("one", "other"):
+        flow.sink(name, TableSink(str(tmp_path / name), {"keys": "v"}), both)
+    flows.run(spark, flow.graph(), {"rows": spark.range(30).selectExpr("id % 3 k", "id v")})
+    assert seen.value == 30
+    for name in ("one", "other"):
+        assert Table.open(str(tmp_path / name)).snapshot().num_rows == 30
+
+
 # -- streams ---------------------------------------------------------------------------------
 
 
