@@ -75,7 +75,7 @@ def _measured() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Traffic:
     """How much goes where, by names of replicas."""
 
     work_s: dict[str, float]
@@ -91,7 +91,7 @@ class Flow:
         return self.given_bytes[connection.producer]
 
 
-def flow_of(physical: Physical, estimates: Mapping[str, Estimate] | None = None) -> Flow:
+def traffic_of(physical: Physical, estimates: Mapping[str, Estimate] | None = None) -> Traffic:
     """Return how much goes where.
 
     Parameters
@@ -108,23 +108,23 @@ def flow_of(physical: Physical, estimates: Mapping[str, Estimate] | None = None)
         awaited[each.consumer] += 1
     ready = [name for name, count in awaited.items() if not count]
     taken = dict.fromkeys(physical.replica, 0.0)
-    flow = Flow({}, {}, {}, {})
+    traffic = Traffic({}, {}, {}, {})
     while ready:
         replica = physical.replica[ready.pop()]
         estimate = _estimate(replica.logical, physical, given_estimates)
         given = taken[replica.name] * estimate.selectivity
         if not replica.operator.inputs:
             given = taken[replica.name] = estimate.rows / max(1, replica.channel.count)
-        flow.work_s[replica.name] = taken[replica.name] * estimate.row_s
-        flow.given[replica.name] = given
-        flow.given_bytes[replica.name] = estimate.bytes_of(replica.operator.schema)
+        traffic.work_s[replica.name] = taken[replica.name] * estimate.row_s
+        traffic.given[replica.name] = given
+        traffic.given_bytes[replica.name] = estimate.bytes_of(replica.operator.schema)
         for each in outputs[replica.name]:
-            flow.rows[each] = given * shares.get(each, 1.0)
-            taken[each.consumer] += flow.rows[each]
+            traffic.rows[each] = given * shares.get(each, 1.0)
+            taken[each.consumer] += traffic.rows[each]
             awaited[each.consumer] -= 1
             if not awaited[each.consumer]:
                 ready.append(each.consumer)
-    return flow
+    return traffic
 
 
 def _estimate(name: str, physical: Physical, given: Mapping[str, Estimate]) -> Estimate:

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spark_upsert.flow.cost import Costs, Flow, flow_of
+from spark_upsert.flow.cost import Costs, Traffic, traffic_of
 from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.expansion import Physical
 from spark_upsert.flow.graph import OperatorKind
@@ -81,7 +81,7 @@ def model_of(
 ) -> Model:
     """Return what tells the cost of partitions of some units, where the costs are from."""
     kind = Passes if costs.is_staged else Threads
-    return kind(physical, units, flow_of(physical, estimates), costs, slots)
+    return kind(physical, units, traffic_of(physical, estimates), costs, slots)
 
 
 # -- threads ---------------------------------------------------------------------------------
@@ -91,17 +91,17 @@ class Threads:
     """All elements run at once."""
 
     def __init__(
-        self, physical: Physical, units: Names, flow: Flow, costs: Costs, slots: int
+        self, physical: Physical, units: Names, traffic: Traffic, costs: Costs, slots: int
     ) -> None:
         self._element_s = costs.element_s
         self._slots = slots
-        self._work = [sum(flow.work_s[name] for name in names) for names in units]
+        self._work = [sum(traffic.work_s[name] for name in names) for names in units]
         of = {name: unit for unit, names in enumerate(units) for name in names}
         self._handed = [
             (
                 of[each.producer],
                 of[each.consumer],
-                _cost(flow.rows[each], flow.bytes_of(each), costs)[each.is_split],
+                _cost(traffic.rows[each], traffic.bytes_of(each), costs)[each.is_split],
             )
             for each in physical.connections
             if of[each.producer] != of[each.consumer]
@@ -136,7 +136,7 @@ class Passes:
     """Elements run pass by pass, those of a stage at once."""
 
     def __init__(
-        self, physical: Physical, units: Names, flow: Flow, costs: Costs, slots: int
+        self, physical: Physical, units: Names, traffic: Traffic, costs: Costs, slots: int
     ) -> None:
         self._costs = costs
         self._slots = slots
@@ -144,12 +144,15 @@ class Passes:
         of = {name: unit for unit, names in enumerate(units) for name in names}
         self._unit = [of[name] for name in physical.replica]
         self._work = [
-            flow.work_s[each.name] if each.operator.kind is OperatorKind.OPERATOR else 0.0
+            traffic.work_s[each.name] if each.operator.kind is OperatorKind.OPERATOR else 0.0
             for each in physical.replicas
         ]
         self._hand_offs = [
-            *(_cost(flow.rows[each], flow.bytes_of(each), costs) for each in physical.connections),
-            *(_cost(flow.given[n], flow.given_bytes[n], costs) for n in physical.replica),
+            *(
+                _cost(traffic.rows[each], traffic.bytes_of(each), costs)
+                for each in physical.connections
+            ),
+            *(_cost(traffic.given[n], traffic.given_bytes[n], costs) for n in physical.replica),
         ]
         """Of each connection, then of all that each replica gives."""
 

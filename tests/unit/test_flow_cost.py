@@ -22,7 +22,7 @@ from spark_upsert.flow import (
     fused,
     predicted,
 )
-from spark_upsert.flow.cost import flow_of
+from spark_upsert.flow.cost import traffic_of
 from tests.support.flows import SAME, SINK, SOURCE, chain
 
 NOTHING = HandOff(batch_s=0, row_s=0, byte_s=0)
@@ -98,14 +98,14 @@ def pipeline(*names: str, count: float = 100) -> Graph:
 def test_splitters_share_rows_out(
     parallel: Parallel, estimate: Estimate, shares: list[float]
 ) -> None:
-    flow = flow_of(expanded(region(parallel, A=estimate)))
-    into = [rows for each, rows in flow.rows.items() if each.producer == "Src"]
+    traffic = traffic_of(expanded(region(parallel, A=estimate)))
+    into = [rows for each, rows in traffic.rows.items() if each.producer == "Src"]
     assert into == pytest.approx(shares)
 
 
 def test_rows_follow_selectivities_and_merge_behind_a_region() -> None:
-    flow = flow_of(expanded(region(Parallel(width=2), A=rows_of(0, selectivity=3))))
-    assert {str(each.producer): rows for each, rows in flow.rows.items()} == {
+    traffic = traffic_of(expanded(region(Parallel(width=2), A=rows_of(0, selectivity=3))))
+    assert {str(each.producer): rows for each, rows in traffic.rows.items()} == {
         "Src": 50,
         "A[0]": 150,
         "A[1]": 150,
@@ -117,13 +117,13 @@ def test_a_source_in_a_region_is_shared_out_among_its_replicas() -> None:
     with flow.parallel("R", 4):
         rows = chain(flow, "A", flow.source("Src", SOURCE, estimate=rows_of(100)))
     flow.sink("Snk", SINK, rows)
-    given = flow_of(expanded(flow.graph())).given
+    given = traffic_of(expanded(flow.graph())).given
     assert [given[f"R.Src[{channel}]"] for channel in range(4)] == [25] * 4
 
 
 def test_estimates_of_a_scheme_go_before_those_of_an_operator() -> None:
     physical = expanded(region(Parallel(width=1)))
-    assert flow_of(physical, {"Src": rows_of(7)}).given["Src"] == 7
+    assert traffic_of(physical, {"Src": rows_of(7)}).given["Src"] == 7
 
 
 def test_the_bytes_of_a_row_are_those_of_its_columns() -> None:
