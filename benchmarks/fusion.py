@@ -299,7 +299,7 @@ def main(given: list[str]) -> int:
     """Measure, and print the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fusion", description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--graphs", type=int, default=3)
     parser.add_argument("--fit", action="store_true", help="write costs.json anew")
     options = parser.parse_args(given)
