@@ -27,8 +27,9 @@ from spark_upsert.merge.spill import SpillingStore
 from tests.support.merging import Generator, batches_of, picks_of, rows_in
 from tests.support.plays import PLAYS, BrokenInputError, Play
 from tests.support.schedules import Choose, at_random
+from tests.support.seeds import seeds
 
-SEEDS = pytest.mark.parametrize("seed", range(3), ids=lambda seed: f"seed {seed}")
+SEEDS = seeds(3)
 
 SCHEDULES = 40
 """So many of each play."""

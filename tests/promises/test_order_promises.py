@@ -22,9 +22,10 @@ from spark_upsert.source.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told, told
 from tests.support.merging import picks_of
+from tests.support.seeds import seeds
 from tests.support.streams import Query
 
-SEEDS = pytest.mark.parametrize("seed", range(3), ids=lambda seed: f"seed {seed}")
+SEEDS = seeds(3)
 
 HISTORIES = 12
 """So many of each order."""

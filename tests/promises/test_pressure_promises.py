@@ -18,9 +18,10 @@ from spark_upsert.state.retention import PressureReport, report
 from spark_upsert.table import Table
 from tests.support.caps import CONSUMERS, Action, Play, act
 from tests.support.clocked import Now
+from tests.support.seeds import seeds
 from tests.support.stores import MemoryStore
 
-SEEDS = pytest.mark.parametrize("seed", range(3), ids=lambda seed: f"seed {seed}")
+SEEDS = seeds(3)
 ROW = pa.table({"id": [1]})
 COLUMNS = pa.schema({"id": pa.int64()})
 

@@ -44,6 +44,7 @@ from tests.support.clocked import HOUR_S, ClockedStore, Now
 from tests.support.disk import Disk, Loss
 from tests.support.histories import Written
 from tests.support.model import Change, Command, Model, fold, visible
+from tests.support.seeds import seeds
 from tests.support.stores import (
     BrokenError,
     Fault,
@@ -81,14 +82,7 @@ from tests.support.workload import ABSENT, OPERATIONS, observe
 from tests.unit.test_identity import HOW_MANY, Unsteady, made
 
 T = TypeVar("T")
-QUICK_SEEDS = 2
-SEEDS = pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(seed, id=f"seed {seed}", marks=pytest.mark.slow if seed >= QUICK_SEEDS else ())
-        for seed in range(8)
-    ],
-)
+SEEDS = seeds(8)
 SCOPES = (Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL)
 
 

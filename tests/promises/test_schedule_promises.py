@@ -8,11 +8,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
-
 from tests.simulation.crowd import AGED_MS, Crowd, live, recover
+from tests.support.seeds import seeds
 
-SEEDS = pytest.mark.parametrize("seed", range(3), ids=lambda seed: f"seed {seed}")
+SEEDS = seeds(3)
 
 CROWDS = 6
 """So many for each seed."""
