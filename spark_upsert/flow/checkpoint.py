@@ -7,15 +7,16 @@ no state, and is held to its widths all the same.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from spark_upsert.errors import GraphError, OptionError
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.width import require_widths_kept, widths_kept
 from spark_upsert.store import open_store
+from spark_upsert.store.records import FORMAT_VERSION, encode, numbers, read_record, text
 
 NAME = "upsertflow-flow.json"
 
@@ -52,6 +53,8 @@ def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str |
     GraphError
         The sources are others than before, or in another order; or the graph keeps state, and the
         checkpoint lies where the engine cannot read.
+    CorruptionError
+        What the checkpoint remembers is damaged.
     """
     sources = tuple(
         name for name, place in graph.places.items() if place.operator.kind is OperatorKind.SOURCE
@@ -62,19 +65,24 @@ def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str |
     except OptionError as error:
         _require_no_state(checkpoint, widths, error)
         return None
-    try:
-        found = json.loads(store.read(NAME))
-    except FileNotFoundError:
-        found = None
-    if found is not None:
-        _require_sources(sources, tuple(found["sources"]))
-        require_widths_kept(graph, found["widths"])
-    flow_id = uuid.uuid4().hex if found is None else found["id"]
-    now = Remembered(id=flow_id, sources=sources, widths=widths)
+    found = read_record(store, NAME, _remembered)
     if found is None:
         store.prepare("")
-    store.put(NAME, json.dumps(asdict(now), sort_keys=True).encode())
-    return str(flow_id)
+    else:
+        _require_sources(sources, found.sources)
+        require_widths_kept(graph, found.widths)
+    flow_id = uuid.uuid4().hex if found is None else found.id
+    now = Remembered(id=flow_id, sources=sources, widths=widths)
+    store.put(NAME, encode({"format": FORMAT_VERSION, **asdict(now)}))
+    return flow_id
+
+
+def _remembered(record: Mapping[str, Any]) -> Remembered:
+    return Remembered(
+        id=text(record["id"]),
+        sources=tuple(map(text, record["sources"])),
+        widths={text(name): numbers(widths) for name, widths in record["widths"].items()},
+    )
 
 
 def _require_no_state(checkpoint: str, widths: Mapping[str, object], error: OptionError) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.errors import GraphError
 from spark_upsert.flow.element import Element
 from spark_upsert.flow.outlets import Parcel, by_address
 from spark_upsert.flow.pass_plan import Way
@@ -219,7 +220,12 @@ class _Elements:
         if self._stage.way is Way.IN_PLACE or not batch.num_rows:
             return task
         said = pc.min_max(batch.column(0))
-        assert said["min"] == said["max"], f"rows of several tasks are in one: {said}"
+        if said["min"] != said["max"]:
+            raise GraphError(
+                f"rows of the tasks {said['min']} to {said['max']} are in one: channels are mixed.",
+                hint="leave the exchanges of the flow as they are: nothing may be put between its "
+                "passes.",
+            )
         return int(said["min"].as_py())
 
     def feed(self, address: int, rows: pa.RecordBatch) -> Iterator[Parcel]:
