@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 
 from pyspark_upsertflow.registration import parallelism_of
 from spark_upsert.errors import GraphError, OptionError
+from spark_upsert.flow.advice import advise
 from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.expansion import expanded
 from spark_upsert.flow.fusion import Automatic, Fused, fused
@@ -171,6 +172,7 @@ def _compiled(
     graph = plan.physical.graph
     sources = _sources(spark, graph, given or {}, is_stream=is_stream)
     _require_pickled(graph)
+    advise(graph, is_stream=is_stream)
     columns = {name: carried(to_arrow_schema(frame.schema)) for name, frame in sources.items()}
     schemas = schemas_of(graph, columns)
     _require_carried(schemas)

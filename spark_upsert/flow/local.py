@@ -40,6 +40,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import GraphError
 from spark_upsert.flow.addresses import READ, AddressBook, Port
+from spark_upsert.flow.advice import advise
 from spark_upsert.flow.element import Element
 from spark_upsert.flow.expansion import Replica, expanded
 from spark_upsert.flow.fusion import Fused, Legacy, fused
@@ -195,6 +196,7 @@ class _Run:
         if isinstance(plan, Graph):
             plan = fused(expanded(plan), Legacy())
         graph = plan.physical.graph
+        advise(graph)
         self._reads = _reads(graph, given)
         schemas = schemas_of(graph, {name: read.schema for name, read in self._reads.items()})
         self.sinks = {
