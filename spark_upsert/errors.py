@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -167,22 +168,22 @@ def about_input(name: str) -> Iterator[None]:
         raise
 
 
-_OF_NODE = "It is about the node"
-
-
-class about_node:
-    """Let errors from within say which node of a plan they are about; ``""`` is the only one.
+class _About(ABC):
+    """Lets errors from within say what they are about; what is said first stays.
 
     A class, because it stands around every batch: a generator takes three times as long.
     """
 
     __slots__ = ("_name",)
 
+    note: ClassVar[str]
+    """Of an error that is not ours; ``{}`` is the name."""
+
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self,
@@ -193,9 +194,35 @@ class about_node:
         if not self._name or not isinstance(error, Exception):
             return
         if isinstance(error, UpsertFlowError):
-            error.name_node(self._name)
-        elif not any(note.startswith(_OF_NODE) for note in getattr(error, "__notes__", ())):
-            error.add_note(f"{_OF_NODE} '{self._name}' of the plan.")
+            self.name(error)
+            return
+        begin, _, _ = self.note.partition("{}")
+        if not any(note.startswith(begin) for note in getattr(error, "__notes__", ())):
+            error.add_note(self.note.format(self._name))
+
+    @abstractmethod
+    def name(self, error: UpsertFlowError) -> None:
+        """Let an error of ours say the name."""
+
+
+class about_node(_About):
+    """Let errors from within say which node of a plan they are about; ``""`` is the only one."""
+
+    __slots__ = ()
+    note = "It is about the node '{}' of the plan."
+
+    def name(self, error: UpsertFlowError) -> None:
+        error.name_node(self._name)
+
+
+class about_operator(_About):
+    """Let errors from within say which operator of a graph they are about."""
+
+    __slots__ = ()
+    note = "It is about the operator '{}'."
+
+    def name(self, error: UpsertFlowError) -> None:
+        error.name_operator(self._name)
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

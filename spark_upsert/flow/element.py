@@ -14,11 +14,12 @@ from typing import Self
 
 import pyarrow as pa
 
+from spark_upsert.errors import about_operator
 from spark_upsert.flow.addresses import AddressBook
 from spark_upsert.flow.expansion import Physical
 from spark_upsert.flow.graph import OperatorKind
 from spark_upsert.flow.outlets import Outlet, Parcel, by_address, outlets_of
-from spark_upsert.flow.running import Running, about_operator, started
+from spark_upsert.flow.running import Running, started
 from spark_upsert.flow.splitters import Marker
 
 

@@ -38,7 +38,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from spark_upsert.errors import GraphError
+from spark_upsert.errors import GraphError, about_operator
 from spark_upsert.flow.addresses import READ, AddressBook, Port
 from spark_upsert.flow.advice import advise
 from spark_upsert.flow.element import Element
@@ -47,7 +47,7 @@ from spark_upsert.flow.fusion import Fused, Legacy, fused
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.outlets import Parcel, by_address
 from spark_upsert.flow.resolution import require_sources, schemas_of
-from spark_upsert.flow.running import about_operator, as_declared
+from spark_upsert.flow.running import as_declared
 from spark_upsert.flow.splitters import Marker
 from spark_upsert.flow.work import ArrowSource, Given
 from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel

@@ -8,10 +8,9 @@ from graphlib import TopologicalSorter
 
 import pyarrow as pa
 
-from spark_upsert.errors import GraphError, did_you_mean
+from spark_upsert.errors import GraphError, about_operator, did_you_mean
 from spark_upsert.flow.checks import check, columns
 from spark_upsert.flow.graph import Composite, Graph, Member, Operator, OperatorKind
-from spark_upsert.flow.running import about_operator
 from spark_upsert.flow.work import PythonFunction
 from spark_upsert.task import Node, Task
 from spark_upsert.task.plan import scans_of

@@ -7,12 +7,11 @@ there (`spark_upsert.task`), but for its counters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Protocol
 
 import pyarrow as pa
 
-from spark_upsert.errors import GraphError, MemoryLimitError, UpsertFlowError
+from spark_upsert.errors import GraphError, MemoryLimitError, about_operator
 from spark_upsert.flow.checks import columns
 from spark_upsert.flow.expansion import Replica
 from spark_upsert.flow.handed import Handed
@@ -61,34 +60,6 @@ def started(replica: Replica) -> Running:
         hint="give it a plan or a PythonFunction.",
         operators=(replica.logical,),
     )
-
-
-_OF_OPERATOR = "It is about the operator"
-
-
-class about_operator:
-    """Let errors from within say which replica they are about; what is said first stays."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, UpsertFlowError):
-            error.name_operator(self._name)
-        elif isinstance(error, Exception) and not any(
-            note.startswith(_OF_OPERATOR) for note in getattr(error, "__notes__", ())
-        ):
-            error.add_note(f"{_OF_OPERATOR} '{self._name}'.")
 
 
 class _Function:
