@@ -156,6 +156,9 @@ class _Groups:
         """Choose the last value that is not null and that no delete has forgotten."""
         column = self._columns[name]
         valid = validity(column)
+        if column.null_count == len(column) and not self._has_order:
+            result[name] = pa.nulls(len(self._firsts), column.type)
+            return
         candidate = np.ones(len(column), dtype=np.bool_) if valid is None else valid.copy()
         if not self._has_order:
             candidate &= alive(None) & self._puts

@@ -10,6 +10,7 @@ that cannot be: there counts are those of real rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,25 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Mask
 from spark_upsert.model.engines import Rule
 from spark_upsert.model.schema import TableSchema
+
+
+def without_sums(schema: TableSchema) -> TableSchema:
+    """Return the schema of the same entries without what does not say whether they are rows.
+
+    Where the count of a whole entry is zero all its sums are, so that of a table of contributions
+    the others need not be read to tell. Any other table's schema is returned as it is.
+    """
+    engine = schema.engine
+    if engine.multiplicity is None:
+        return schema
+    dropped = {
+        name
+        for name in schema.values
+        if engine.rule(name) is Rule.SUM and name != engine.multiplicity
+    }
+    rules = {name: rule for name, rule in engine.rules.items() if name not in dropped}
+    columns = pa.schema([field for field in schema.columns if field.name not in dropped])
+    return replace(schema, columns=columns, engine=replace(engine, rules=rules))
 
 
 def vanished(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:

@@ -4,6 +4,9 @@ A value is taken apart into limbs of 32 bits, the highest of them signed. Sums o
 64 bits for as many rows as a batch can hold, in any order of the rows, so that only the sum
 itself can overflow, and no partial one. Arrow's own sums wrap silently.
 
+Values so small that all of them together fit into 64 bits, as nearly all do, are added up whole:
+the differences of one running sum, a fifth of the time.
+
 Whoever adds up in several passes keeps limbs: `limbs_of` values, `carried` behind each pass, and
 `from_limbs` at the end.
 
@@ -42,10 +45,43 @@ def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
         A sum does not fit into the column's type.
     """
     valid = validity(column)
+    no_value = ~np.logical_or.reduceat(valid, firsts) if valid is not None else None
+    small = _small(column, valid)
+    if small is not None:
+        running = np.cumsum(small)[np.append(firsts[1:], len(small)) - 1]
+        return _narrowed(np.diff(running, prepend=0), column.type, no_value)
     present = np.ones(len(column), dtype=np.bool_) if valid is None else valid
     limbs = [np.add.reduceat(limb * present, firsts) for limb in limbs_of(column)]
-    has_value = np.logical_or.reduceat(present, firsts)
-    return from_limbs(carried(limbs), column.type, mask=~has_value)
+    mask = np.zeros(len(firsts), dtype=np.bool_) if no_value is None else no_value
+    return from_limbs(carried(limbs), column.type, mask=mask)
+
+
+def _small(column: pa.Array, valid: Mask | None) -> npt.NDArray[np.int64] | None:
+    """Return the values, 0 for null, if no sum of some of them leaves 64 bits."""
+    words = [word.view(np.int64) for word in fixed_words(column)]
+    low = words[-1]
+    if len(words) > 1:  # The high word of what fits into the low one repeats its sign.
+        fits = words[0] == low >> 63
+    elif pa.types.is_unsigned_integer(column.type):
+        fits = low >= 0
+    else:
+        fits = None
+    if fits is not None and not bool((fits if valid is None else fits | ~valid).all()):
+        return None
+    values = low if valid is None else low * valid
+    reach = max(int(values.max(initial=0)), -int(values.min(initial=0)))
+    return values if reach * len(values) < 1 << 63 else None
+
+
+def _narrowed(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | None) -> pa.Array:
+    """Return sums of 64 bits in a type, null where there is no value."""
+    if pa.types.is_decimal(type_):
+        mask = np.zeros(len(sums), dtype=np.bool_) if no_value is None else no_value
+        return _of_words(sums >> 63, sums.view(np.uint64), type_, mask)
+    try:
+        return pa.array(sums, mask=no_value).cast(type_)
+    except pa.ArrowInvalid:
+        raise _overflow(type_) from None
 
 
 def from_limbs(limbs: Limbs, type_: pa.DataType, *, mask: Mask) -> pa.Array:
@@ -103,20 +139,27 @@ def carried(limbs: Limbs) -> Limbs:
     return [*whole, limbs[-1] + carry]
 
 
-def _decimals(limbs: Limbs, type_: pa.DataType, mask: npt.NDArray[np.bool_]) -> pa.Array:
+def _decimals(limbs: Limbs, type_: pa.DataType, mask: Mask) -> pa.Array:
     highest = limbs[-1]
     _require(bool(((highest >= -(1 << 31)) & (highest < 1 << 31)).all()), type_)
-    halves = np.empty(2 * len(highest), dtype=np.uint64)
     shift = np.uint64(_LIMB_BITS)
-    halves[0::2] = (limbs[1].astype(np.uint64) << shift) | limbs[0].astype(np.uint64)
-    halves[1::2] = (highest.astype(np.uint64) << shift) | limbs[2].astype(np.uint64)
-    high, low = halves[1::2].view(np.int64), halves[0::2]
+    low = (limbs[1].astype(np.uint64) << shift) | limbs[0].astype(np.uint64)
+    high = (highest.astype(np.uint64) << shift) | limbs[2].astype(np.uint64)
+    return _of_words(high.view(np.int64), low, type_, mask)
+
+
+def _of_words(
+    high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], type_: pa.DataType, mask: Mask
+) -> pa.Array:
+    """Return decimals of two words each."""
     bound = 10**type_.precision - 1
     _require(
         bool((_at_most(high, low, bound) & ~_at_most(high, low, -bound - 1) | mask).all()), type_
     )
+    halves = np.empty(2 * len(high), dtype=np.uint64)
+    halves[0::2], halves[1::2] = low, high.view(np.uint64)
     bits = pa.array(~mask).buffers()[1]
-    return pa.Array.from_buffers(type_, len(highest), [bits, pa.py_buffer(halves)])
+    return pa.Array.from_buffers(type_, len(high), [bits, pa.py_buffer(halves)])
 
 
 def _at_most(

@@ -18,6 +18,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.parallel import in_order, useful_threads
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log.manifest import Place
+from spark_upsert.state.multiplicity import without_sums
 from spark_upsert.state.run.file import RunFile
 from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.snapshot import Snapshot
@@ -137,6 +138,7 @@ def outcomes_of(
     late_rows: LateRows,
 ) -> Outcomes:
     """Return what commands, one per key and sorted by hash, do to a snapshot."""
+    rows = Rows(without_sums(rows.schema), rows.parts)
     # The table may have gained columns since.
     manifest = replace(snapshot.manifest, schema=rows.schema)
     found = Snapshot(snapshot.store, manifest).find(

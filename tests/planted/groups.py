@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,15 +15,18 @@ import pyarrow as pa
 from spark_upsert.model import engines
 from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.kept import GROUP_PART, PART
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.words import fixed_words
 from spark_upsert.source import splits
-from spark_upsert.state import check, fold
+from spark_upsert.state import check, fold, sums
 from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.upsert import commit, guards
+from spark_upsert.upsert import commit, guards, stage
 from spark_upsert.upsert.moves import Move, Verdict
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert.views.groups import contributions, grouping, result, shown
 from spark_upsert.views.view import View
 from tests.laws import test_groups as laws
+from tests.laws import test_sums as sums_laws
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.support.view_cases import between
 from tests.unit import test_group_cases as cases
@@ -69,6 +73,11 @@ def test_p4_rows_are_kept_by_one_query() -> None:
 def test_p4_steps_are_taken_once() -> None:
     kept_tables.test_a_step_that_comes_again_is_skipped_and_one_that_is_ahead_refused()
     kept_tables.test_of_two_that_write_the_same_step_at_once_one_is_applied()
+
+
+def test_p2_sums_never_wrap() -> None:
+    for type_ in (pa.int64(), pa.uint64(), pa.decimal128(38, 0)):
+        sums_laws.test_an_overflow_is_an_error_within_a_batch_and_across_epochs(type_)
 
 
 @bug("a step contributes its new rows alone", test_p2_the_cases_of_groups)
@@ -259,3 +268,26 @@ def _() -> Patch:
         return hash_range
 
     return wrapped(splits, "whole_groups", cut)
+
+
+@bug("sums of 64 bits are taken to fit whatever the values", test_p2_sums_never_wrap)
+def _() -> Patch:
+    def low(column: Any, valid: Any) -> Any:
+        found = fixed_words(column)[-1].view(np.int64)
+        return found if valid is None else found * valid
+
+    return patch.object(sums, "_small", low)
+
+
+@bug(
+    "what counts a table's rows does not see its marker",
+    test_p3_merges_of_contributions_change_nothing,
+)
+def _() -> Patch:
+    def of_sums_alone(original: Any, schema: TableSchema) -> TableSchema:
+        found: TableSchema = original(schema)
+        summed = [f for f in found.columns if found.engine.rule(f.name) is Rule.SUM]
+        keys = [found.columns.field(key) for key in found.keys]
+        return replace(found, columns=pa.schema([*keys, *summed]))
+
+    return wrapped(stage, "without_sums", of_sums_alone)

@@ -25,6 +25,7 @@ from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.kept import PART
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.state.compaction import Job, compact_runs
+from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Place
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import open_store
@@ -332,6 +333,8 @@ def test_the_marker_stays_when_nothing_else_does() -> None:
     take(kept, 0, (1, 1, 1, 5))
     take(kept, 1, (1, -1, -1, -5))
     assert kept.table.log.head().live_rows == 1
+    counted = Counters.from_json(kept.table.log.commit(2).counters)
+    assert (counted.updates, counted.deletes, counted.stale) == (1, 1, 0)
     merge(kept.table, 0, 2)
     assert stored(kept.table) == 0
     assert kept.table.snapshot().num_rows == 1

@@ -18,7 +18,7 @@ from spark_upsert.errors import PlanError
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.upsert.moves import recorded_position
-from spark_upsert.views.groups.contributions import folded, marker
+from spark_upsert.views.groups.contributions import marker
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import PLAN, RESULT, ShownGroups, grouping_of
 from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
@@ -98,7 +98,7 @@ class Kept:
         Parameters
         ----------
         contributions : pyarrow.RecordBatch
-            Columns as ``grouping.kept.columns``. Entries of one key are summed up.
+            Columns as ``grouping.kept.columns``. The table sums up entries of one key.
         lower, upper : str
             The positions before and behind the step.
 
@@ -112,10 +112,7 @@ class Kept:
         OtherTableError
             The step neither follows what the table has nor is in it.
         """
-        entries = [
-            folded(self.grouping, contributions),
-            marker(self.grouping, lower=lower, upper=upper),
-        ]
+        entries = [contributions, marker(self.grouping, lower=lower, upper=upper)]
         step = pa.Table.from_batches(entries)
         return self.table.append(step, transaction=transaction) is not None
 

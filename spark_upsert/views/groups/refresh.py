@@ -9,9 +9,9 @@ from spark_upsert.model.hashing import HASH_END
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import NOTHING
-from spark_upsert.views.groups.contributions import contributions
+from spark_upsert.views.groups.contributions import contributions, folded
 from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.pairs import Pairs, concat
+from spark_upsert.views.pairs import Pairs, concat, no_rows
 from spark_upsert.views.relation import At, Step
 from spark_upsert.views.view import View
 from spark_upsert.views.ways import pairs_by_piece
@@ -49,8 +49,12 @@ def refresh(view: View, table: Table) -> bool:
         upper = view.kept_position(newest).text
         if upper == recorded:
             return False
-        found = [contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest)]
-    has_moved = kept.take(concat(found), lower=recorded, upper=upper)
+        every = (contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest))
+        found = [each for each in every if each.num_rows]
+    whole = concat(found or [no_rows(view.grouping.kept.columns)])
+    if len(found) > 1:
+        whole = folded(view.grouping, whole)
+    has_moved = kept.take(whole, lower=recorded, upper=upper)
     view.hold(consumer, newest)
     return has_moved
 
@@ -67,7 +71,6 @@ def _begin(view: View, recorded: str) -> tuple[At, int | None] | None:
 def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
     """Yield the rows that a first snapshot lacks, and what changed since."""
     relation = view.relation
-    yield Pairs.none(relation.schema)
     if cut is not None:
         for piece in relation.driving.chunks(at, HashRange(cut, HASH_END)):
             yield Pairs.of_inserts(relation.scan(at, piece))
