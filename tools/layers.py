@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.upsert.plan", "spark_upsert.watchers", "spark_upsert.index"),
     ("spark_upsert.appends",),
     ("spark_upsert.table",),
-    ("spark_upsert.views",),
+    ("spark_upsert.views", "spark_upsert.routed"),
     ("spark_upsert.flow",),
     (
         "spark_upsert.metadata",

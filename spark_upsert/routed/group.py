@@ -1,0 +1,392 @@
+"""The group table: which batch all tables below a root have, and at which of their versions.
+
+It lies in ``ROOT/_group`` and is a table like others, so that what it says is exactly once, can be
+followed, and is known of the past. A row per table says what its last batch was and which version
+that became; the row of the folder ``""`` is the batch itself. One epoch per whole batch: a batch is
+*whole* when all tables have it, and only then it comes here.
+
+One root has one query. Its owner is the query that wrote last; another one is refused, unless it is
+to take over. One that has lost the root stays out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.errors import DataLossError, OptionError, OtherTableError, setting
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.state.compaction import compact_runs
+from spark_upsert.state.log.manifest import QUERY, Commit, Draft, Manifest, Place, Transaction
+from spark_upsert.state.retention import BacklogCounter
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import Store
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.table import Table
+from spark_upsert.upsert.admission import Admission
+from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
+
+FOLDER = "_group"
+"""Where it lies below the root. No table's folder begins so."""
+
+BATCH = ""
+"""What stands for the batch itself in the column ``folder``."""
+
+COLUMNS = pa.schema(
+    [
+        pa.field("folder", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("values", pa.list_(pa.string())),
+        pa.field("table_id", pa.string()),
+        pa.field("version", pa.int64()),
+        pa.field("token", pa.string()),
+        pa.field("query", pa.string()),
+        pa.field("batch", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("parked", pa.int64()),
+        pa.field("debt", pa.int64()),
+        pa.field("debt_since", pa.timestamp("us", "UTC")),
+        pa.field("committed", pa.timestamp("us", "UTC")),
+    ]
+)
+
+SCHEMA = TableSchema.of(COLUMNS, keys=["folder"])
+
+_CHECKPOINT = "checkpoint:"
+"""What the name of a writer begins with that is a query whose id nobody told."""
+
+_US_PER_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A table of the group, as its last whole batch left it."""
+
+    folder: str
+    name: str
+    """The text that the template makes of the values as they are: what options call it by."""
+    values: tuple[str, ...]
+    place: Place
+    """The version that has the batch."""
+    writer: str
+    """Who wrote that batch (`Transaction.writer`); ``""`` is a batch write without a name."""
+    batch: int | None
+    rows: int
+    """That came in that batch."""
+    parked: int = 0
+    """Rows that are parked and not applied yet, of all batches."""
+    debt: int = 0
+    """Compactions that are due."""
+    debt_since_ms: int | None = None
+    """When some first were; None if none are."""
+    committed_ms: int = 0
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Member:
+        """Return what a row of the group table says of a table."""
+        return cls(
+            folder=row["folder"],
+            name=row["name"],
+            values=tuple(row["values"]),
+            place=Place(table_id=row["table_id"], version=row["version"], token=row["token"]),
+            writer=row["query"],
+            batch=row["batch"],
+            rows=row["rows"],
+            parked=row["parked"],
+            debt=row["debt"],
+            debt_since_ms=_ms(row["debt_since"]),
+            committed_ms=_ms(row["committed"]) or 0,
+        )
+
+    def to_row(self) -> dict[str, Any]:
+        """Return its row of the group table."""
+        return {
+            "folder": self.folder,
+            "name": self.name,
+            "values": list(self.values),
+            "table_id": self.place.table_id,
+            "version": self.place.version,
+            "token": self.place.token,
+            "query": self.writer,
+            "batch": self.batch,
+            "rows": self.rows,
+            "parked": self.parked,
+            "debt": self.debt,
+            "debt_since": _us(self.debt_since_ms),
+            "committed": _us(self.committed_ms),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A batch that all its tables have."""
+
+    template: str
+    """The template of the folders, relative to the root."""
+    writer: str
+    number: int | None
+    rows: int
+    parked: int = 0
+    """Rows of all tables, and of none, that are parked and not applied yet."""
+    committed_ms: int = 0
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Batch:
+        """Return what the row of the folder ``""`` says."""
+        return cls(
+            template=row["name"],
+            writer=row["query"],
+            number=row["batch"],
+            rows=row["rows"],
+            parked=row["parked"],
+            committed_ms=_ms(row["committed"]) or 0,
+        )
+
+    def to_row(self) -> dict[str, Any]:
+        """Return its row of the group table."""
+        return {
+            "folder": BATCH,
+            "name": self.template,
+            "query": self.writer,
+            "batch": self.number,
+            "rows": self.rows,
+            "parked": self.parked,
+            "debt": 0,
+            "committed": _us(self.committed_ms),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """All tables below a root at one whole batch."""
+
+    version: int = -1
+    """Of the group table; -1 if there is none."""
+    batch: Batch | None = None
+    """The newest whole one; None before the first."""
+    members: Mapping[str, Member] = field(default_factory=dict)
+    """By folder."""
+
+
+class GroupTable:
+    """The group table of a root.
+
+    Parameters
+    ----------
+    root : Store
+        The folder that all its tables lie below.
+    """
+
+    def __init__(self, root: Store) -> None:
+        self.root = root
+        self.table = Table(StoreBelow(root, FOLDER))
+
+    def __repr__(self) -> str:
+        return f"GroupTable({self.root.url!r})"
+
+    def at(self, version: int | None = None) -> Group:
+        """Return the group at a version of the group table, by default the newest.
+
+        Empty if the root has no group table.
+
+        Raises
+        ------
+        DataLossError
+            The version is expired, or not there.
+        """
+        if self.table.log.try_head() is None:
+            return Group()
+        snapshot = self.table.at(version)
+        rows = [row for batch in snapshot.read(COLUMNS.names) for row in batch.to_pylist()]
+        batches = [Batch.of_row(row) for row in rows if row["folder"] == BATCH]
+        members = (Member.of_row(row) for row in rows if row["folder"] != BATCH)
+        return Group(
+            version=snapshot.manifest.version,
+            batch=batches[0] if batches else None,
+            members={member.folder: member for member in members},
+        )
+
+    def of_batch(self, number: int) -> Group:
+        """Return the group when a batch of the query that owns it was whole.
+
+        Costs the logarithm of the versions of the group table in looks at its log.
+
+        Raises
+        ------
+        OptionError
+            No batch has this number, or not yet.
+        DataLossError
+            The group table has forgotten it.
+        """
+        log = self.table.log
+        head = log.try_head()
+        writer = None if head is None else owner_of(head) or self._last_writer()
+        if head is None or writer is None or head.transactions.get(writer, -1) < number:
+            last = -1 if head is None else head.transactions.get(writer or "", -1)
+            expected = f"a batch up to {last}, the newest whole one" if last >= 0 else "none yet"
+            raise OptionError.invalid("asOfBatch", number, f"{expected} below '{self.root.url}'")
+        with log.as_seen():
+            versions = range(head.since, head.upper)
+            index = bisect_left(
+                versions, number, key=lambda version: log.at(version).transactions.get(writer, -1)
+            )
+            found = log.at(versions[index]).transactions[writer]
+            if found == number:
+                return self.at(versions[index])
+        if index == 0 and head.since > 0:
+            raise DataLossError.state_expired(
+                f"batch {number} of the tables below '{self.root.url}'",
+                since=head.since,
+                newest=head.version,
+            )
+        raise OptionError.invalid(
+            "asOfBatch", number, f"a batch that was written below '{self.root.url}' (next: {found})"
+        )
+
+    def _last_writer(self) -> str | None:
+        batch = self.at().batch
+        return None if batch is None else batch.writer
+
+    def has(self, transaction: Transaction | None) -> bool:
+        """Return whether a batch is whole already."""
+        head = self.table.log.try_head()
+        return head is not None and transaction is not None and head.has(transaction)
+
+    def require_owner(self, writer: str, *, take_over: bool = False) -> None:
+        """Refuse a writer that may not write below the root (`refusal_of`)."""
+        head = self.table.log.try_head()
+        refusal = head and refusal_of(writer, head, self.root.url, take_over=take_over)
+        if refusal:
+            raise refusal
+
+    def append(
+        self,
+        batch: Batch,
+        members: Iterable[Member],
+        transaction: Transaction | None,
+        *,
+        take_over: bool = False,
+    ) -> Commit | None:
+        """Record that a batch is whole; makes the group table if there is none.
+
+        Parameters
+        ----------
+        batch : Batch
+        members : iterable of Member
+            The tables of which something has changed since.
+        transaction : Transaction or None
+            That of the batch: recorded once, whoever repeats it.
+        take_over : bool
+            Whether the writer may take the root from another query.
+
+        Returns
+        -------
+        Commit or None
+            None if it is recorded already.
+
+        Raises
+        ------
+        OtherTableError
+            The root belongs to another query, or batches are missing that must have come before.
+        """
+        table = self.table
+        head = table.ensure(SCHEMA)
+        rows = pa.Table.from_pylist(
+            [batch.to_row(), *(member.to_row() for member in members)], schema=COLUMNS
+        )
+        envelope = plan_rows(head, rows.schema).envelope
+        base = Snapshot(table.store, head)
+        write_set = WriteSet(
+            base=base,
+            staged=(stage(base, map(envelope.commands, rows.to_batches())),),
+            transactions=() if transaction is None else (transaction,),
+        )
+        guard = _OwnersOnly(table, batch.writer, self.root.url, take_over=take_over)
+        try:
+            committed = table.commit(write_set, admission=guard)
+        except OtherTableError:
+            table.discard(write_set.staged)
+            raise
+        self._compact_once()
+        return committed
+
+    def _compact_once(self) -> None:
+        table = self.table
+        with table.log.as_seen():
+            jobs = table.compaction_jobs()[:1]
+        table.commit_compactions([compact_runs(table.store, table.log.head(), job) for job in jobs])
+
+
+class _OwnersOnly(Admission):
+    """Asks right before the version is put who owns the root, so that of two one is refused."""
+
+    def __init__(self, table: Table, writer: str, url: str, *, take_over: bool) -> None:
+        super().__init__(table.log, table.store, BacklogCounter())
+        self._writer, self._url, self._take_over = writer, url, take_over
+
+    def refusal(self, head: Manifest, draft: Draft | None = None) -> OtherTableError | None:
+        return refusal_of(self._writer, head, self._url, take_over=self._take_over)
+
+
+def owner_of(head: Manifest) -> str | None:
+    """Return the query that owns a root, from a version of its group table; None if none does.
+
+    Times in a log only grow, so that the last one of a query's epochs is nobody else's.
+    """
+    queries = {name: ms for name, ms in head.written_ms.items() if is_query(name)}
+    return max(queries, key=lambda name: queries[name], default=None)
+
+
+def is_query(writer: str) -> bool:
+    """Return whether a writer is a streaming query."""
+    return writer.startswith((QUERY, _CHECKPOINT))
+
+
+def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> OtherTableError | None:
+    """Return why a writer may not write below a root, None if it may.
+
+    Parameters
+    ----------
+    writer : str
+        As `Transaction.writer`; ``""`` is a batch write without a name.
+    head : Manifest
+        Of the group table.
+    url : str
+        The root, for the message.
+    take_over : bool
+        Whether it asks for the root of another query.
+    """
+    owner = owner_of(head)
+    if owner is None or owner == writer:
+        return None
+    said = f"the tables below '{url}' are written by '{owner}', and now by '{writer or 'a batch'}'"
+    if not is_query(writer):
+        hint = (
+            "stop that query and let another one take over, or write into one of the tables by "
+            "its own path."
+        )
+    elif writer in head.transactions:
+        said += ", from which they were taken over"
+        hint = "leave this query stopped; to begin again with it, give it a new checkpointLocation."
+    elif not take_over:
+        hint = (
+            "write below another root, or go on with the checkpoint of that query. To give it up "
+            f"for good, stop it and give {setting('takeOver', 'true')}."
+        )
+    else:
+        return None
+    return OtherTableError(f"{said}. The batch is not recorded.", hint=hint, path=url)
+
+
+def _ms(value: Any) -> int | None:
+    return None if value is None else round(value.timestamp() * 1000)
+
+
+def _us(ms: int | None) -> int | None:
+    return None if ms is None else ms * _US_PER_MS

@@ -1,0 +1,168 @@
+"""The group table: what it records of whole batches, of the past, and who may write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_upsert.errors import DataLossError, OptionError, OtherTableError
+from spark_upsert.routed.group import Batch, Group, GroupTable, Member, owner_of
+from spark_upsert.state.log.manifest import Place, Transaction
+from tests.support.stores import MemoryStore
+
+Q1, Q2, CHECKPOINT = "query:one", "query:two", "checkpoint:/c"
+
+
+def batch(writer: str, number: int | None, rows: int = 1) -> Batch:
+    """Return a batch of the template ``{topic}``."""
+    return Batch(template="{topic}", writer=writer, number=number, rows=rows, committed_ms=5)
+
+
+def member(folder: str, writer: str, number: int | None, version: int) -> Member:
+    """Return what a batch says of a table."""
+    return Member(
+        folder=folder,
+        name=folder,
+        values=(folder,),
+        place=Place(table_id=f"id-{folder}", version=version, token=f"t{version}"),
+        writer=writer,
+        batch=number,
+        rows=1,
+        debt=version,
+        debt_since_ms=1_000 if version else None,
+        committed_ms=5,
+    )
+
+
+def transaction(writer: str, number: int) -> Transaction:
+    """Return the transaction of a batch of a query."""
+    return Transaction(writer=writer, number=number, is_consecutive=True)
+
+
+def record(table: GroupTable, writer: str, number: int, *members: Member, **asked: bool) -> bool:
+    """Record a batch; return whether it was not recorded before."""
+    done = table.append(batch(writer, number), members, transaction(writer, number), **asked)
+    return done is not None
+
+
+def test_a_root_without_a_group_table_has_an_empty_group() -> None:
+    table = GroupTable(MemoryStore())
+    assert table.at() == Group()
+    assert not table.has(transaction(Q1, 0))
+    table.require_owner(Q1)
+    with pytest.raises(OptionError, match="none yet"):
+        table.of_batch(0)
+
+
+def test_a_group_holds_the_last_batch_of_each_table_and_the_batch_itself() -> None:
+    table = GroupTable(MemoryStore())
+    a0, b0, a1 = member("a", Q1, 0, 0), member("b", Q1, 0, 0), member("a", Q1, 1, 3)
+    assert record(table, Q1, 0, a0, b0)
+    assert record(table, Q1, 1, a1)
+    found = table.at()
+    assert found.batch == batch(Q1, 1)
+    assert found.members == {"a": a1, "b": b0}
+    assert table.of_batch(0).members == {"a": a0, "b": b0}
+    assert table.of_batch(1).members == found.members
+
+
+def test_a_batch_is_recorded_once() -> None:
+    table = GroupTable(MemoryStore())
+    assert record(table, Q1, 0, member("a", Q1, 0, 0))
+    assert not record(table, Q1, 0, member("a", Q1, 0, 9))
+    assert table.at().members["a"].place.version == 0
+
+
+def test_an_empty_batch_is_recorded_too() -> None:
+    table = GroupTable(MemoryStore())
+    assert record(table, Q1, 0)
+    assert record(table, Q1, 1)
+    found = table.at()
+    assert found.batch == batch(Q1, 1)
+    assert found.members == {}
+
+
+def test_batches_that_are_missing_are_an_error() -> None:
+    table = GroupTable(MemoryStore())
+    record(table, Q1, 0)
+    with pytest.raises(OtherTableError, match="must hold all batches before it"):
+        record(table, Q1, 2)
+    assert table.at().batch == batch(Q1, 0)
+
+
+def test_every_batch_is_found_among_many_versions_and_compactions() -> None:
+    table = GroupTable(MemoryStore())
+    for number in range(40):
+        record(table, Q1, number, member("ab"[number % 2], Q1, number, number))
+    assert table.table.log.head().version > 40, "some versions are compactions"
+    for number in range(40):
+        found = table.of_batch(number)
+        assert found.batch == batch(Q1, number)
+        assert max(each.batch or 0 for each in found.members.values()) == number
+
+
+def test_a_batch_that_is_forgotten_a_batch_to_come_and_one_left_out_are_told_apart() -> None:
+    table = GroupTable(MemoryStore())
+    for number in (0, 1, 2, 7):
+        jump = Transaction(writer=Q1, number=number)
+        table.append(batch(Q1, number), [], jump)
+    table.table.compact(full=True)
+    with pytest.raises(OptionError, match="up to 7"):
+        table.of_batch(8)
+    with pytest.raises(OptionError, match="next: 7"):
+        table.of_batch(5)
+    table.table.expire(retain_versions=2, safety_ms=0)
+    assert table.of_batch(7).batch == batch(Q1, 7)
+    with pytest.raises(DataLossError, match="batch 0"):
+        table.of_batch(0)
+
+
+@pytest.mark.parametrize(
+    ("before", "writer", "take_over", "refused"),
+    [
+        pytest.param((), Q1, False, None, id="nobody-has-written"),
+        pytest.param((Q1,), Q1, False, None, id="the-same-query"),
+        pytest.param((Q1,), Q2, False, "give it up", id="another-query"),
+        pytest.param((Q1,), CHECKPOINT, False, "give it up", id="another-query-without-an-id"),
+        pytest.param((Q1,), Q2, True, None, id="another-query-that-takes-over"),
+        pytest.param((Q1, Q2), Q1, False, "taken over", id="the-query-that-lost"),
+        pytest.param((Q1, Q2), Q1, True, "taken over", id="the-query-that-lost-asks-again"),
+        pytest.param((Q1,), "", True, "own path", id="a-batch-write-beside-a-query"),
+        pytest.param((Q1,), "app:a", True, "own path", id="a-named-batch-write-beside-a-query"),
+        pytest.param(("app:a",), "app:b", False, None, id="batch-writes-alone"),
+        pytest.param(("app:a",), Q1, False, None, id="a-query-after-batch-writes"),
+    ],
+)
+def test_who_may_write_below_a_root(
+    before: tuple[str, ...], writer: str, take_over: bool, refused: str | None
+) -> None:
+    table = GroupTable(MemoryStore())
+    for each in before:
+        record(table, each, 0, take_over=True)
+    if refused is None:
+        table.require_owner(writer, take_over=take_over)
+        return
+    with pytest.raises(OtherTableError, match=refused):
+        table.require_owner(writer, take_over=take_over)
+
+
+def test_who_loses_the_race_for_a_root_is_refused_by_the_commit_itself() -> None:
+    root = MemoryStore()
+    early, late = GroupTable(root), GroupTable(root)
+    early.require_owner(Q1)
+    late.require_owner(Q2)
+    record(early, Q1, 0, member("a", Q1, 0, 0))
+    held = set(root.objects)
+    with pytest.raises(OtherTableError, match="query:one"):
+        record(late, Q2, 0, member("a", Q2, 0, 1))
+    assert set(root.objects) == held, "what was staged is removed"
+    assert owner_of(late.table.log.head()) == Q1
+
+
+def test_a_query_that_lost_the_root_may_repeat_what_it_had_recorded() -> None:
+    table = GroupTable(MemoryStore())
+    record(table, Q1, 0)
+    record(table, Q2, 0, take_over=True)
+    assert table.has(transaction(Q1, 0))
+    assert not record(table, Q1, 0)
+    with pytest.raises(OtherTableError):
+        record(table, Q1, 1)
