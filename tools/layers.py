@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "spark_upsert.schedule",
         "spark_upsert.shared_calls",
     ),
-    ("spark_upsert.store", "spark_upsert.payloads"),
+    ("spark_upsert.store", "spark_upsert.payloads", "spark_upsert.routed.template"),
     ("spark_upsert.state.run", "spark_upsert.merge"),
     ("spark_upsert.state.log",),
     ("spark_upsert.state",),

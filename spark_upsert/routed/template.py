@@ -1,0 +1,307 @@
+"""Paths with columns in braces, and the folder that values lead to: ``/lake/{source.db}.{table}``.
+
+A value becomes text of a folder by one rule: ASCII letters, digits, ``_``, ``-`` and ``.`` are
+kept, every other byte of its UTF-8 is ``=XX``. So is a ``.`` or ``_`` that begins a folder's name
+(hidden, ``.``, ``..``, or an engine's own), and in a name of several values what stands between
+them. Hence the law, for all values that have a folder at all::
+
+    values(folder(v)) == v
+
+Other values never share a folder, no folder lies in another's, and none is outside of the root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from spark_upsert.errors import DataError, OptionError
+
+SEGMENT_BYTES_MAX = 255
+"""Of one folder's name: what ext4, XFS, APFS and NTFS allow."""
+
+_KEPT = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+_HIDDEN = ("_", ".")
+_LITERAL = re.compile(r"[A-Za-z0-9_.=+@,~{}-]*")
+"""What may stand beside columns: texts that no path, URL, glob or file system takes otherwise."""
+_PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|/|[^{}/]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_ESCAPE = re.compile(r"=([0-9A-F]{2})")
+_EXAMPLE = "write columns in braces, as in '/lake/{topic}' or '/lake/{source.db}/{source.table}'"
+
+
+def is_routed(path: str) -> bool:
+    """Return whether a path is a template: it has braces."""
+    return "{" in path or "}" in path
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A folder's name: ``literals[0] {columns[0]} literals[1] {columns[1]} ... literals[-1]``."""
+
+    literals: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    @cached_property
+    def _kept(self) -> str:
+        """What values keep, as the inside of a regular expression's class."""
+        between = [_separator(literal) for literal in self.literals[1:-1]]
+        return re.escape("".join(char for char in _KEPT if char not in between))
+
+    @cached_property
+    def _other(self) -> re.Pattern[str]:
+        return re.compile(f"[^{self._kept}]+")
+
+    def joined(self, texts: Sequence[str]) -> str:
+        """Return the literals with texts between them."""
+        following = zip(texts, self.literals[1:], strict=True)
+        return self.literals[0] + "".join(text + literal for text, literal in following)
+
+    def encode(self, values: Sequence[str]) -> str:
+        """Return the name that values make.
+
+        Raises
+        ------
+        DataError
+            It would be empty, hidden, or longer than `SEGMENT_BYTES_MAX`.
+        """
+        texts = [self._other.sub(_escaped, value) for value in values]
+        if not self.literals[0] and texts and texts[0].startswith(_HIDDEN):
+            texts[0] = f"{_escape(texts[0][0])}{texts[0][1:]}"
+        name = self.joined(texts)
+        if not name:
+            raise self._unnameable(values, "an empty folder name")
+        if name.startswith(_HIDDEN):
+            raise self._unnameable(values, f"the hidden folder name '{name}'")
+        if len(name) > SEGMENT_BYTES_MAX:
+            long = f"a folder name of {len(name)} bytes, and {SEGMENT_BYTES_MAX} are the most"
+            raise self._unnameable(values, long)
+        return name
+
+    def pattern(self) -> str:
+        """Return the regular expression of its names, with a group for each value."""
+        value = f"((?:[{self._kept}]|=[0-9A-F]{{2}})*)"
+        following = (value + re.escape(literal) for literal in self.literals[1:])
+        return re.escape(self.literals[0]) + "".join(following)
+
+    def _unnameable(self, values: Sequence[str], what: str) -> DataError:
+        pairs = zip(self.columns, values, strict=True)
+        said = ", ".join(f"{column}={_shown(value)}" for column, value in pairs)
+        return DataError(
+            f"{said} makes {what}.",
+            hint="give such rows another value, or filter them out before the write.",
+        )
+
+
+@dataclass(frozen=True)
+class Template:
+    """A checked path with columns in braces."""
+
+    root: str
+    """The folder before the first name that holds a column, absolute if it is local."""
+    relative: str
+    """What stands behind the root, as it was written."""
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def parse(cls, path: str) -> Template:
+        """Check a path.
+
+        Raises
+        ------
+        OptionError
+            It names no column, or one without a name or twice; its braces do not match, or stand
+            in the name of a bucket or in a scheme; columns touch, or the values of two could not be
+            told apart; or it has a name that is empty, hidden or leads elsewhere.
+        """
+        parts = list(_split(path, _pieces(path)))
+        first = next((at for at, part in enumerate(parts) if _columns_of(part)), None)
+        if first is None:
+            raise _invalid(path, "names no column", hint=f"{_EXAMPLE}.")
+        root = _root(path, parts[:first])
+        relative = "/".join("".join(part) for part in parts[first:])
+        segments = tuple(_segment(path, part) for part in parts[first:])
+        _require_each_once(path, [column for each in segments for column in each.columns])
+        return cls(root=root, relative=relative, segments=segments)
+
+    def __str__(self) -> str:
+        return f"{self.root.rstrip('/')}/{self.relative}"
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names, in order; dots lead into structs."""
+        return tuple(column for segment in self.segments for column in segment.columns)
+
+    def folder(self, values: Sequence[str]) -> str:
+        """Return the folder of values, one for each column, relative to the root.
+
+        Raises
+        ------
+        DataError
+            There is none.
+        """
+        return "/".join(
+            segment.encode(own)
+            for segment, own in zip(self.segments, self._cut(values), strict=True)
+        )
+
+    def name(self, values: Sequence[str]) -> str:
+        """Return what people call the table of values: the template with the values as they are."""
+        return "/".join(
+            segment.joined(own)
+            for segment, own in zip(self.segments, self._cut(values), strict=True)
+        )
+
+    def try_values(self, folder: str) -> tuple[str, ...] | None:
+        """Return the values whose folder it is; None if there are none."""
+        found = self._pattern.fullmatch(folder)
+        if found is None:
+            return None
+        try:
+            values = tuple(_unescape(text) for text in found.groups())
+            return values if self.folder(values) == folder else None
+        except (UnicodeDecodeError, DataError):
+            return None
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile("/".join(segment.pattern() for segment in self.segments))
+
+    def _cut(self, values: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Yield the values of each segment."""
+        at = 0
+        for segment in self.segments:
+            yield values[at : at + len(segment.columns)]
+            at += len(segment.columns)
+
+
+def _escape(text: str) -> str:
+    return "".join(f"={byte:02X}" for byte in text.encode())
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return _escape(found[0])
+
+
+def _unescape(text: str) -> str:
+    """Return the value that was escaped; raises `UnicodeDecodeError`."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).encode("latin-1").decode()
+
+
+def _shown(value: str) -> str:
+    return repr(value if len(value) <= 60 else f"{value[:60]}...")
+
+
+def _pieces(path: str) -> Iterator[str]:
+    """Yield texts, ``/``, columns in braces, and doubled braces."""
+    for found in _PIECE.finditer(path.strip()):
+        if found[0] in ("{", "}"):
+            raise _invalid(
+                path,
+                f"has a '{found[0]}' without its counterpart at character {found.start() + 1}",
+                hint=f"{_EXAMPLE}; a brace that is meant as such is doubled: '{{{{' and '}}}}'.",
+            )
+        yield found[0]
+
+
+def _split(path: str, pieces: Iterator[str]) -> Iterator[list[str]]:
+    """Yield the pieces of each folder's name."""
+    part: list[str] = []
+    for piece in pieces:
+        if piece == "/":
+            yield part
+            part = []
+        else:
+            part.append(piece)
+    if part:  # A '/' at the end means nothing.
+        yield part
+
+
+def _is_column(piece: str) -> bool:
+    return piece.startswith("{") and piece != "{{"
+
+
+def _columns_of(part: Sequence[str]) -> list[str]:
+    return [piece for piece in part if _is_column(piece)]
+
+
+def _unbraced(piece: str) -> str:
+    return piece[0] if piece in ("{{", "}}") else piece
+
+
+def _segment(path: str, part: Sequence[str]) -> Segment:
+    literals: list[str] = [""]
+    columns: list[str] = []
+    for piece in part:
+        if _is_column(piece):
+            columns.append(_column(path, piece))
+            literals.append("")
+        else:
+            literals[-1] += _unbraced(piece)
+    for literal in literals:
+        if _LITERAL.fullmatch(literal) is None:
+            raise _invalid(
+                path,
+                f"has {literal!r} among the names that hold columns, or below them",
+                hint="write letters, digits and '_-.=+@,~' there.",
+            )
+    for between, one, other in zip(literals[1:-1], columns, columns[1:], strict=False):
+        if _separator(between) is None:
+            raise _invalid(
+                path,
+                f"has {repr(between) if between else 'nothing'} between {{{one}}} and {{{other}}}, "
+                "so that their values could not be told apart",
+                hint="put a '.', '-' or '_' between them, or a '/'.",
+            )
+    name = "".join(part)
+    if not name or literals[0].startswith(_HIDDEN):
+        raise _invalid(
+            path,
+            f"has the name {name!r} behind its root, which is empty, hidden, or leads elsewhere",
+            hint="begin each name there with a column, a letter or a digit.",
+        )
+    return Segment(tuple(literals), tuple(columns))
+
+
+def _column(path: str, piece: str) -> str:
+    names = [name.strip() for name in piece[1:-1].split(".")]
+    if not all(names):
+        raise _invalid(
+            path,
+            f"has {piece!r}, which lacks the name of a column",
+            hint=f"{_EXAMPLE}; dots lead into structs.",
+        )
+    return ".".join(names)
+
+
+def _separator(literal: str) -> str | None:
+    return next((char for char in literal if not char.isalnum() and char != "="), None)
+
+
+def _require_each_once(path: str, columns: Sequence[str]) -> None:
+    lower = [column.lower() for column in columns]
+    for at, column in enumerate(columns):
+        if lower[at] in lower[:at]:
+            raise _invalid(path, f"names {{{column}}} twice", hint="name each column once.")
+
+
+def _root(path: str, parts: Sequence[Sequence[str]]) -> str:
+    """Return what stands before the first name with a column, as the driver resolves it."""
+    text = "/".join("".join(_unbraced(piece) for piece in part) for part in parts)
+    if _URL.match(f"{text}/") is None:
+        # A task may run in another folder than the driver: a relative path is the driver's.
+        return os.path.abspath(text or "/") if parts else os.path.abspath("")
+    if len(parts) == 2 and "://" in path:
+        raise _invalid(
+            path,
+            "has a column in the name of the bucket",
+            hint="write one query for each bucket, with columns in the names below it.",
+        )
+    return f"{text}/" if text.endswith(("/", ":")) else text
+
+
+def _invalid(path: str, what: str, *, hint: str) -> OptionError:
+    return OptionError(f"option 'path' is {path!r}, which {what}.", hint=hint, option="path")
