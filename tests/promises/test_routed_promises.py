@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import random
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError, OptionError
+from spark_upsert.errors import DataError, OptionError, SchemaError
+from spark_upsert.routed.routes import Router
 from spark_upsert.routed.template import Template, is_routed
 
 BAD_TEMPLATES = {
@@ -146,3 +150,70 @@ def test_p5_rows_of_other_values_never_meet_in_a_folder(seed: int) -> None:
     assert len(met) > 100
     with pytest.raises(DataError):
         template.folder(("x" * 200, "y" * 200))
+
+
+INCOMING = pa.schema(
+    {
+        "topic": pa.string(),
+        "value": pa.binary(),
+        "price": pa.float64(),
+        "at": pa.timestamp("us", "UTC"),
+        "source": pa.struct({"db": pa.string(), "tags": pa.list_(pa.string())}),
+        "a.b": pa.string(),
+        "Twin": pa.string(),
+        "twin": pa.string(),
+    }
+)
+
+BAD_COLUMNS = {
+    "one that is not there": ("topics", "the column of the path 'topics' is not among the columns"),
+    "a field that is not there": ("source.table", "'table' is not among the columns (db, tags)"),
+    "a field of a text": ("topic.x", "leads into 'topic', which is no struct but string"),
+    "two that differ in case alone": ("TWIN", "'TWIN' is not among the columns"),
+    "bytes": ("value", "'value' is binary"),
+    "a fraction": ("price", "'price' is double"),
+    "a time": ("at", "'at' is timestamp"),
+    "a list": ("source.tags", "'source.tags' is list"),
+    "a struct": ("source", "'source' is struct"),
+}
+
+
+@pytest.mark.parametrize(("column", "message"), BAD_COLUMNS.values(), ids=BAD_COLUMNS)
+def test_p5_a_column_that_names_no_table_is_refused(column: str, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        Router(Template.parse(f"/l/{{{column}}}"), INCOMING)
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+TYPES = {
+    "a text": (pa.string(), "Shop", "Shop"),
+    "a small number": (pa.int8(), -1, "-1"),
+    "a large number": (pa.uint64(), 2**64 - 1, "18446744073709551615"),
+    "a truth value": (pa.bool_(), True, "true"),
+    "a date": (pa.date32(), datetime.date(2026, 1, 31), "2026-01-31"),
+}
+
+
+@pytest.mark.parametrize(("type_", "value", "text"), TYPES.values(), ids=TYPES)
+def test_p5_a_table_is_named_by_the_text_of_a_value(
+    type_: pa.DataType, value: Any, text: str
+) -> None:
+    batch = pa.record_batch({"A": pa.array([value], type_)})
+    (route,) = Router(Template.parse("/l/{a}"), batch.schema).route(batch).routes
+    assert route.values == (text,)
+
+
+def test_p5_a_null_names_no_table() -> None:
+    batch = pa.record_batch({"topic": pa.array(["a", None, "a"])})
+    routed = Router(Template.parse("/l/{topic}"), batch.schema).route(batch)
+    assert [route.folder for route in routed.routes] == ["a", None]
+    problem = routed.routes[1].problem
+    assert problem is not None
+    assert "topic is null" in problem.message
+
+
+def test_p5_a_column_with_a_point_in_its_name_comes_before_a_field() -> None:
+    batch = pa.record_batch({"a.b": ["one"], "a": [{"b": "other"}]})
+    (route,) = Router(Template.parse("/l/{a.b}"), batch.schema).route(batch).routes
+    assert route.folder == "one"

@@ -1,0 +1,190 @@
+"""From rows to tables: the distinct values of the template's columns, and a code for each row.
+
+Columns are encoded as dictionaries, and the codes of several are combined: what Python looks at are
+distinct values, never rows. Values without a folder (null, empty, too long) are a code like others,
+whose route says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import DataError, SchemaError
+from spark_upsert.model.names import find_column
+from spark_upsert.routed.template import Template
+
+ROUTES_KEPT_MAX = 20_000
+"""Of a process. Some MB; more distinct values than this are rather a wrong column than tables."""
+
+Codes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the rows of some values go."""
+
+    values: tuple[str | None, ...]
+    """A text for each column of the template."""
+    folder: str | None
+    """Of their table, relative to the root; None if there is no folder for them."""
+    name: str
+    """What people call the table."""
+    problem: DataError | None = None
+    """Why there is no folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A batch of rows, and where each goes."""
+
+    batch: pa.RecordBatch
+    routes: tuple[Route, ...]
+    """Distinct, each with a row at least; in the order of their codes."""
+    codes: Codes
+    """Of each row, shape (n,): the index of its route."""
+
+    def split(self) -> list[tuple[Route, pa.RecordBatch]]:
+        """Return the rows of each route, in their order; one copy of the batch at most."""
+        if len(self.routes) <= 1:
+            return [(route, self.batch) for route in self.routes]
+        batch, codes = self.batch, self.codes
+        if (codes[1:] < codes[:-1]).any():
+            order = np.argsort(codes, kind="stable")
+            batch, codes = batch.take(pa.array(order)), codes[order]
+        ends = np.searchsorted(codes, np.arange(len(self.routes)), side="right").tolist()
+        return [
+            (route, batch.slice(first, end - first))
+            for route, first, end in zip(self.routes, [0, *ends], ends, strict=False)
+        ]
+
+
+class Router:
+    """Finds the routes of batches of one schema.
+
+    Parameters
+    ----------
+    template : Template
+    schema : pyarrow.Schema
+        Of the incoming rows.
+
+    Raises
+    ------
+    SchemaError
+        A column of the template is not there, or is of a type that names nothing.
+    """
+
+    def __init__(self, template: Template, schema: pa.Schema) -> None:
+        self._template = template
+        self._paths = [find_nested(column, schema) for column in template.columns]
+        self._kept: dict[tuple[str | None, ...], Route] = {}
+
+    def route(self, batch: pa.RecordBatch) -> Routed:
+        """Return where the rows of a batch go."""
+        codes, values = _combined([_encoded(batch, path) for path in self._paths])
+        return Routed(batch, tuple(map(self._route, values)), codes)
+
+    def _route(self, values: tuple[str | None, ...]) -> Route:
+        found = self._kept.get(values)
+        if found is None:
+            if len(self._kept) >= ROUTES_KEPT_MAX:
+                self._kept.clear()
+            found = self._kept[values] = route_of(self._template, values)
+        return found
+
+
+def route_of(template: Template, values: Sequence[str | None]) -> Route:
+    """Return where rows of some values go."""
+    texts = ["" if value is None else value for value in values]
+    name = template.name(texts)
+    try:
+        for column, value in zip(template.columns, values, strict=True):
+            if value is None:
+                raise DataError(
+                    f"{column} is null, and so names no table.",
+                    hint="give such rows a value, or filter them out before the write.",
+                    column=column,
+                )
+        return Route(tuple(values), template.folder(texts), name)
+    except DataError as error:
+        return Route(tuple(values), None, name, error)
+
+
+def find_nested(column: str, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the names that lead to a column of the template: its own, or through structs.
+
+    Raises
+    ------
+    SchemaError
+        It is not there, or is of a type whose values name nothing.
+    """
+    role = "column of the path"
+    names, fields = column.split("."), schema.names
+    if column in fields:
+        path: tuple[str, ...] = (column,)
+        found = schema.field(column).type
+    else:
+        path, found = (), pa.struct(schema)
+        for at, name in enumerate(names):
+            if not pa.types.is_struct(found):
+                raise SchemaError(
+                    f"the {role} '{column}' leads into '{'.'.join(path)}', which is no struct but "
+                    f"{found}.",
+                    hint=f"write {{{'.'.join(path)}}}, or name a field of a struct.",
+                    column=column,
+                )
+            available = [each.name for each in found]
+            own = find_column(name, available, role=f"{role} '{column}', as" if at else role)
+            path, found = (*path, own), found.field(own).type
+    if not _names_tables(found):
+        raise SchemaError(
+            f"the {role} '{column}' is {found}, and a table is named by a text, a whole number, a "
+            "truth value or a date.",
+            hint=f"cast it: withColumn('{column}', col('{column}').cast('string')).",
+            column=column,
+        )
+    return path
+
+
+def _names_tables(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        return _names_tables(type_.value_type)
+    kinds = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_integer,
+        pa.types.is_boolean,
+        pa.types.is_date32,
+    )
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _encoded(batch: pa.RecordBatch, path: Sequence[str]) -> tuple[Codes, list[str | None]]:
+    """Return a code for each row, and the texts of the codes; distinct, the last may be null."""
+    column = reduce(pc.struct_field, path[1:], batch.column(path[0]))
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)  # Its own may have a value twice.
+    found = column.dictionary_encode()
+    texts = found.dictionary.cast(pa.string()).to_pylist()
+    codes = found.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, [*texts, None] if found.null_count else texts
+
+
+def _combined(
+    columns: Sequence[tuple[Codes, list[str | None]]],
+) -> tuple[Codes, list[tuple[str | None, ...]]]:
+    """Return one code for each row, and the values of each code that a row has."""
+    codes, texts = columns[0]
+    values: list[tuple[str | None, ...]] = [(text,) for text in texts]
+    for codes_next, texts_next in columns[1:]:
+        both = pa.array(codes * max(len(texts_next), 1) + codes_next).dictionary_encode()
+        codes = both.indices.to_numpy().astype(np.int64)
+        pairs = (divmod(each, len(texts_next)) for each in both.dictionary.to_pylist())
+        values = [(*values[one], texts_next[other]) for one, other in pairs]
+    return codes, values
