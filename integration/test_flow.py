@@ -1,4 +1,7 @@
-"""Flows on Spark: what only its tasks, its exchange and its micro-batches can break."""
+"""Flows on Spark: what only its tasks, its exchange and its micro-batches can break.
+
+Random graphs are in `test_random_flows`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ from spark_upsert.task import (
     Limit,
     Project,
 )
-from tests.support.flow_runs import Step, graph_of, sorted_rows
+from tests.support.flow_runs import sorted_rows
 
 pytestmark = pytest.mark.spark
 
@@ -178,34 +181,10 @@ def plus(number: int) -> PythonFunction:
     return PythonFunction(function, ROWS)
 
 
-STEPS = {
-    "a chain, by key and in turn": (
-        Step("plus", (-1,), 2, 0, False),
-        Step("sums", (0,), 3, 0, True),
-        Step("some", (1,), 2, 2, False),
-    ),
-    "two sinks, and streams that merge": (
-        Step("evens", (-1,), 3, 0, True),
-        Step("plus", (-1, 0), 2, 2, False),
-        Step("some", (0,), 1, 0, False),
-    ),
-}
-
-
-def graphs() -> dict[str, Graph]:
-    given = ArrowSource(rows_of(30))
-    return {"a diamond": diamond()} | {
-        name: graph_of(steps, given, is_wide=True) for name, steps in STEPS.items()
-    }
-
-
 @pytest.mark.parametrize("scheme", [Legacy(), Automatic(slots=2)], ids=["apart", "automatic"])
-@pytest.mark.parametrize("graph", graphs().values(), ids=graphs())
-def test_a_graph_gives_what_it_gives_in_one_process(
-    spark: SparkSession, graph: Graph, scheme: Scheme
-) -> None:
-    plan = fused(expanded(graph), scheme)
-    expected = {name: sorted_rows(table) for name, table in collect(graph).items()}
+def test_a_diamond_gives_what_it_gives_in_one_process(spark: SparkSession, scheme: Scheme) -> None:
+    plan = fused(expanded(diamond()), scheme)
+    expected = {name: sorted_rows(table) for name, table in collect(diamond()).items()}
     found = {name: rows_in(frame) for name, frame in flows.frames(spark, plan).items()}
     assert found == expected
 

@@ -6,51 +6,23 @@ import random
 
 import pytest
 
-from spark_upsert.flow import (
-    ArrowSource,
-    Automatic,
-    Collected,
-    Flow,
-    Influence,
-    Legacy,
-    Manual,
-    expanded,
-    fused,
-)
+from spark_upsert.flow import ArrowSource, Collected, Flow, Legacy, expanded, fused
 from spark_upsert.flow.local import collect
 from spark_upsert.task import Aggregate, Aggregation, ArrowScan
-from tests.support.flow_runs import (
-    ROWS,
-    Step,
-    by_stages,
-    graph_of,
-    model_of,
-    rows_of,
-    sorted_rows,
-)
-
-
-def drawn(seed: int) -> tuple[list[Step], random.Random]:
-    draw = random.Random(seed)
-    steps: list[Step] = []
-    for index in range(4):
-        feeds = tuple(sorted({draw.randrange(-1, index) for _ in range(2)}))
-        work = draw.choice(["plus", "evens", "some", "sums"])
-        is_by_key = work == "sums" or draw.random() < 0.5
-        steps.append(Step(work, feeds, draw.randint(1, 3), draw.randint(0, 2), is_by_key))
-    return steps, draw
+from tests.support.flow_recipes import SOURCES, drawn, graph_of, model_of, plan_of
+from tests.support.flow_runs import ROWS, by_stages, rows_of, sorted_rows
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_p6_every_fusion_gives_the_rows_of_width_one(seed: int) -> None:
-    steps, draw = drawn(seed)
-    source = ArrowSource(rows_of(17))
-    expected = model_of(steps, source.rows)
-    physical = expanded(graph_of(steps, source, is_wide=True))
-    schemes = (Legacy(), Manual(draw.randint(1, 6)), Automatic(slots=2))
-    for scheme in schemes:
-        plan = fused(physical, scheme, draw.choice(list(Influence)))
-        for found in (collect(plan), by_stages(plan, {"rows": source.rows})):
+    draw = random.Random(seed)
+    recipe = drawn(draw, steps_max=4)
+    rows = {name: rows_of(17 + at) for at, name in enumerate(SOURCES.values())}
+    taken = {SOURCES[source]: rows[SOURCES[source]] for source in recipe.sources}
+    expected = model_of(recipe, rows)
+    graph = graph_of(recipe, {name: ArrowSource(table) for name, table in rows.items()})
+    for plan in (fused(expanded(graph), Legacy()), plan_of(graph, draw), plan_of(graph, draw)):
+        for found in (collect(plan), by_stages(plan, taken)):
             assert {sink: sorted_rows(table) for sink, table in found.items()} == expected
 
 

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.flow import Collected, Flow, Fused, Graph, PythonFunction
-from spark_upsert.flow.builder import Output
+from spark_upsert.flow import Fused
 from spark_upsert.flow.outlets import Parcel, by_address
 from spark_upsert.flow.pass_plan import Way
 from spark_upsert.flow.passes import Border, Pass
 from spark_upsert.flow.resolution import schemas_of
 from spark_upsert.flow.stages import Stages, staged
-from spark_upsert.flow.work import Work
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Filter
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 
 Rows = list[tuple[Any, ...]]
 
 
-def rows_of(count: int, *, keys: int = 3) -> pa.Table:
-    return pa.table({"k": [n % keys for n in range(count)], "v": list(range(count))}, schema=ROWS)
+def rows_of(count: int, *, keys: int = 3, first: int = 0) -> pa.Table:
+    values = range(first, first + count)
+    return pa.table({"k": [v % keys for v in values], "v": list(values)}, schema=ROWS)
 
 
 def plus_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -43,88 +40,6 @@ def evens(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def sorted_rows(table: pa.Table) -> Rows:
     return sorted(tuple(row.values()) for row in table.to_pylist())
-
-
-# -- graphs out of steps ---------------------------------------------------------------------
-
-SCAN = ArrowScan(id="input", schema=ROWS)
-
-ANYWHERE: dict[str, Work] = {
-    "plus": PythonFunction(plus_one, ROWS),
-    "evens": PythonFunction(evens, ROWS),
-    "some": Filter(id="some", input=SCAN, where="v % 3 <> 1"),
-}
-"""Work that gives the same whoever gets which rows."""
-
-PER_KEY: dict[str, Work] = {
-    "sums": Aggregation(
-        id="sums", input=SCAN, keys=("k",), aggregates=(Aggregate("v", "sum", "v"),)
-    ),
-}
-"""Work that needs all rows of a key together."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """An operator, what feeds it, and the regions around it."""
-
-    work: str
-    feeds: tuple[int, ...]
-    width: int
-    inner: int
-    is_by_key: bool
-
-
-def graph_of(steps: Sequence[Step], source: Work, *, is_wide: bool) -> Graph:
-    """Return the graph of some steps; what feeds no other goes to a sink.
-
-    Parameters
-    ----------
-    source : Work
-        What feeds the steps that say -1.
-    is_wide : bool
-        Whether there are regions; else each operator is there once.
-    """
-    flow = Flow()
-    given = {-1: flow.source("rows", source)}
-    for index, step in enumerate(steps):
-        given[index] = _operator(flow, f"o{index}", step, [given[i] for i in step.feeds], is_wide)
-    fed = {index for step in steps for index in step.feeds}
-    for index in sorted(set(given) - fed):
-        flow.sink(f"s{index + 1}", Collected(), given[index])
-    return flow.graph()
-
-
-def model_of(steps: Sequence[Step], rows: pa.Table) -> dict[str, Rows]:
-    """Return the rows of each sink of `graph_of`, computed in plain Python and sorted."""
-    given: dict[int, Rows] = {-1: sorted_rows(rows)}
-    for index, step in enumerate(steps):
-        taken = [row for feed in step.feeds for row in given[feed]]
-        given[index] = _MODELS[step.work](taken)
-    fed = {index for step in steps for index in step.feeds}
-    return {f"s{index + 1}": sorted(given[index]) for index in sorted(set(given) - fed)}
-
-
-_MODELS: dict[str, Callable[[Rows], Rows]] = {
-    "plus": lambda rows: [(k, v + 1) for k, v in rows],
-    "evens": lambda rows: [(k, v) for k, v in rows if v % 2 == 0],
-    "some": lambda rows: [(k, v) for k, v in rows if v % 3 != 1],
-    "sums": lambda rows: [
-        (key, sum(v for k, v in rows if k == key)) for key in {k for k, _ in rows}
-    ],
-}
-
-
-def _operator(flow: Flow, name: str, step: Step, inputs: list[Output], is_wide: bool) -> Output:
-    work = {**ANYWHERE, **PER_KEY}[step.work]
-    if not is_wide:
-        return flow.operator(name, work, *inputs, schema=ROWS)
-    by = ["k"] if step.is_by_key else []
-    with flow.parallel(f"r{name}", step.width, partition_by=by):
-        if step.inner and not step.is_by_key:
-            with flow.parallel("inner", step.inner):
-                return flow.operator(name, work, *inputs, schema=ROWS)
-        return flow.operator(name, work, *inputs, schema=ROWS)
 
 
 # -- an engine with tasks and an exchange ----------------------------------------------------
