@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.pages import HERE, Block, blocks
 from spark_upsert.table import Table
+from tests.support.group_worlds import Routed
 from tests.support.s3 import S3, running_s3
 
 pytestmark = pytest.mark.spark
@@ -277,7 +278,7 @@ def a_catalog_table(place: Place) -> Names:
 
 
 def regions(place: Place) -> Names:
-    """Make tables of orders, one of which lacks a column, tables of tenants, and files."""
+    """Make tables of orders, one of which lacks a column, of tenants, of a group, and files."""
     for name in ("east", "west", "tenants/a/orders", "tenants/b/orders"):
         make_orders(str(place.folder / "lake" / name), versions=3)
     fewer = pa.schema([ORDERS.field("order_id"), ORDERS.field("offset")])
@@ -287,6 +288,7 @@ def regions(place: Place) -> Names:
         folder = place.folder / "lake" / name
         folder.mkdir()
         (folder / "one.json").write_text('{"order_id": 1, "amount": 2}\n')
+    Routed(place.folder / "lake" / "shop").batch(orders={1: 1}, users={2: 2})
     return {}
 
 

@@ -100,8 +100,8 @@ def _of_the_log(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
     if not plan.is_of_table:
         return None
     options = plan.inputs[0].of_table()
-    if options.metadata in (None, Metadata.QUARANTINE):
-        return None
+    if options.metadata in (None, Metadata.QUARANTINE, Metadata.GROUP):
+        return None  # Rows of a table, read as such.
     return options, options.metadata
 
 

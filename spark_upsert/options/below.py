@@ -13,6 +13,9 @@ from spark_upsert.options.parse import Options, fold
 _MEANT = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
 """What means something in other globs: any number of folders, or one of several names."""
 
+GROUP = "_group"
+"""The folder, below a root, of the table that tells which batches all tables have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
@@ -63,6 +66,10 @@ class Below:
     begins_at_latest: bool
     shared: Mapping[str, str] = field(repr=False)
     """What is said of each input."""
+    is_consistent: bool = False
+    """Whether all are read at one batch of the query that writes them."""
+    as_of_batch: int | None = None
+    """Its number, if it is not the newest."""
 
     @classmethod
     def parse(cls, options: Options, shared: Mapping[str, str]) -> Below | None:
@@ -82,6 +89,12 @@ class Below:
             "has no meaning beside 'inputsPattern': it is of one table",
             hint="drop 'inputsPattern', and give the 'path' of the table.",
         )
+        as_of_batch = options.number("asOfBatch")
+        is_consistent = options.flag("consistent", default=as_of_batch is not None)
+        if is_consistent:
+            _refuse_what_is_not_consistent(options)
+        elif as_of_batch is not None:
+            raise OptionError.conflict("consistent=false", "asOfBatch")
         return cls(
             root=options.path(),
             pattern=Pattern.parse(text),
@@ -89,6 +102,8 @@ class Below:
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             begins_at_latest=(options.text("startingVersion") or "").lower() == "latest",
             shared={name: text for name, text in shared.items() if fold(name) != "path"},
+            is_consistent=is_consistent,
+            as_of_batch=as_of_batch,
         )
 
     def told(self, name: str, *, joins: bool = False) -> dict[str, str]:
@@ -103,3 +118,22 @@ class Below:
         if joins and self.begins_at_latest:
             told["startingVersion"] = "earliest"
         return told
+
+
+def _refuse_what_is_not_consistent(options: Options) -> None:
+    """Refuse what would read a table elsewhere than at the batch, or leave some of it out."""
+    for name in ("versionAsOf", "timestampAsOf", "endingVersion", "endingTimestamp"):
+        if options.text(name) is not None:
+            raise OptionError.conflict(
+                "consistent",
+                name,
+                why="the batch says at which version each table is read",
+                hint="drop one of them; an earlier batch is read by 'asOfBatch'.",
+            )
+    if not options.flag("failOnDataLoss", default=True):
+        raise OptionError.conflict(
+            "consistent",
+            "failOnDataLoss=false",
+            why="who leaves out what is lost does not read the same batch of all tables",
+            hint="drop one of them.",
+        )

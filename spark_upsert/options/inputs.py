@@ -21,6 +21,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.reference import FILE_OPTIONS, INPUT_OPTIONS, READ_OPTIONS
 from spark_upsert.options.view import PLAN, ViewOptions, plan_paths
 from spark_upsert.schedule import parse_priority
+from spark_upsert.state.log.manifest import Place
 
 UNNAMED = ""
 """The name of the sole input of a read that names none."""
@@ -75,6 +76,15 @@ _KNOWN_TO: Mapping[Family, tuple[str, ...]] = {
 """What an input can be told by itself."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """The version of a table at which a batch of its group is read."""
+
+    place: Place
+    batch: int | None
+    """Its number; None if it has none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """What is said of one input."""
@@ -87,6 +97,8 @@ class InputOptions:
     """The options of this input alone, by their names as given: Spark hands them in lower case."""
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Those of the query that the read of a table knows."""
+    pin: Pin | None = None
+    """Where a batch read ends, if it is that of a batch of many tables."""
 
     def of_table(self) -> ReadOptions:
         """Return the options of a table's read.
@@ -191,11 +203,13 @@ class ReadPlan:
             text for each in self.inputs for name, text in each.own.items() if fold(name) == "path"
         ]
 
-    def input_below(self, name: str, *, joins: bool = False) -> InputOptions:
+    def input_below(
+        self, name: str, *, joins: bool = False, pin: Pin | None = None
+    ) -> InputOptions:
         """Return what is said of an input that was found (`Below.told`)."""
         assert self.below is not None
         told = self.below.told(name, joins=joins)
-        return InputOptions(name=name, format=TABLE, own=told, shared=self.below.shared)
+        return InputOptions(name=name, format=TABLE, own=told, shared=self.below.shared, pin=pin)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadPlan:
@@ -225,6 +239,7 @@ class ReadPlan:
             return cls(
                 query=QueryOptions.parse(options), inputs=(), below=below, storage=options.storage
             )
+        _refuse_without_root(options)
         if not names:
             _refuse_without_inputs(options, of_inputs)
             if options.text(PLAN) is not None:
@@ -324,6 +339,15 @@ def _refuse_of_inputs(of_inputs: Mapping[str, Mapping[str, str]]) -> None:
             f"option '{_PREFIX}{name}.{next(iter(own))}' is given, but not 'inputs'.",
             hint=f"give 'inputs', such as 'inputs' = '{','.join(of_inputs)}'.",
             option="inputs",
+        )
+
+
+def _refuse_without_root(options: Options) -> None:
+    for name in ("consistent", "asOfBatch"):
+        options.refuse(
+            name,
+            "is about tables below one root, that one query writes",
+            hint="give the root as 'path', and the tables by 'inputsPattern': '*' is all of them.",
         )
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError
+from spark_upsert.options.below import GROUP, path_below
 from spark_upsert.options.parse import Options, choice, whole_number
 from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.reference import READ_OPTIONS
@@ -24,6 +25,8 @@ class Metadata(Enum):
     CONSUMERS = "consumers"
     PRESSURE = "pressure"
     INDEXES = "indexes"
+    GROUP = "group"
+    """Not of a table, but of all below a root that one query writes; at any version."""
     QUARANTINE = "quarantine"
     """Not of the log, but of the runs (`spark_upsert.state.quarantine`); at any version."""
 
@@ -75,9 +78,11 @@ class ReadOptions:
             version = starting.lower()
         else:
             version = _version(options, "startingVersion", "a version, 'latest' or 'earliest'")
+        metadata = choice(options, "metadata", Metadata)
+        path = options.path()
         return cls(
             query=QueryOptions.parse(options),
-            path=options.path(),
+            path=path_below(path, GROUP) if metadata is Metadata.GROUP else path,
             storage=options.storage,
             columns=options.names("columns"),
             version_as_of=_version(options, "versionAsOf", "a version"),
@@ -97,7 +102,7 @@ class ReadOptions:
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             consumer=_consumer(options),
             consumer_ttl_ms=options.duration_ms("consumerTtl") or LEASE_MS,
-            metadata=choice(options, "metadata", Metadata),
+            metadata=metadata,
             raw=options.flag("raw"),
         )
 

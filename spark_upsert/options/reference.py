@@ -161,7 +161,9 @@ READ_OPTIONS: Mapping[str, str] = {
     "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "
     "`consumers` or `pressure` (how far each consumer is behind, against the caps, and whether it "
     "holds up writers), `indexes` (`indexBy`); or the rows that could not be applied "
-    "(`onError=quarantine`): `quarantine`.",
+    "(`onError=quarantine`): `quarantine`. `group`: `path` is a root that a query with a template "
+    "writes below; a row for each of its tables, with the version that its last batch made, and "
+    "one with an empty `folder` for that batch.",
 }
 
 INPUT_OPTIONS: Mapping[str, str] = {
@@ -171,6 +173,11 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "`region=*/orders`. Each table that it matches is an input, named by its path below `path`; "
     "tables that come later join a running stream, with all that is in them. One that goes is an "
     "error, or with `failOnDataLoss=false` a warning.",
+    "consistent": "With `inputsPattern`, where one query writes all tables (its `path` has "
+    "braces): all are read at the versions of the newest batch that is whole in all of them, and a "
+    "stream is never ahead of it in any. Tables that are in no batch yet do not take part. Default "
+    "`false`.",
+    "asOfBatch": "Batch: the same at an earlier batch of that query, by its number.",
     "input.<name>.<option>": "An option of one input: `input.east.path`. Those of reads above may "
     "be given for an input; given without the prefix, they are those of every input that does not "
     "say otherwise. `columns`, `readChangeFeed`, `parallelism` and limits per trigger are of the "

@@ -94,6 +94,12 @@ class Discovery:
         return found
 
 
+def matches(folder: str, pattern: Pattern) -> bool:
+    """Return whether a path below a root is one that a pattern finds."""
+    names = folder.split("/")
+    return len(names) == len(pattern.parts) and all(map(_matches, names, pattern.parts))
+
+
 def _matches(name: str, part: str) -> bool:
     if name.startswith(_HIDDEN) and not part.startswith(name[0]):
         return False

@@ -68,7 +68,7 @@ def _refuse_of_the_log(plan: ReadPlan) -> None:
     if not plan.is_of_table:
         return
     metadata = plan.inputs[0].of_table().metadata
-    if metadata not in (None, Metadata.QUARANTINE):
+    if metadata not in (None, Metadata.QUARANTINE, Metadata.GROUP):
         raise OptionError(
             f"metadata={metadata.value} is told by the log alone: there is nothing to explain.",
             hint="drop 'metadata' to explain a read of rows.",

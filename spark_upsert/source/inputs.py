@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -71,6 +71,15 @@ class Found:
     names: Collection[str]
     requests: int
     """What the storage was asked."""
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """Inputs that one query writes, batch by batch."""
+
+    def complete(self, positions: Heads) -> int | None:
+        """Return the newest batch that a stream at some positions has all of, None if none yet."""
+        ...
 
 
 class PolledInputs(Protocol):

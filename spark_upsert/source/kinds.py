@@ -26,6 +26,8 @@ from spark_upsert.source.compact_offsets import CompactOffsets
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.source.file_kind import FILE_FORMATS, FileKind
 from spark_upsert.source.found_inputs import FoundInputs
+from spark_upsert.source.group_inputs import GroupInputs
+from spark_upsert.source.group_reads import at_batch, pins
 from spark_upsert.source.input import Input
 from spark_upsert.source.inputs import Inputs, NamedInputs
 from spark_upsert.source.lookout import Lookout
@@ -87,6 +89,8 @@ class TableKind:
         """Return the columns that a read has of a table (`Kind.describe`)."""
         own = options.of_table()
         table = open_table(own)
+        if not own.change_feed:  # Changes have the newest columns, wherever they end.
+            own = at_batch(own, table, options.pin)
         return Described(read_columns(table, own), table_identity(table))
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
@@ -99,6 +103,8 @@ class TableKind:
         """Return what a batch reads of a table (`Kind.batch`)."""
         own = options.of_table()
         own.require_batch()
+        if options.pin is not None:
+            own = at_batch(own, open_table(own), options.pin)
         return BatchRead(own, columns)
 
 
@@ -161,6 +167,9 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
     if plan.below is not None:
         below = plan.below
         make = partial(_make, plan, own, kinds)
+        if below.is_consistent:
+            _refuse_as_of_batch(below)
+            return GroupInputs(below, make)
         lenient = not below.fail_on_data_loss
         return FoundInputs(_discovery(below), make, is_lenient=lenient, threads=ASKED_AT_ONCE)
     found = of_each(_by_name(plan), partial(_stream, plan, own, kinds))
@@ -198,6 +207,10 @@ def with_found_inputs(plan: ReadPlan) -> ReadPlan:
     """
     if plan.below is None or plan.inputs:
         return plan
+    if plan.below.is_consistent:
+        found = pins(plan.below)
+        inputs = (plan.input_below(name, pin=pin) for name, pin in found.items())
+        return replace(plan, inputs=tuple(inputs))
     tables = _discovery(plan.below)
     names = tables.tables(tables.folders())
     if not names:
@@ -230,6 +243,16 @@ def stream_lookout(plan: ReadPlan, inputs: Inputs) -> Lookout:
         requests_per_s=query.discovery_requests,
     )
     return Lookout(inputs, bounds=bounds, is_remote=remote)
+
+
+def _refuse_as_of_batch(below: Below) -> None:
+    if below.as_of_batch is not None:
+        raise OptionError(
+            "option 'asOfBatch' has no meaning in a stream.",
+            hint="use spark.read, or consistent=true for a stream that is never ahead of the "
+            "newest whole batch.",
+            option="asOfBatch",
+        )
 
 
 def _discovery(below: Below) -> Discovery:

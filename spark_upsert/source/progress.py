@@ -14,6 +14,8 @@ are of the time behind the batch that was planned last: what it does not hold.
 ``positions``  the ends of the inputs, if they are `POSITIONS_MAX` at most
 ``newest``     of tables that are `POSITIONS_MAX` at most: the ``version`` of the newest epoch,
                and what became of its rows (`Counters`, without zeros)
+``complete``   with ``consistent``: the newest batch of the query that writes all tables of
+               which the stream has all; null before the first
 ``discovery``  of more than 300 tables: ``looks`` and ``requests`` so far, and
                ``rest_ms``, how long a table at rest is left alone
 ``pressure``   of the governor: ``rung``, ``ratio`` (0 to 1), ``latency_ms``
@@ -28,7 +30,7 @@ from typing import Any
 
 from spark_upsert.schedule.governor import Governor
 from spark_upsert.source.input import Backlog, Counted
-from spark_upsert.source.inputs import Heads, Inputs
+from spark_upsert.source.inputs import Batched, Heads, Inputs
 from spark_upsert.source.polls import Polls
 from spark_upsert.source.position import Position
 
@@ -80,6 +82,8 @@ class Progress:
                 waiting = {"waiting": dict(self._waiting())}
                 self._told = _lag(self._backlogs, self._positions) | waiting
             found |= self._told
+        if isinstance(inputs, Batched):
+            found["complete"] = inputs.complete(self._positions)
         if polls is not None:
             found["discovery"] = {
                 "looks": polls.looks,

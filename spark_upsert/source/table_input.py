@@ -23,10 +23,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
-from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.schedule.priority import PROPERTY as PRIORITY
 from spark_upsert.schedule.priority import parse_priority
 from spark_upsert.source.columns import require_columns, table_columns
@@ -39,7 +39,7 @@ from spark_upsert.source.splits import Split, changes_splits, rows_splits, split
 from spark_upsert.source.steps import Step, StreamStep
 from spark_upsert.source.table_position import TablePosition
 from spark_upsert.source.table_steps import TableSteps, snapshot_ranges
-from spark_upsert.source.versions import first_wanted, readable_from
+from spark_upsert.source.versions import LATEST, first_wanted, readable_from
 from spark_upsert.state.caps import heeds_pressure
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Manifest, Place
@@ -62,9 +62,34 @@ _RENEWALS = 4
 """An idle stream renews its lease this many times before it would lapse."""
 
 
+OTHER_THAN_IN_GROUP = (
+    "put the table back that was replaced. If it was made anew on purpose, the next batch of the "
+    "query that writes it says what to do; until then, read without 'consistent'."
+)
+
+
 def open_table(options: ReadOptions) -> Table:
-    """Return the table of a read."""
-    return Table(open_store(options.path, options.storage))
+    """Return the table of a read.
+
+    Raises
+    ------
+    TableNotFoundError
+        It is the group table of a root that has none.
+    """
+    table = Table(open_store(options.path, options.storage))
+    if options.metadata is Metadata.GROUP and table.log.try_head() is None:
+        raise no_group(options.path.rpartition("/")[0])
+    return table
+
+
+def no_group(root: str) -> TableNotFoundError:
+    """Return the error of a root below which no query writes many tables."""
+    return TableNotFoundError(
+        f"below '{root}' no query has written a batch into many tables: it has no group table.",
+        hint="check 'path': it is the folder before the first '{' of the path that the query "
+        "writes to, and has a group table from its first whole batch on.",
+        path=root,
+    )
 
 
 def table_identity(table: Table) -> str:
@@ -176,13 +201,20 @@ class TableInput:
         """Return what lies before a position (`Input.backlog`); takes or renews the lease."""
         table = self._opened()
         known = None if position is None else TablePosition.unpacked(position)
-        last = None if head is None else TablePosition.unpacked(head).upper
-        # Who has a head has looked, unless the stream stands behind that.
+        bound = None if head is None else TablePosition.unpacked(head)
+        last = None if bound is None else bound.upper
+        # Who has a head has looked, unless others did, or the stream stands behind that.
         has_looked = last is not None and (known is None or known.upper <= last)
+        if has_looked and (seen := table.log.seen) is not None:
+            has_looked = seen.upper >= (last or 0)
         with table.log.as_seen() if has_looked else nullcontext():
             newest = self._newest(table, known)
+            if bound is not None and bound.place is not None:
+                newest = self._require_batch(table, bound.place)
             upper = newest.upper if last is None else last
-            start = self._readable(table, newest, known or self._begin(table, upper))
+            start = known or self._begin(table, upper)
+            if start.is_in_snapshot or start.upper < upper:
+                start = self._readable(table, newest, start)
         self._hold(table, start)
 
         def at(reached: TablePosition) -> Position:
@@ -330,6 +362,10 @@ class TableInput:
             "delivers the whole table first, so let what it feeds begin anew, too.",
         )
 
+    def _require_batch(self, table: Table, place: Place) -> Manifest:
+        """Return the newest version of the table that a batch of its group is in."""
+        return table.log.require(place, "the newest batch of its group", hint=OTHER_THAN_IN_GROUP)
+
     def _placed(self, table: Table, position: TablePosition) -> Position:
         """Return a position with the version that it stands at; one yet to come has no token."""
         with table.log.as_seen():
@@ -338,9 +374,11 @@ class TableInput:
 
     def _begin(self, table: Table, upper: int) -> TablePosition:
         """Return where a stream begins, by its options."""
+        options = self._options
         if self._begins_with_snapshot:
             return TablePosition.in_snapshot(upper - 1, 0)
-        options = self._options
+        if options.starting_version == LATEST:
+            return TablePosition.at_changes(upper, upper)
         origin = first_wanted(
             table.log,
             version=options.starting_version,
@@ -377,6 +415,8 @@ class TableInput:
             What comes next is expired.
         """
         fail, path = self._options.fail_on_data_loss, self._options.path
+        if position.version < newest.since:
+            position = self._kept(table, position)
         if position.is_in_snapshot and (position.origin >= newest.since or fail):
             return position
         lower = readable_from(newest, position.upper, path=path, fail_on_data_loss=fail)
@@ -385,6 +425,15 @@ class TableInput:
         if lower < newest.first_changes:
             table.log.require_changes(lower)
         return TablePosition.at_changes(position.origin, lower)
+
+    def _kept(self, table: Table, position: TablePosition) -> TablePosition:
+        """Return a position that is expired as the one behind versions that changed no rows."""
+        kept = table.log.kept(position.version)
+        if kept is None:
+            return position
+        if position.is_in_snapshot:
+            return TablePosition.in_snapshot(kept, position.hash)
+        return TablePosition.at_changes(position.origin, kept + 1)
 
     # -- what lies ahead -------------------------------------------------------------
 

@@ -308,6 +308,22 @@ class LogReader:
                 )
             return manifest
 
+    def kept(self, version: int) -> int | None:
+        """Return a version that can be read and has the rows of another one.
+
+        That is the version itself or, if it is expired, ``since``, unless an epoch came between, or
+        what came between is not in the log any more: then None.
+        """
+        since = self.head().since
+        if version >= since:
+            return version
+        # The newest first: mostly an epoch is among the last few.
+        for between in range(since, version, -1):
+            commit = self._read_commit(between)
+            if commit is None or commit.is_epoch:
+                return None
+        return since
+
     def refolded(self, version: int) -> Manifest | None:
         """Return the manifest of a version from older checkpoints and the commits behind them.
 

@@ -1,0 +1,266 @@
+"""Reads of all tables below a root at one batch, and what the group table itself shows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_upsert.errors import (
+    DataLossError,
+    OptionError,
+    OtherTableError,
+    TableNotFoundError,
+)
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.kinds import batch_inputs, plan_columns
+from spark_upsert.source.merged_read import MergedRead
+from spark_upsert.state.log.cut import cut
+from tests.support.group_worlds import Routed, folds, present
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Routed:
+    """Two tables; the second batch is of one of them."""
+    made = Routed(tmp_path / "lake")
+    made.batch(a={1: 1}, b={1: 10})
+    made.batch(a={1: 2, 2: 2})
+    return made
+
+
+def expire(world: Routed, folder: str) -> None:
+    world.table(folder).expire(retain_versions=0, safety_ms=0)
+
+
+# -- the group table ------------------------------------------------------------------------
+
+
+def group_rows(world: Routed, **given: str) -> list[dict[str, Any]]:
+    plan = ReadPlan.parse({"path": str(world.root), "metadata": "group", **given})
+    read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
+    return [row for work in read.splits() for b in read.read(work) for row in b.to_pylist()]
+
+
+def test_the_group_is_a_row_for_each_table_and_one_for_the_batch(world: Routed) -> None:
+    rows = {row["folder"]: (row["batch"], row["version"]) for row in group_rows(world)}
+    assert rows == {"": (1, None), "a": (1, 2), "b": (0, 1)}
+
+
+def test_the_group_has_a_past(world: Routed) -> None:
+    rows = {row["folder"]: row["batch"] for row in group_rows(world, versionAsOf="1")}
+    assert rows == {"": 0, "a": 0, "b": 0}
+
+
+def test_a_root_without_a_group_is_told(world: Routed) -> None:
+    shutil.rmtree(world.root / "_group")
+    with pytest.raises(TableNotFoundError, match="no query has written a batch") as caught:
+        group_rows(world)
+    assert "before the first '{'" in caught.value.hint
+    with pytest.raises(TableNotFoundError, match="it has no group table"):
+        world.read()
+
+
+# -- what takes part ------------------------------------------------------------------------
+
+
+def test_what_is_not_in_a_whole_batch_is_not_read(world: Routed) -> None:
+    world.write("a", {7: 7})
+    world.write("others", {1: 1})
+    world.begin({"b": {5: 5}, "c": {1: 1}})
+    world.commit_next()
+    assert world.read() == {"a": {1: 2, 2: 2}, "b": {1: 10}}
+    assert world.read(consistent="false").keys() == {"a", "b", "others"}
+
+
+def test_an_earlier_batch_is_read_by_its_number(world: Routed) -> None:
+    assert world.read(asOfBatch=0) == {"a": {1: 1}, "b": {1: 10}}
+    assert world.read(asOfBatch=1) == world.read()
+
+
+def test_a_pattern_chooses_among_the_tables_of_the_batch(world: Routed) -> None:
+    assert world.read(inputsPattern="b*") == {"b": {1: 10}}
+    with pytest.raises(OptionError, match=r"of the 2 tables that have batch 1 .* none matches"):
+        world.read(inputsPattern="x*")
+
+
+def test_changes_end_at_the_batch(world: Routed) -> None:
+    world.write("a", {7: 7})
+    plan = world.plan(readChangeFeed="true", asOfBatch=1)
+    read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
+    rows = [row for work in read.splits() for b in read.read(work) for row in b.to_pylist()]
+    assert folds([rows]) == world.whole[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param({"versionAsOf": "1"}, "at which version", id="a version"),
+        pytest.param({"timestampAsOf": "0"}, "at which version", id="a time"),
+        pytest.param({"endingVersion": "1"}, "at which version", id="another end"),
+        pytest.param({"failOnDataLoss": "false"}, "does not read the same batch", id="lenient"),
+        pytest.param({"consistent": "false", "asOfBatch": "1"}, "contradict", id="not consistent"),
+        pytest.param({"inputsPattern": "", "inputs": "x"}, "below one root", id="named inputs"),
+        pytest.param({"inputsPattern": ""}, "below one root", id="one table"),
+        pytest.param({"asOfBatch": "-1"}, "whole number", id="no batch"),
+    ],
+)
+def test_what_contradicts_one_batch_is_refused(
+    world: Routed, given: Mapping[str, str], told: str
+) -> None:
+    with pytest.raises(OptionError, match=told):
+        world.plan(**{"consistent": "true", **given})
+
+
+def test_a_stream_has_no_number_of_a_batch(world: Routed) -> None:
+    with pytest.raises(OptionError, match="'asOfBatch' has no meaning in a stream"):
+        world.stream(asOfBatch=1)
+
+
+# -- what is gone ---------------------------------------------------------------------------
+
+
+def test_a_version_that_only_compactions_followed_may_be_expired(world: Routed) -> None:
+    world.table("a").compact(full=True)
+    expire(world, "a")
+    assert world.read() == present(world.whole[-1])
+    query = world.query()
+    query.drain()
+    assert folds(query.batches) == world.whole[-1]
+
+
+def test_a_version_whose_rows_are_gone_names_the_table_and_the_batch(world: Routed) -> None:
+    world.write("a", {7: 7})
+    expire(world, "a")
+    with pytest.raises(DataLossError, match=r"input 'a': batch 1 has version 2 of the table"):
+        world.read()
+    with pytest.raises(DataLossError, match=r"input 'a': version 2 was asked for"):
+        world.query().drain()
+
+
+def test_what_the_log_cannot_tell_any_more_is_an_error(world: Routed) -> None:
+    table = world.table("a")
+    for priority in range(110):  # Versions that change no rows, behind the next checkpoint.
+        table.alter(table.schema, {"priority": str(priority)})
+    expire(world, "a")
+    assert world.read() == present(world.whole[-1])
+    assert cut(table.store, table.log, now_s=4e9)
+    with pytest.raises(DataLossError, match="batch 1 has version 2"):
+        world.read()
+
+
+def test_a_batch_that_is_expired_or_not_there_is_told(world: Routed) -> None:
+    with pytest.raises(OptionError, match="a batch up to 1, the newest whole one"):
+        world.read(asOfBatch=2)
+    world.group.table.expire(retain_versions=0, safety_ms=0)
+    with pytest.raises(DataLossError, match="batch 0 of the tables below"):
+        world.read(asOfBatch=0)
+    assert world.read() == present(world.whole[-1])
+
+
+def test_a_table_that_was_made_anew_is_not_the_one_of_the_batch(world: Routed) -> None:
+    shutil.rmtree(world.root / "a")
+    for value in range(4):
+        world.write("a", {1: value})
+    with pytest.raises(OtherTableError, match=r"input 'a': batch 1 belongs to version 2"):
+        world.read()
+    with pytest.raises(OtherTableError, match=r"input 'a': .*newest batch of its group"):
+        world.query().drain()
+
+
+def test_a_restore_is_not_read_before_the_next_batch(world: Routed) -> None:
+    world.table("a").restore(1)
+    assert world.read()["a"] == {1: 2, 2: 2}
+    world.now["a"] = {1: 1}
+    world.batch(a={9: 9})
+    assert world.read()["a"] == {1: 1, 9: 9}
+
+
+def test_numbers_are_those_of_the_query_that_owns_the_root(world: Routed) -> None:
+    world.writer, world.number = "query:two", 0
+    world.begin({"b": {1: 99}})
+    world.write("b", world.waiting.pop("b"))
+    world.record({"b": world.table("b").log.head().place}, take_over=True)
+    assert world.read(asOfBatch=0) == {"a": {1: 2, 2: 2}, "b": {1: 99}}
+    with pytest.raises(OptionError, match="up to 0"):
+        world.read(asOfBatch=1)
+
+
+# -- streams --------------------------------------------------------------------------------
+
+
+def test_a_stream_waits_for_the_batch_to_be_whole(world: Routed) -> None:
+    query = world.query()
+    query.drain()
+    world.begin({"a": {1: 3}, "b": {1: 3}})
+    world.commit_next()
+    world.commit_next()
+    assert not query.plan()
+    world.commit_next()
+    query.drain()
+    assert folds(query.batches) == world.whole[-1]
+    assert query.stream.report()["complete"] == 2
+
+
+def test_a_table_joins_with_its_first_whole_batch(world: Routed) -> None:
+    query = world.query(startingVersion="latest")
+    query.drain()
+    world.write("c", {1: 1})
+    query.drain()
+    assert query.rows == []
+    world.batch(c={2: 2})
+    world.write("c", {3: 3})
+    query.drain()
+    assert folds(query.batches) == {"c": {1: 1, 2: 2}}
+
+
+def test_latest_is_behind_the_batch_and_not_behind_what_others_wrote(world: Routed) -> None:
+    world.write("a", {7: 7})
+    query = world.query(startingVersion="latest")
+    query.drain()
+    world.batch(a={8: 8})
+    query.drain()
+    assert folds(query.batches) == {"a": {7: 7, 8: 8}}
+
+
+def test_an_idle_table_may_be_compacted_and_expired(world: Routed) -> None:
+    query = world.query()
+    query.drain()
+    world.table("b").compact(full=True)
+    expire(world, "b")
+    world.batch(a={1: 5})
+    query.drain()
+    query.restart()
+    world.batch(b={1: 11})
+    query.drain()
+    assert folds(query.batches) == world.whole[-1]
+
+
+def test_with_limits_the_progress_says_which_batch_is_complete(world: Routed) -> None:
+    query = world.query(maxRowsPerTrigger="1")
+    assert query.plan()
+    query.deliver()
+    assert query.stream.report()["complete"] is None
+    query.drain()
+    assert query.stream.report()["complete"] == 1
+    assert folds(query.batches) == world.whole[-1]
+
+
+def test_a_table_that_the_group_does_not_know_any_more_is_told(world: Routed) -> None:
+    query = world.query()
+    query.drain()
+    narrow = world.query(inputsPattern="b")
+    narrow.noted, narrow.batches = query.noted, query.batches
+    with pytest.raises(DataLossError, match="the query has read 'a'"):
+        narrow.plan()
+
+
+def test_a_look_asks_the_group_table_alone(world: Routed) -> None:
+    query = world.query()
+    query.drain()
+    shutil.rmtree(world.root / "a")
+    world.batch(b={1: 12})
+    query.drain()
+    assert folds(query.batches)["b"] == {1: 12}
