@@ -137,6 +137,13 @@ class UpsertFlowError(Exception):
             self.message = f"operator '{name}': {self.message}"
             self.args = (self._text(),)
 
+    def name_table(self, name: str) -> None:
+        """Say which of several tables of a write it is about; what is said first stays."""
+        if "table" not in self.fields:
+            self.fields["table"] = name
+            self.message = f"table '{name}': {self.message}"
+            self.args = (self._text(),)
+
     def _text(self) -> str:
         text = f"[{self.code}] {self.message}"
         return f"{text}\n\nHint: {self.hint}" if self._marked_hint else text
@@ -223,6 +230,16 @@ class about_operator(_About):
 
     def name(self, error: UpsertFlowError) -> None:
         error.name_operator(self._name)
+
+
+class about_table(_About):
+    """Let errors from within say which table of a write they are about."""
+
+    __slots__ = ()
+    note = "It is about the table '{}'."
+
+    def name(self, error: UpsertFlowError) -> None:
+        error.name_table(self._name)
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

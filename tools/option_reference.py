@@ -12,6 +12,7 @@ from spark_upsert.options.reference import (
     FILE_OPTIONS,
     INPUT_OPTIONS,
     READ_OPTIONS,
+    ROUTED_OPTIONS,
     WRITE_OPTIONS,
 )
 
@@ -47,6 +48,13 @@ refuses output mode `update` for Python sinks: write the aggregation in `complet
 `txnAppId` and `txnVersion`.
 """
 
+_ROUTED = """
+### Writes into many tables
+
+With columns in braces in `path`, each row goes to the table of its values: [routed.md](routed.md). All options above may be given, too; `txnAppId`,
+`txnVersion`, `allowMissingBatches`, `checkpointLocation` and `storage.*` are of the whole write.
+"""
+
 _FILES = """
 ### Files
 
@@ -72,7 +80,8 @@ location, owner and comment of a table) is passed over. `TBLPROPERTIES` it mixes
 
 def reference() -> str:
     """Return the whole page."""
-    writes, reads = _WRITES + _table(WRITE_OPTIONS), _READS + _table(READ_OPTIONS)
+    writes = _WRITES + _table(WRITE_OPTIONS) + _ROUTED + _table(ROUTED_OPTIONS)
+    reads = _READS + _table(READ_OPTIONS)
     inputs = _INPUTS + _table(INPUT_OPTIONS) + _FILES + _table(FILE_OPTIONS)
     return _HEAD + writes + reads + inputs + _SQL
 

@@ -22,9 +22,13 @@ from spark_upsert.options.reference import (
     COLUMN,
     INPUT_OPTIONS,
     READ_OPTIONS,
+    ROUTED_OPTIONS,
     STORAGE_PREFIX,
     WRITE_OPTIONS,
 )
+
+TABLE_PREFIX = "table."
+"""What the name of an option of some tables of a write begins with."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -158,6 +162,12 @@ class Options:
 
 def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
     """Return the error of a name that is not ``known``; perhaps the other side knows it."""
+    if name.lower().startswith(TABLE_PREFIX) or fold(name) in map(fold, ROUTED_OPTIONS):
+        return OptionError(
+            f"option '{name}' belongs to writes into many tables, and 'path' names no column.",
+            hint="write columns in braces, as in '/lake/{topic}', or drop the option.",
+            option=name,
+        )
     for side, others in (
         ("writes", WRITE_OPTIONS),
         ("reads", {**READ_OPTIONS, **INPUT_OPTIONS}),

@@ -105,6 +105,31 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "checkpointLocation": "Spark's own: where a streaming query keeps its progress.",
 }
 
+ROUTED_OPTIONS: Mapping[str, str] = {
+    "path": "The root, and below it a folder for each table with columns of the rows in braces: "
+    "`/lake/{topic}`, `s3://b/lake/{source.db}/{source.table}`. Dots lead into structs. Columns "
+    "are texts, whole numbers, truth values or dates. A brace that is meant as such is doubled. "
+    "Required.",
+    "table.<pattern>.<option>": "An option of the tables whose name the pattern matches: "
+    "`table.shop.orders.keys`, `table.shop.*.mergeSchema`. A name is the path below the root with "
+    "the values as they are. `*` is any text, `?` a character, `[ab]` one of some; case makes no "
+    "difference. What follows the pattern is an option of writes above, but for those of the whole "
+    "write. Of several patterns the one with more characters that are no wildcards holds; two "
+    "that are alike and say different things are an error. What is given without a pattern is of "
+    "all tables; an empty text takes it back.",
+    "createTables": "Whether a value that is new makes a table. `false`: it is an error that names "
+    "the value. Default `true`.",
+    "tablesMax": "How many tables there may be below the root. One more is an error that names the "
+    "value. Default `2000`.",
+    "onTableError": "What becomes of a table that cannot take its rows (schema, rows, damage, "
+    "identity). `fail`: the write fails. `park`: its rows are kept below the root until "
+    "`upsertflow unpark`, and the other tables go on. Default `fail`.",
+    "takeOver": "Streams: whether the query may take the root from the one that writes there, and "
+    "which is refused from then on. Default `false`.",
+    "commitThreads": "How many tables are committed side by side. Default `16`.",
+}
+"""Of writes into many tables; the other options of writes are those of each table."""
+
 READ_OPTIONS: Mapping[str, str] = {
     "path": "Where the table lies. Required.",
     "plan": "Instead of `path`: the plan of a view over one or several tables, as `to_json()` of "

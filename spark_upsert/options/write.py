@@ -161,10 +161,7 @@ class WriteOptions:
             and engine.kind is Engine.AGGREGATION
         ):
             raise no_aggregate_of_changes()
-        app_id, app_version = options.text("txnAppId"), options.number("txnVersion")
-        if (app_id is None) != (app_version is None):
-            missing = "txnAppId" if app_id is None else "txnVersion"
-            raise OptionError.missing(missing, "'txnAppId' and 'txnVersion' go together")
+        app_id, app_version = named_transaction(options)
         return cls(
             path=options.path(),
             storage=options.storage,
@@ -191,6 +188,15 @@ class WriteOptions:
             app_version=app_version,
             checkpoint=options.text("checkpointLocation"),
         )
+
+
+def named_transaction(options: Options) -> tuple[str | None, int | None]:
+    """Return the name and number under which a batch write is idempotent; both or none."""
+    app_id, app_version = options.text("txnAppId"), options.number("txnVersion")
+    if (app_id is None) != (app_version is None):
+        missing = "txnAppId" if app_id is None else "txnVersion"
+        raise OptionError.missing(missing, "'txnAppId' and 'txnVersion' go together")
+    return app_id, app_version
 
 
 def no_aggregate_of_changes() -> OptionError:

@@ -1,0 +1,293 @@
+"""The checked options of a write into many tables: what is said of all, and of some by patterns.
+
+``table.<pattern>.<option>`` is of the tables whose name the pattern matches. What says more about
+the name holds: a name before a pattern, and of two patterns the one with more characters that are
+no wildcards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from fnmatch import translate
+from functools import cached_property
+
+from spark_upsert.errors import OptionError, about_table, nearest
+from spark_upsert.options.below import path_below
+from spark_upsert.options.handed_down import missing_path, users_own
+from spark_upsert.options.parse import TABLE_PREFIX, Options, choice, fold
+from spark_upsert.options.reference import COLUMN, ROUTED_OPTIONS, STORAGE_PREFIX, WRITE_OPTIONS
+from spark_upsert.options.write import WriteOptions, named_transaction
+from spark_upsert.routed.template import Template, is_routed
+
+TABLES_MAX = 2000
+"""What was measured; each has folders, versions and work of its own."""
+
+COMMIT_THREADS = 16
+COMMIT_THREADS_MAX = 256
+
+_OF_WRITE = (
+    "path",
+    "checkpointLocation",
+    "txnAppId",
+    "txnVersion",
+    "allowMissingBatches",
+    *(name for name in ROUTED_OPTIONS if not name.startswith(TABLE_PREFIX)),
+)
+"""What no table can be told by itself."""
+
+_EXCLUSIVE = (("columnlist", "exceptcolumnlist"),)
+"""A table that is told one of them is not told the other with all tables."""
+
+_WILDCARD = re.compile(r"[*?]|\[!?\]?[^\]]*\]")
+
+
+class OnTableError(Enum):
+    """What becomes of a table that cannot take its rows."""
+
+    FAIL = "fail"
+    PARK = "park"
+
+
+def is_routed_write(given: Mapping[str, str]) -> bool:
+    """Return whether the path of a write names columns, or at least has braces."""
+    return any(fold(name) == "path" and is_routed(text) for name, text in given.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An option of the tables that a pattern matches."""
+
+    pattern: str
+    """In lower case, as Spark hands names over."""
+    option: str
+    """As given."""
+    text: str
+
+    @property
+    def given(self) -> str:
+        """The name under which it was given."""
+        return f"{TABLE_PREFIX}{self.pattern}.{self.option}"
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is of one table."""
+        return _WILDCARD.search(self.pattern) is None
+
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """The greater, the more it says about a name."""
+        return self.is_name, len(_WILDCARD.sub("", self.pattern))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutedOptions:
+    """The checked options of a write into the tables below a root."""
+
+    template: Template
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    create_tables: bool = True
+    tables_max: int = TABLES_MAX
+    park: bool = False
+    """Whether rows of a table that cannot take them are parked."""
+    take_over: bool = False
+    commit_threads: int = COMMIT_THREADS
+    checkpoint: str | None = None
+    app_id: str | None = None
+    app_version: int | None = None
+    allow_missing_batches: bool = False
+    shared: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What each table is told, as given."""
+    told: tuple[Told, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> RoutedOptions:
+        """Check the options of a write into many tables.
+
+        Raises
+        ------
+        OptionError
+            One is unknown, malformed, or of the whole write and given for a table.
+        """
+        own = users_own(given)
+        told = tuple(_told(name, text) for name, text in own.items() if _is_told(name))
+        said = {name: text for name, text in own.items() if not _is_told(name)}
+        options = Options(said, {**WRITE_OPTIONS, **ROUTED_OPTIONS})
+        path = options.text("path")
+        if path is None:
+            raise missing_path()
+        app_id, app_version = named_transaction(options)
+        of_write = {fold(name) for name in _OF_WRITE}
+        tables_max = options.number("tablesMax", least=1)
+        found = cls(
+            template=Template.parse(path),
+            storage=options.storage,
+            create_tables=options.flag("createTables", default=True),
+            tables_max=TABLES_MAX if tables_max is None else tables_max,
+            park=choice(options, "onTableError", OnTableError) is OnTableError.PARK,
+            take_over=options.flag("takeOver"),
+            commit_threads=_commit_threads(options),
+            checkpoint=options.text("checkpointLocation"),
+            app_id=app_id,
+            app_version=app_version,
+            allow_missing_batches=options.flag("allowMissingBatches"),
+            shared={name: text for name, text in said.items() if fold(name) not in of_write},
+            told=told,
+        )
+        found._require_consistent()
+        return found
+
+    def of(self, name: str, folder: str) -> WriteOptions:
+        """Return the options of a table, by its name and its folder below the root.
+
+        Raises
+        ------
+        OptionError
+            Patterns that say the same much about the name say different things, or they do not go
+            together with what is said of all tables.
+        """
+        return replace(
+            self._parsed(name, _chosen(name, self._about(name))),
+            path=path_below(self.template.root, folder),
+        )
+
+    def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the patterns that match none of some tables, sorted."""
+        met = {told.pattern for name in names for told in self._about(name)}
+        return tuple(sorted({told.pattern for told in self.told} - met))
+
+    def __getstate__(self) -> dict[str, object]:
+        # What is derived does not travel.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Told]]:
+        found: dict[str, list[Told]] = {}
+        for told in self.told:
+            if told.is_name:
+                found.setdefault(told.pattern, []).append(told)
+        return found
+
+    @cached_property
+    def _by_pattern(self) -> list[tuple[re.Pattern[str], Told]]:
+        patterns = [told for told in self.told if not told.is_name]
+        return [(re.compile(translate(told.pattern)), told) for told in patterns]
+
+    @cached_property
+    def _kept(self) -> dict[frozenset[tuple[str, str]], WriteOptions]:
+        """What was parsed: tables that are told the same share it."""
+        return {}
+
+    def _about(self, name: str) -> list[Told]:
+        lower = name.lower()
+        matching = (told for pattern, told in self._by_pattern if pattern.match(lower))
+        return [*self._by_name.get(lower, ()), *matching]
+
+    def _parsed(self, name: str, chosen: Mapping[str, str]) -> WriteOptions:
+        key = frozenset(chosen.items())
+        found = self._kept.get(key)
+        if found is None:
+            said = set(map(_meant, chosen))
+            for group in _EXCLUSIVE:
+                said |= set(group) if said & set(group) else set()
+            shared = {each: text for each, text in self.shared.items() if _meant(each) not in said}
+            with about_table(name):
+                found = self._kept[key] = WriteOptions.parse({**shared, **chosen, "path": "/"})
+        return found
+
+    def _require_consistent(self) -> None:
+        """Check what can be checked before there are tables: each pattern as if it were a name."""
+        patterns = {told.pattern for told in self.told}
+        for pattern in sorted(patterns):
+            own = [told for told in self.told if told.pattern == pattern]
+            about = [*sorted(self._about(pattern), key=lambda told: told.weight), *own]
+            held = {_meant(told.option): told for told in about}
+            self._parsed(pattern, {told.option: told.text for told in held.values()})
+        if "*" not in patterns:
+            WriteOptions.parse({**self.shared, "path": "/"})
+
+
+def _is_told(name: str) -> bool:
+    return name.lower().startswith(TABLE_PREFIX)
+
+
+def _told(name: str, text: str) -> Told:
+    """Return what an option says of some tables: it begins at the first dot behind which it does.
+
+    Raises
+    ------
+    OptionError
+        It has no pattern, or no known option, or one of the whole write.
+    """
+    words = name[len(TABLE_PREFIX) :].split(".")
+    for at in range(1, len(words)):
+        pattern, option = ".".join(words[:at]), ".".join(words[at:])
+        if fold(option) in _FOLDED_OF_WRITE or option.lower().startswith(STORAGE_PREFIX):
+            raise OptionError(
+                f"option '{name}': '{option}' is of the whole write, and not of a table.",
+                hint=f"give '{option}' without '{TABLE_PREFIX}{pattern}.'.",
+                option=name,
+            )
+        if pattern and _is_of_tables(option):
+            return Told(pattern.lower(), option, text)
+    near = nearest(words[-1], WRITE_OPTIONS)
+    meant = f"'{TABLE_PREFIX}{'.'.join(words[:-1]) or '<pattern>'}.{near}'"
+    raise OptionError(
+        f"option '{name}' names no table and option: expected '{TABLE_PREFIX}<pattern>.<option>'.",
+        hint=f"Did you mean {meant}?"
+        if near
+        else f"write for example '{TABLE_PREFIX}shop.*.keys'.",
+        option=name,
+    )
+
+
+_FOLDED_OF_WRITE = frozenset(map(fold, _OF_WRITE))
+_FOLDED = frozenset(fold(name) for name in WRITE_OPTIONS if COLUMN not in name)
+_FAMILIES = tuple(fold(name.removesuffix(COLUMN)) for name in WRITE_OPTIONS if COLUMN in name)
+
+
+def _is_of_tables(option: str) -> bool:
+    folded = fold(option)
+    is_of_column = any(folded.startswith(each) and folded != each for each in _FAMILIES)
+    return folded in _FOLDED or is_of_column
+
+
+def _meant(option: str) -> str:
+    """Return the form in which options are compared; a column keeps its ``-`` and ``_``."""
+    prefix, dot, column = option.partition(".")
+    return f"{fold(prefix)}.{column.lower()}" if fold(prefix + dot) in _FAMILIES else fold(option)
+
+
+def _chosen(name: str, about: Iterable[Told]) -> dict[str, str]:
+    """Return of all that is said about a table what holds."""
+    by_option: dict[str, list[Told]] = {}
+    for told in about:
+        by_option.setdefault(_meant(told.option), []).append(told)
+    strongest = (_strongest(name, each) for each in by_option.values())
+    return {told.option: told.text for told in strongest}
+
+
+def _strongest(name: str, about: Sequence[Told]) -> Told:
+    most = max(told.weight for told in about)
+    one, *others = (told for told in about if told.weight == most)
+    for other in others:
+        if other.text != one.text:
+            raise OptionError(
+                f"options '{one.given}' and '{other.given}' say different things about the table "
+                f"'{name}', and neither says more of its name.",
+                hint=f"add '{TABLE_PREFIX}{name}.{one.option}', or change one of the two.",
+                option=one.given,
+                other=other.given,
+            )
+    return one
+
+
+def _commit_threads(options: Options) -> int:
+    threads = options.number("commitThreads", least=1)
+    if threads is not None and threads > COMMIT_THREADS_MAX:
+        raise OptionError.invalid(
+            "commitThreads", threads, f"a whole number from 1 to {COMMIT_THREADS_MAX}"
+        )
+    return COMMIT_THREADS if threads is None else threads
