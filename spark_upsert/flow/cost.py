@@ -114,7 +114,8 @@ def traffic_of(physical: Physical, estimates: Mapping[str, Estimate] | None = No
         estimate = _estimate(replica.logical, physical, given_estimates)
         given = taken[replica.name] * estimate.selectivity
         if not replica.operator.inputs:
-            given = taken[replica.name] = estimate.rows / max(1, replica.channel.count)
+            rows = estimate.rows_of(replica.operator.work)
+            given = taken[replica.name] = rows / max(1, replica.channel.count)
         traffic.work_s[replica.name] = taken[replica.name] * estimate.row_s
         traffic.given[replica.name] = given
         traffic.given_bytes[replica.name] = estimate.bytes_of(replica.operator.schema)

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_upsert.flow.work import ArrowSource, Work
+
 VARIABLE_BYTES = 16
 """What a string or a list is taken for, with its offset."""
+
+SOURCE_ROWS = 1_000_000
+"""What a source is taken for of which nothing is known: enough that tasks are worth while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +22,9 @@ class Estimate:
     Measured figures do as well as guessed ones: each is a ratio or a time that a run can show.
     """
 
-    rows: float = 1_000_000.0
-    """What a source gives, all its replicas together; for other operators it means nothing."""
+    rows: float | None = None
+    """What a source gives, all its replicas together; for other operators it means nothing.
+    None: as many as are given with the graph (`ArrowSource`), else `SOURCE_ROWS`."""
     selectivity: float = 1.0
     """Rows that it gives for each row that it takes."""
     row_s: float = 1e-7
@@ -27,6 +33,12 @@ class Estimate:
     """Bytes of a row that it gives; None: by its columns."""
     skew: float = 1.0
     """Rows of its busiest channel over those of the mean one, where rows come by their hash."""
+
+    def rows_of(self, work: Work) -> float:
+        """Return how many rows a source gives, by what it is if nothing is said."""
+        if self.rows is not None:
+            return self.rows
+        return work.rows.num_rows if isinstance(work, ArrowSource) else SOURCE_ROWS
 
     def bytes_of(self, schema: pa.Schema | None) -> float:
         """Return the bytes of a row, by the columns if nothing is given."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from spark_upsert.flow import (
     Automatic,
     Collected,
+    Estimate,
     Flow,
     Fused,
     Graph,
@@ -25,6 +26,7 @@ from spark_upsert.flow import (
     Manual,
     Parallel,
     PythonFunction,
+    Scheme,
     Work,
     expanded,
     fused,
@@ -214,7 +216,10 @@ def plan_of(graph: Graph, draw: Random) -> Fused:
     physical = expanded(graph)
     if draw.random() < 0.3:
         return draw.choice(list(islice(iter_plans(physical), PLANS_MAX)))
-    schemes = (Legacy(), Automatic(slots=draw.randint(1, 4)), Manual(draw.randint(1, 6)))
+    # Few rows are done by one element; of many it is worth while to have several.
+    many = {name: Estimate(rows=draw.choice([10, 10**7])) for name in SOURCES.values()}
+    automatic = Automatic(slots=draw.randint(1, 4), estimates=many)
+    schemes: list[Scheme] = [Legacy(), automatic, Manual(draw.randint(1, 6))]
     return fused(physical, draw.choice(schemes), draw.choice(list(Influence)))
 
 

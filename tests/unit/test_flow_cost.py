@@ -8,21 +8,25 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.flow import (
+    ArrowSource,
     Automatic,
     Costs,
     Estimate,
     Flow,
+    Given,
     Graph,
     HandOff,
     Legacy,
     Manual,
     Parallel,
     PartitionBy,
+    Work,
     expanded,
     fused,
     predicted,
 )
 from spark_upsert.flow.cost import traffic_of
+from spark_upsert.flow.estimates import SOURCE_ROWS
 from tests.support.flows import SAME, SINK, SOURCE, chain
 
 NOTHING = HandOff(batch_s=0, row_s=0, byte_s=0)
@@ -42,6 +46,9 @@ SPARK = Costs(
     batch_rows=10,
     is_staged=True,
 )
+
+
+GIVEN_ROWS = ArrowSource(pa.table({"k": [1, 2, 3]}))
 
 
 def rows_of(count: float, **more: float) -> Estimate:
@@ -66,6 +73,34 @@ def pipeline(*names: str, count: float = 100) -> Graph:
         rows = flow.operator(name, SAME, rows, estimate=rows_of(0))
     flow.sink("Snk", SINK, rows, estimate=rows_of(0))
     return flow.graph()
+
+
+@pytest.mark.parametrize(
+    ("work", "estimate", "rows"),
+    [
+        pytest.param(GIVEN_ROWS, Estimate(), 3, id="as many as are given with the graph"),
+        pytest.param(GIVEN_ROWS, Estimate(row_s=1), 3, id="whatever else is said"),
+        pytest.param(GIVEN_ROWS, Estimate(rows=7), 7, id="or as many as are said"),
+        pytest.param(Given(GIVEN_ROWS.schema), Estimate(), SOURCE_ROWS, id="or very many"),
+    ],
+)
+def test_a_source_gives_so_many_rows(work: Work, estimate: Estimate, rows: int) -> None:
+    flow = Flow()
+    flow.sink("Snk", SINK, flow.source("Src", work, estimate=estimate))
+    assert traffic_of(expanded(flow.graph())).given["Src"] == rows
+
+
+def test_few_rows_that_are_given_are_done_by_one_element() -> None:
+    def elements(work: Work) -> int:
+        flow = Flow()
+        heavy = Estimate(row_s=1e-4)
+        with flow.parallel("R", 2):
+            rows = flow.operator("A", SAME, flow.source("Src", work), estimate=heavy)
+        flow.sink("Snk", SINK, rows)
+        return len(fused(expanded(flow.graph()), Automatic(slots=2)).pes)
+
+    assert elements(Given(SOURCE.schema)) > 1
+    assert elements(SOURCE) == 1
 
 
 @pytest.mark.parametrize(
