@@ -19,6 +19,7 @@ from spark_upsert._version import __version__
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows, screen
+from spark_upsert.cli.routed import list_tables
 from spark_upsert.cli.top import Top
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.errors import OptionError, UpsertFlowError, about_input, masked
@@ -448,6 +449,27 @@ def top(
                 return
             sys.stdout.flush()
             time.sleep(interval)
+
+
+@upsertflow.command()
+@click.argument("root")
+@_storage_options
+@_as_json
+def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show the tables that one stream writes below ROOT: whose each is, and what it has.
+
+    ROOT is the folder before the first column of the stream's path; or the whole path, as in
+    '/lake/{topic}', where no batch is in all tables yet. JSON begins with a line about all tables,
+    whose folder is empty.
+    """
+    found = list_tables(root, storage)
+    if as_json:
+        print_rows([found.facts(), *(line.to_json() for line in found.lines)], (), as_json=True)
+        return
+    print_facts({k: v for k, v in found.facts().items() if v not in (None, "", [])}, as_json=False)
+    if found.lines:
+        rows = [line.for_people() for line in found.lines]
+        print_rows(rows, rows[0], as_json=False)
 
 
 # -- keeping in order ----------------------------------------------------------------

@@ -134,6 +134,8 @@ class Batch:
     rows: int
     parked: int = 0
     """Rows of all tables, and of none, that are parked and not applied yet."""
+    unmatched: tuple[str, ...] = ()
+    """Patterns of options that match none of the tables."""
     committed_ms: int = 0
 
     @classmethod
@@ -145,6 +147,7 @@ class Batch:
             number=row["batch"],
             rows=row["rows"],
             parked=row["parked"],
+            unmatched=tuple(row["values"] or ()),
             committed_ms=_ms(row["committed"]) or 0,
         )
 
@@ -153,6 +156,7 @@ class Batch:
         return {
             "folder": BATCH,
             "name": self.template,
+            "values": list(self.unmatched),
             "query": self.writer,
             "batch": self.number,
             "rows": self.rows,

@@ -1,0 +1,109 @@
+"""The command `upsertflow tables`: whose each table below a root is, and what it has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.routed.group import Batch, Member
+from spark_upsert.routed.template import Template
+from spark_upsert.state.log.manifest import Transaction
+from tests.support.group_worlds import Routed
+
+TEMPLATE = Template.parse("/l/{db}.{table}")
+ORDERS, ODD = ("shop", "orders"), ("größe", "a.b")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with two tables of batch 7, and two that the group does not know."""
+    world = Routed(tmp_path)
+    writer, folders = "query:one", {TEMPLATE.folder(values): values for values in (ORDERS, ODD)}
+    for folder in (*folders, "new.table", "by=hand"):
+        world.write(folder, {1: 1})
+    members = [
+        Member(
+            folder=folder,
+            name=TEMPLATE.name(values),
+            values=values,
+            place=world.table(folder).log.place(1),
+            writer=writer,
+            batch=7,
+            rows=1,
+            parked=2 if values == ODD else 0,
+        )
+        for folder, values in folders.items()
+    ]
+    batch = Batch(
+        template=TEMPLATE.relative,
+        writer=writer,
+        number=7,
+        rows=2,
+        parked=2,
+        unmatched=("crm.*",),
+    )
+    world.group.append(batch, members, Transaction(writer=writer, number=7))
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(upsertflow, ["tables", *arguments])
+
+
+def lines(*arguments: str) -> list[dict[str, Any]]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_each_table_is_told_by_its_values(root: Path) -> None:
+    whole, *found = lines(str(root))
+    assert (whole["folder"], whole["template"]) == ("", "{db}.{table}")
+    assert (whole["query"], whole["batch"], whole["rows"]) == ("query:one", 7, 2)
+    assert whole["patterns_that_match_no_table"] == ["crm.*"]
+    by_name = {line["name"]: line for line in found if line["note"] is None}
+    assert set(by_name) == {"shop.orders", "größe.a.b"}
+    odd = by_name["größe.a.b"]
+    assert odd["values"] == ["größe", "a.b"]
+    assert odd["folder"] == "gr=C3=B6=C3=9Fe.a=2Eb"
+    assert (odd["version"], odd["batch"], odd["parked"]) == (1, 7, 2)
+
+
+def test_tables_that_the_group_does_not_know_are_told_apart(root: Path) -> None:
+    found = {line["folder"]: line for line in lines(str(root))}
+    assert found["new.table"]["values"] == ["new", "table"]
+    assert "no whole batch had rows of it" in found["new.table"]["note"]
+    assert found["by=hand"]["values"] is None
+    assert "no values lead here" in found["by=hand"]["note"]
+
+
+def test_people_see_a_grid(root: Path) -> None:
+    shown = run(str(root)).stdout
+    for text in ("{db}.{table}", "query:one", "crm.*", "shop.orders", "größe.a.b", "parked"):
+        assert text in shown
+
+
+def test_before_the_first_whole_batch_the_template_finds_tables(tmp_path: Path) -> None:
+    Routed(tmp_path).write("a=2Fb", {1: 1})
+    whole, line = lines(f"{tmp_path}/{{topic}}")
+    assert (whole["batch"], whole["tables"]) == (None, 1)
+    assert (line["name"], line["values"]) == ("a/b", ["a/b"])
+    assert "a/b" in run(f"{tmp_path}/{{topic}}").stdout
+
+
+def test_a_root_of_nothing_says_what_a_root_is(tmp_path: Path) -> None:
+    result = run(str(tmp_path))
+    assert result.exit_code == 1
+    assert "no table in its folder '_group'" in result.stderr
+    assert "/lake/{topic}" in result.stderr
+
+
+def test_a_bad_template_is_a_sentence(tmp_path: Path) -> None:
+    result = run(f"{tmp_path}/{{a}}{{b}}")
+    assert result.exit_code == 1
+    assert "nothing between {a} and {b}" in result.stderr
