@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _FORMAT = "upsertflow"
+_DEFERRED = {"deferred": "true"}
 
 
 def keep(
@@ -61,8 +62,9 @@ def keep(
         reads |= _consumer(made_for_rows(table, text, given, shown))
     else:
         reads = _groups(Kept.made(table, view.grouping, text))
-    changes = source.options(**{**reads, **options}).load()
-    writer = changes.writeStream.format(_FORMAT).options(**{**own, **writes})
+    # Spark says who reads what; who writes it reads it, and no row goes through Java.
+    changes = source.options(**{**reads, **options, **_DEFERRED}).load()
+    writer = changes.writeStream.format(_FORMAT).options(**{**own, **writes, **_DEFERRED})
     if available_now:
         writer = writer.trigger(availableNow=True)
     elif every is not None:

@@ -28,6 +28,7 @@ from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.work import splits_of
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.frugal import frugally
+from spark_upsert_sink.deferred import with_split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -42,7 +43,8 @@ def read_schema(given: Mapping[str, str]) -> StructType:
     columns = plan_columns(plan, KINDS)
     for field in columns:
         _require_spark_has(field)
-    return from_arrow_schema(columns)
+    shown = from_arrow_schema(columns)
+    return with_split(shown) if plan.query.deferred else shown
 
 
 def _require_spark_has(field: pa.Field) -> None:

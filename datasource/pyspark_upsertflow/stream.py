@@ -31,6 +31,7 @@ from spark_upsert.source.kinds import (
 from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.work import refuse_own_epochs, splits_of
+from spark_upsert_sink.deferred import put_off, without_split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -62,9 +63,13 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadPlan.parse(self._given)
 
     @cached_property
+    def _columns(self) -> StructType:
+        return without_split(self._schema) if self._plan.query.deferred else self._schema
+
+    @cached_property
     def _stream(self) -> Stream:
         tell_merge(self._plan)
-        columns = to_arrow_schema(self._schema, timezone="UTC")
+        columns = to_arrow_schema(self._columns, timezone="UTC")
         inputs = stream_inputs(self._plan, columns, KINDS)
         return Stream(
             inputs,
@@ -107,10 +112,17 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading, in the tasks ----------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        work = partition.value
-        if work is None:
+        if partition.value is None:
             return  # Spark makes one empty partition out of none.
+        if self._plan.query.deferred:
+            yield put_off(self, partition, to_arrow_schema(self._schema, timezone="UTC"))
+        else:
+            yield from self.rows(partition)
+
+    def rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition; of a deferred one, where they are written."""
+        work = partition.value
         context = TaskContext.get()
         refuse_own_epochs(work, context.getLocalProperty(_QUERY_ID) if context else None)
         is_scan = all(isinstance(split, RowsSplit) for split in splits_of(work))
-        yield from to_spark(self._stream.read(work), self._schema, is_scan=is_scan)
+        yield from to_spark(self._stream.read(work), self._columns, is_scan=is_scan)

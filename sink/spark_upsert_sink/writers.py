@@ -35,6 +35,7 @@ from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.scratch import remove_runs
 from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert_sink.deferred import rows_behind, without_split
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.plan import SinkPlan, plan_sink
 from spark_upsert_sink.types import require_kept
@@ -66,6 +67,8 @@ class _Write:
         transaction: Transaction | None = None,
         is_stream: bool = False,
     ) -> None:
+        if options.deferred:
+            schema = without_split(schema)
         require_kept(schema)
         self._options = options
         self._incoming = to_arrow_schema(schema, timezone="UTC")
@@ -103,7 +106,8 @@ class _Write:
         if plan.refusal is not None and self._is_due(context):
             raise plan.refusal
         store = open_store(plan.path, plan.storage)
-        commands = (write.envelope.commands(batch) for batch in batches)
+        rows = rows_behind(batches) if self._options.deferred else batches
+        commands = (write.envelope.commands(batch) for batch in rows)
         staged = stage(
             Snapshot(store, write.base),
             commands,
@@ -200,6 +204,12 @@ class UpsertBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = WriteOptions.parse(options)
+        if self._options.deferred:
+            raise OptionError(
+                "option 'deferred' is of streams.",
+                hint="drop it: a view sets it where it is kept ('keep').",
+                option="deferred",
+            )
         self._write = _Write(
             self._options,
             schema,

@@ -47,6 +47,7 @@ _EXCLUSIVE = (
 
 _OF_QUERY = (
     "columns",
+    "deferred",
     "maxBytesPerTrigger",
     "maxEpochsPerTrigger",
     "latencyTarget",

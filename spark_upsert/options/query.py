@@ -71,6 +71,8 @@ class QueryOptions:
     """In a second, for looks at very many inputs; 0: any number."""
     auto_priority: bool = False
     """Whether others are the more urgent the later somebody else read them."""
+    deferred: bool = False
+    """Whether the sink reads what this read plans."""
 
     @classmethod
     def parse(cls, options: Options, priorities: Mapping[str, int] | None = None) -> QueryOptions:
@@ -94,6 +96,7 @@ class QueryOptions:
             discovery_ms=options.duration_ms("discoveryInterval"),
             discovery_requests=options.number("discoveryRequests", least=0),
             auto_priority=options.flag("autoPriority"),
+            deferred=options.flag("deferred"),
         )
         found._require_consistent()
         return found
@@ -173,6 +176,7 @@ class QueryOptions:
             ("discoveryInterval", self.discovery_ms),
             ("discoveryRequests", self.discovery_requests),
             ("allowInputRemoval", self.allow_input_removal or None),
+            ("deferred", self.deferred or None),
             *((name, True) for name in self._told_priorities),
         ):
             if value is not None:

@@ -103,6 +103,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "txnAppId": "With `txnVersion`: makes a batch write idempotent under this name.",
     "txnVersion": "A number that grows with each batch write of `txnAppId`.",
     "checkpointLocation": "Spark's own: where a streaming query keeps its progress.",
+    "deferred": "Streams: the rows are those of a read with `deferred`, and are read by the tasks "
+    "that write them. Set by `keep`. Default `false`.",
 }
 
 ROUTED_OPTIONS: Mapping[str, str] = {
@@ -150,6 +152,9 @@ READ_OPTIONS: Mapping[str, str] = {
     "startingTimestamp": "The same by time: the first version committed at or after it.",
     "startingPosition": "Stream of a `plan`: where it goes on, as a table that keeps the view has "
     "recorded it. Set by `keep`; a checkpoint stands above it.",
+    "deferred": "Stream: hand on what each split would read, a row for each, to a sink of ours "
+    "that is told the same, and reads it there: rows do not go through Spark. Set by `keep`. "
+    "Default `false`.",
     "endingVersion": "Batch change feed: the last version, inclusive. Default: the newest.",
     "endingTimestamp": "Batch change feed: the last version committed at or before this time.",
     "startingBoundInclusive": "Whether the starting version itself is read. Default `true`.",

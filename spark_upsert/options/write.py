@@ -148,6 +148,8 @@ class WriteOptions:
     app_id: str | None = None
     app_version: int | None = None
     checkpoint: str | None = None
+    deferred: bool = False
+    """Whether the rows come as splits that are still to be read."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -187,6 +189,7 @@ class WriteOptions:
             app_id=app_id,
             app_version=app_version,
             checkpoint=options.text("checkpointLocation"),
+            deferred=options.flag("deferred"),
         )
 
 

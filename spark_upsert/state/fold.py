@@ -186,6 +186,8 @@ class _Groups:
     ) -> None:
         """Decide whether there is a row, and the entry's order key."""
         names = self._schema.order_columns
+        if self._schema.engine.multiplicity is not None:
+            return  # Its sums decide (`multiplicity.vanished`).
         if not self._has_order:
             exists = np.maximum.reduceat((self._puts & alive(None)).astype(np.int8), self._firsts)
             result[DIFF] = pa.array(np.where(exists > 0, 1, -1).astype(np.int8))

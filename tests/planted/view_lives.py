@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,15 +12,18 @@ from unittest.mock import patch
 
 import numpy as np
 
+from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.source.view_input import ViewInput
 from spark_upsert.source.view_position import ViewPosition
 from spark_upsert.upsert.moves import Move, Verdict
 from spark_upsert.views import table_base
 from spark_upsert.views.relation import At
 from spark_upsert.views.view import MovedBy, View
+from spark_upsert_sink import writers
 from tests.laws import test_views as laws
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_view_promises as promises
+from tests.unit import test_deferred as deferred
 from tests.unit import test_keeping as keeping
 
 REAL = promises.test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query
@@ -31,6 +35,32 @@ def test_p6_a_refresh_goes_on_behind_expiries() -> None:
     with TemporaryDirectory() as folder:
         shop = keeping.KeptShop(Path(folder))
         keeping.test_a_refresh_goes_on_behind_a_table_that_nobody_writes_and_that_is_expired(shop)
+
+
+def test_p2_deferred_reads_keep_the_view() -> None:
+    with TemporaryDirectory() as folder:
+        deferred.test_what_is_kept_by_deferred_reads_is_the_view(Path(folder), fails_once=False)
+
+
+def test_p4_deferred_reads_go_on_where_rows_were_written() -> None:
+    with TemporaryDirectory() as folder:
+        deferred.test_an_offset_that_was_begun_with_rows_is_gone_on_with(Path(folder))
+
+
+@bug("what is put off is read to its first batch", test_p2_deferred_reads_keep_the_view)
+def _() -> Patch:
+    def first(original: Any, batches: Any) -> Any:
+        return islice(original(batches), 1)
+
+    return wrapped(writers, "rows_behind", first)
+
+
+@bug("a deferred read begins anew", test_p4_deferred_reads_go_on_where_rows_were_written)
+def _() -> Patch:
+    def anew(original: Any, self: Any, start: Any, end: Any) -> Any:
+        return original(self, self.initialOffset(), end)
+
+    return wrapped(ChangeStreamReader, "partitions", anew)
 
 
 @bug("the first batch forgets that rows were there before", STREAM)
