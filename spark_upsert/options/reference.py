@@ -31,7 +31,10 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "header of five bytes).",
     "keySchema": "What keys hold. For `json`: columns as in `id BIGINT`, a "
     "type alone for a plain value, or the JSON of a StructType. For `avro`: the writer's schema. "
-    "For `raw`: `BINARY` (the default) or `STRING`, with a name before it or not.",
+    "For `raw`: `BINARY` (the default) or `STRING`, with a name before it or not. `inline`: what "
+    'the messages say, as Connect writes them (`{"schema": ..., "payload": ...}`). '
+    "`registry`: what the schema registry says; the default of the Confluent formats with "
+    "`schemaRegistry.url`. With `envelope=debezium`, the default is as for the values.",
     "keySchemaId": "With a Confluent format: the only schema id that keys may have. Default: any.",
     "valueFormat": "The same as `keyFormat`, for values. With `envelope=debezium` not `raw`, and "
     "the default of `keyFormat`; without it, the rows are events that are structs already.",
@@ -39,6 +42,19 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "columns of a row, as in `id BIGINT, name STRING`; for `avro`, the writer's schema of the "
     "whole event.",
     "valueSchemaId": "The same as `keySchemaId`, for values.",
+    "valueSubject": "With a schema registry and a path without columns of the rows, where a write "
+    "is planned before a row is read: the subject whose newest schema says the columns, usually "
+    "`<topic>-value`.",
+    "keySubject": "The same for keys, usually `<topic>-key`.",
+    "schemaRegistry.url": "The address of a schema registry with Confluent's REST interface, or "
+    "several of one, comma-separated.",
+    "schemaRegistry.user": "Who asks it, by basic authentication.",
+    "schemaRegistry.password": "The password of that user. Never shown.",
+    "schemaRegistry.token": "Instead: a bearer token. Never shown.",
+    "schemaRegistry.headers": "Further headers of each request: `Name: value`, one a line. Never "
+    "shown.",
+    "schemaRegistry.caFile": "A file of the certificates that sign that of the registry, on each "
+    "machine. Default: those of the system.",
     "timeUnit": "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
     "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 texts.",
     "timeUnit.<column>": "The same for one column, TIMESTAMP or TIMESTAMP_NTZ.",

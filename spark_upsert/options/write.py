@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+import pyarrow as pa
+
 from spark_upsert.errors import OptionError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.parse import Options, choice, member, one_of
 from spark_upsert.options.reference import WRITE_OPTIONS
+from spark_upsert.options.registry import SchemaFrom, registry_settings, schema_sources
 from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.registry import RegistrySettings
 from spark_upsert.state.properties import PROPERTIES, checked
 from spark_upsert.state.tombstones import LateRows
 
@@ -37,6 +41,9 @@ class EnvelopeKind(Enum):
     CHANGELOG = "changelog"
 
 
+SIDES = ("key", "value")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvelopeOptions:
     """The envelope, and what only one of them knows."""
@@ -50,13 +57,28 @@ class EnvelopeOptions:
     unsaid: Unsaid = field(default_factory=Unsaid)
     """What messages of Debezium without a schema leave open."""
     truncates: Truncates = Truncates.ERROR
+    sources: Mapping[str, SchemaFrom] = field(default_factory=dict)
+    """By side; absent: `SchemaFrom.OPTION`."""
+    registry: RegistrySettings | None = None
+    subjects: Mapping[str, str | None] = field(default_factory=dict)
+    """``keySubject`` and ``valueSubject``, by side."""
+    found: Mapping[str, pa.Schema] = field(default_factory=dict)
+    """What payloads turned out to hold, by side (`upsert.envelopes.found`)."""
+
+    @property
+    def finds(self) -> bool:
+        """Whether columns are to be found in payloads, which no option names."""
+        return bool(self.sources) and not self.found
 
     @classmethod
     def parse(cls, options: Options) -> EnvelopeOptions:
         """Check the options of the envelope."""
         kind = choice(options, "envelope", EnvelopeKind) or EnvelopeKind.UPSERT
-        sides = ("key", "value")
-        names = [f"{side}{what}" for side in sides for what in ("Format", "Schema", "SchemaId")]
+        registry = registry_settings(options)
+        names = [
+            *(f"{side}{what}" for side in SIDES for what in ("Format", "Schema", "SchemaId")),
+            *(f"{side}Subject" for side in SIDES),
+        ]
         if kind in (EnvelopeKind.UPSERT, EnvelopeKind.CHANGELOG):
             for name in names:
                 options.refuse(
@@ -87,14 +109,62 @@ class EnvelopeOptions:
                     f"has no meaning with the envelope '{kind.value}', which marks deletes itself",
                     hint="drop it.",
                 )
+        payloads = {
+            name: options.text(name) for name in names if name.endswith(("Format", "Schema"))
+        }
+        sources = schema_sources(
+            payloads, has_registry=registry is not None, is_debezium=kind is EnvelopeKind.DEBEZIUM
+        )
+        _refuse_what_schemas_say(options, sources)
+        if registry is not None and SchemaFrom.REGISTRY not in sources.values():
+            raise OptionError(
+                "option 'schemaRegistry.url' is given, and no schema is to be asked for there.",
+                hint="use the envelope 'kafka' or 'debezium' with a format 'avro-confluent' or "
+                "'json-confluent', and without the schema; or drop the option.",
+                option="schemaRegistry.url",
+            )
         return cls(
             kind=kind,
-            payloads={name: options.text(name) for name in names if not name.endswith("Id")},
-            schema_ids={side: options.number(f"{side}SchemaId") for side in sides},
+            payloads=payloads,
+            schema_ids={side: options.number(f"{side}SchemaId") for side in SIDES},
+            sources=sources,
+            registry=registry,
+            subjects={side: options.text(f"{side}Subject") for side in SIDES},
             nulls_as_deletes=options.flag("nullsAsDeletes"),
             unsaid=_unsaid(options),
             truncates=choice(options, "onTruncate", Truncates) or Truncates.ERROR,
         )
+
+
+def _refuse_what_schemas_say(options: Options, sources: Mapping[str, SchemaFrom]) -> None:
+    """Refuse options that say what a schema that is found says itself."""
+    for side in SIDES:
+        if sources.get(side) is not SchemaFrom.REGISTRY:
+            options.refuse(
+                f"{side}Subject",
+                f"names a schema of a registry, and that of the {side}s is given or inline",
+                hint="drop it, or use a Confluent format with 'schemaRegistry.url' and without "
+                f"'{side}Schema'.",
+            )
+        if side in sources:
+            options.refuse(
+                f"{side}SchemaId",
+                "fixes one schema, and each payload is read by its own",
+                hint=f"drop it, or give that schema as '{side}Schema'.",
+            )
+    if "value" in sources:
+        for name in ("timeUnit", "decimalHandling"):
+            options.refuse(
+                name,
+                "has no meaning for payloads whose schema says what values mean",
+                hint="drop it.",
+            )
+        if options.by_column("timeUnit.<column>"):
+            raise OptionError(
+                "option 'timeUnit' has no meaning for payloads whose schema says what values mean.",
+                hint="drop it.",
+                option="timeUnit",
+            )
 
 
 def _unsaid(options: Options) -> Unsaid:

@@ -139,15 +139,15 @@ _Leaf = tuple[pa.DataType, _Convert | None]
 
 _WireOf = Callable[[pa.Field, Said | None], Wire]
 
-_TIME_UNITS = {
+TIME_UNITS = {
     "io.debezium.time.Timestamp": TimeUnit.MILLIS,
     "io.debezium.time.MicroTimestamp": TimeUnit.MICROS,
     "io.debezium.time.NanoTimestamp": TimeUnit.NANOS,
     "org.apache.kafka.connect.data.Timestamp": TimeUnit.MILLIS,
 }
-_ZONED = "io.debezium.time.ZonedTimestamp"
-_DATES = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
-_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+ZONED = "io.debezium.time.ZonedTimestamp"
+DATES = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 _DECIMAL_FORMS = {
     "string": DecimalForm.STRING,
@@ -194,11 +194,11 @@ def wire_of(
     elif pa.types.is_decimal(declared):
         leaf = _decimal(declared, said, unsaid.decimals)
     elif pa.types.is_binary(declared):
-        is_bytes = said is None or (said.type == _BYTES and said.name != _DECIMAL)
+        is_bytes = said is None or (said.type == _BYTES and said.name != DECIMAL)
         leaf = (pa.string(), decode_base64) if is_bytes else None
     else:
         # A text of a decimal in Base64 is of no use to anybody.
-        is_other = said is not None and said.name in (_DECIMAL, _VARIABLE_DECIMAL)
+        is_other = said is not None and said.name in (DECIMAL, _VARIABLE_DECIMAL)
         leaf = None if is_other else (declared, None)
     if leaf is None and said is None:
         raise Unreadable(
@@ -287,16 +287,16 @@ def natural_wire(
     name = "" if said is None else said.name or ""
     leaf: _Leaf = (written, None)
     type_ = written
-    if name in _TIME_UNITS:
-        type_, unit = pa.timestamp("us"), _TIME_UNITS[name]
+    if name in TIME_UNITS:
+        type_, unit = pa.timestamp("us"), TIME_UNITS[name]
         # Avro has a timestamp of its own for Connect's: in UTC.
         as_number = written if pa.types.is_int64(written) else pa.int64()
         unit = unit if pa.types.is_int64(written) else TimeUnit.MICROS
         leaf = written, lambda array: _times(array.cast(as_number), unit, type_)
-    elif name in _DATES and pa.types.is_int32(written):
+    elif name in DATES and pa.types.is_int32(written):
         type_ = pa.date32()
         leaf = written, _days
-    elif name == _ZONED and pa.types.is_string(written):
+    elif name == ZONED and pa.types.is_string(written):
         type_ = pa.timestamp("us", tz="UTC")
         leaf = written, _zoned
     return type_, _leaf_wire(*leaf, f"'{where}' holds what is beyond the range of {type_}")
@@ -304,7 +304,7 @@ def natural_wire(
 
 def _timestamp(declared: pa.DataType, said: Said | None, unit: TimeUnit | None) -> _Leaf | None:
     if said is not None:
-        unit = _TIME_UNITS.get(said.name or "", unit if said.name is None else None)
+        unit = TIME_UNITS.get(said.name or "", unit if said.name is None else None)
         if said.type == _TEXT:
             return declared, None
         if unit is None:
@@ -317,7 +317,7 @@ def _timestamp(declared: pa.DataType, said: Said | None, unit: TimeUnit | None) 
 def _date(said: Said | None) -> _Leaf | None:
     if said is not None and said.type == _TEXT:
         return pa.date32(), None
-    if said is not None and said.name not in _DATES:
+    if said is not None and said.name not in DATES:
         return None
     return pa.int32(), _days
 
@@ -327,7 +327,7 @@ def _decimal(declared: pa.DataType, said: Said | None, form: DecimalForm | None)
         type_ = pa.struct({"scale": pa.int32(), "value": pa.string()})
         return type_, lambda array: _variable_decimals(array, declared)
     scale = declared.scale
-    if said is not None and said.name == _DECIMAL:
+    if said is not None and said.name == DECIMAL and said.type == _BYTES:
         form, scale = DecimalForm.PRECISE, _int(said.parameters.get("scale", ""))
     elif said is not None:
         form = _DECIMAL_FORMS.get(said.type)

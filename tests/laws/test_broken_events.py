@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_upsert.model.schema import ERROR, PUT, TOMBSTONE, ErrorPolicy, TableSchema
-from spark_upsert.options.write import Truncates
+from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions
 from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.envelopes.debezium.records import record_form
@@ -28,11 +28,16 @@ GIVEN = {
     "valueFormat": "json",
     "valueSchema": "id BIGINT, n DECIMAL(10, 2), at TIMESTAMP_NTZ, v STRING",
 }
-UNSAID = Unsaid(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE)
+OPTIONS = EnvelopeOptions(
+    kind=EnvelopeKind.DEBEZIUM,
+    payloads=GIVEN,
+    schema_ids={"key": None, "value": None},
+    unsaid=Unsaid(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE),
+)
 
 
 def envelope() -> Envelope:
-    form = record_form(KAFKA, GIVEN, {"key": None, "value": None}, UNSAID, Truncates.ERROR)
+    form = record_form(KAFKA, OPTIONS, {})
     order = [form.orders.field("source.lsn")]
     schema = TableSchema.of(
         form.columns, keys=["id"], order=order, hash_seed=7, on_error=ErrorPolicy.QUARANTINE

@@ -15,7 +15,9 @@ from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
+from spark_upsert.store import open_store
 from spark_upsert.table import Table
+from spark_upsert.upsert.envelopes.found import found_options
 from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
@@ -86,6 +88,19 @@ def write(path: Path, rows: pa.Table, **options: Any) -> Commit:
     commit = table.commit(WriteSet(base=base, staged=(staged,), late_rows=late))
     assert commit is not None
     return commit
+
+
+def write_found(path: Path, rows: pa.Table, **options: Any) -> Commit | None:
+    """Write rows as one epoch, under options by which the columns are found in them."""
+    given = WriteOptions.parse({"path": str(path), **{k: str(v) for k, v in options.items()}})
+    table = Table(open_store(given.path, {}))
+    head = table.log.try_head()
+    found = found_options(given, rows.to_batches(2), None if head is None else head.schema)
+    planned = table.plan(found, rows.schema)
+    base = Snapshot(table.store, planned.base)
+    commands = (planned.envelope.commands(batch) for batch in rows.to_batches(3))
+    staged = stage(base, commands, late_rows=LateRows.FAIL)
+    return table.commit(WriteSet(base=base, staged=(staged,), late_rows=LateRows.FAIL))
 
 
 def rows_of(path: Path, version: int | None = None) -> list[dict[str, Any]]:

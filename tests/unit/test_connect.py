@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.payloads import connect_json
+from spark_upsert.payloads import wrapped
 from spark_upsert.payloads.base64 import decode_base64
 from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.payloads.connect_json import ConnectJsonDecoder
@@ -344,13 +344,13 @@ def test_a_member_that_the_schema_does_not_have_must_not_be_there() -> None:
 
 def test_each_schema_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    loaded = connect_json._loaded
+    head = wrapped._head
 
-    def counted(text: bytes | None) -> object:
-        read.append(text)
-        return loaded(text)
+    def counted(message: bytes) -> tuple[bytes, int] | None:
+        read.append(message)
+        return head(message)
 
-    monkeypatch.setattr(connect_json, "_loaded", counted)
+    monkeypatch.setattr(wrapped, "_head", counted)
     schema = {"type": "struct", "fields": [{"type": "int64", "field": "v"}]}
     payloads = [json.dumps({"schema": schema, "payload": {"v": n}}).encode() for n in range(100)]
     found = ConnectJsonDecoder(pa.schema({"v": pa.int64()}), Unsaid()).decode(pa.array(payloads))

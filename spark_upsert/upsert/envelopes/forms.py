@@ -12,6 +12,7 @@ from spark_upsert.upsert.envelopes.debezium.parsed import ParsedForm
 from spark_upsert.upsert.envelopes.debezium.records import record_form
 from spark_upsert.upsert.envelopes.form import Form, UpsertForm
 from spark_upsert.upsert.envelopes.formats import Written
+from spark_upsert.upsert.envelopes.found import found_sides
 from spark_upsert.upsert.envelopes.kafka import KafkaForm
 
 
@@ -37,12 +38,13 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
         case EnvelopeKind.DEBEZIUM if options.payloads["valueFormat"] is None:
             return ParsedForm(rows, options.truncates)
         case EnvelopeKind.DEBEZIUM:
-            return record_form(
-                rows, options.payloads, options.schema_ids, options.unsaid, options.truncates
-            )
+            return record_form(rows, options, found_sides(options))
         case EnvelopeKind.KAFKA:
+            found = found_sides(options)
             key, value = (
-                Written.parse(side, options.payloads, options.schema_ids).decoder()
+                found[side].decoder()
+                if side in found
+                else Written.parse(side, options.payloads, options.schema_ids).decoder()
                 for side in ("key", "value")
             )
             return KafkaForm(rows, key, value)

@@ -10,7 +10,7 @@ Only what is asked for is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.model.names import find_column
-from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.options.write import Truncates
+from spark_upsert.model.schema import Scope, TableSchema, widens
+from spark_upsert.options.write import EnvelopeOptions, Truncates
 from spark_upsert.payloads.connect import Unsaid
 from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
 from spark_upsert.payloads.connect_json import ConnectJsonDecoder
@@ -37,6 +37,7 @@ from spark_upsert.upsert.envelopes.debezium.events import (
 )
 from spark_upsert.upsert.envelopes.form import Path, dotted, leaves, order_names
 from spark_upsert.upsert.envelopes.formats import AVRO, JSON, Written
+from spark_upsert.upsert.envelopes.found import FoundSide
 
 KEY, VALUE = "key", "value"
 _ORDER = ("partition", "offset")
@@ -81,19 +82,61 @@ MakeDecoder = Callable[[pa.Schema], Decoder]
 
 
 def record_form(
-    rows: pa.Schema,
-    given: Mapping[str, str | None],
-    schema_ids: Mapping[str, int | None],
-    unsaid: Unsaid,
-    truncates: Truncates,
+    rows: pa.Schema, options: EnvelopeOptions, found: Mapping[str, FoundSide]
 ) -> RecordForm:
-    """Return the form of records whose options are given (`Written.parse`)."""
-    value = Written.parse(VALUE, given, schema_ids, formats=_FORMATS)
-    key = Written.parse(KEY, given, schema_ids, default=value.name)
-    image, event, make_values = (_avro if value.format == AVRO else _json)(value, unsaid)
+    """Return the form of records, given options and what was found for the sides they leave out."""
+    given, unsaid = options.payloads, options.unsaid
+    value = Written.parse(VALUE, given, options.schema_ids, formats=_FORMATS)
+    key = Written.parse(KEY, given, options.schema_ids, default=value.name)
+    if VALUE in found:
+        image, event, make_values = _found(found[VALUE])
+    else:
+        image, event, make_values = (_avro if value.format == AVRO else _json)(value, unsaid)
+
+    def make_keys(columns: pa.Schema) -> Decoder | None:
+        if KEY not in found:
+            return _keys(key, columns, unsaid)
+        return found[KEY].decoder(found[KEY].fields if len(found[KEY].fields) else columns)
+
+    names = {name.lower() for name in image.names}
+    keys = tuple(found[KEY].fields.names) if KEY in found else ()
     return RecordForm(
-        rows, image, event, lambda columns: _keys(key, columns, unsaid), make_values, truncates
+        rows,
+        image,
+        event,
+        make_keys,
+        make_values,
+        options.truncates,
+        # A key that is a plain value has no name, and one of other names is not of the rows.
+        keys=keys if all(name.lower() in names for name in keys) else (),
     )
+
+
+def _found(value: FoundSide) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+    """Return the columns of a row, what stands beside it, and the decoder of some of both."""
+    image, beside = value.event()
+    return image, with_event_fields(beside), value.decoder
+
+
+def with_event_fields(beside: pa.Schema) -> pa.Schema:
+    """Return what stands beside rows, with the fields of `EVENT_FIELDS` in their types there.
+
+    So an order is of the same type whatever schema a batch has, and where it has none.
+    """
+    return pa.schema(_overlaid(EVENT_FIELDS, beside))
+
+
+def _overlaid(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[pa.Field]:
+    own = {field.name: field for field in fixed}
+    for field in found:
+        if field.name not in own:
+            own[field.name] = field
+        elif pa.types.is_struct(field.type) and pa.types.is_struct(own[field.name].type):
+            parts = _overlaid(own[field.name].type, field.type)
+            own[field.name] = field.with_type(pa.struct(parts))
+        elif not widens(field.type, own[field.name].type):
+            own[field.name] = field
+    return list(own.values())
 
 
 def _json(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:

@@ -1,0 +1,405 @@
+"""Payloads that name their own schema: each is decoded by that one, and then widened.
+
+Nothing is declared. What a table gets is found in its payloads (`fields_in`), and what a payload
+decodes to depends on its own schema alone: where several schemas are in one batch, the values of
+each are read as it has them, and taken to the type that holds all of them (`joined`). So they are
+the same whatever stood beside them.
+
+A schema is named by its text (`Inline`: the messages of Connect) or by an id (`ByRegistry`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import SchemaError, setting
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.schema import storage_type, widens
+from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.confluent import HEADER_BYTES, header_ids
+from spark_upsert.payloads.connect import Said, Unreadable, Unsaid, Wire, object_wire, wire_of
+from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
+from spark_upsert.payloads.connect_json import all_bad, converted, read_body
+from spark_upsert.payloads.connect_types import natural_type
+from spark_upsert.payloads.decoder import Decoder, Payloads, gathered
+from spark_upsert.payloads.json_schema import said_of
+from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.registry import (
+    Registered,
+    RegistrySettings,
+    UnknownSchema,
+    schema_of_id,
+)
+from spark_upsert.payloads.wrapped import by_schema
+
+_READY_MAX = 1024
+"""Schemas that a process keeps ready to decode with."""
+
+
+@dataclass(frozen=True)
+class OwnSchema:
+    """What a schema says of the payloads that name it."""
+
+    fields: pa.Schema
+    """The fields of a payload, in the types of a table."""
+    decoder: Callable[[pa.Schema], Decoder]
+    """Returns the decoder of bodies into some of the fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Payloads of one schema, or without one."""
+
+    rows: Positions
+    own: OwnSchema | str
+    """The schema, or why there is none."""
+    bodies: pa.Array
+    """What stands behind the schema, as its decoder takes it."""
+
+
+class Schemas(Protocol):
+    """How payloads name their schemas. Travels to the tasks by pickle."""
+
+    def parts(self, payloads: pa.Array) -> Iterator[Part]:
+        """Take payloads apart by their schemas; absent ones are of no schema."""
+        ...
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Messages of Connect with their schema in front (`payloads.wrapped`)."""
+
+    bare_name: str
+    """The name of the column where a payload is no object."""
+
+    def parts(self, payloads: pa.Array) -> Iterator[Part]:
+        """Take messages apart by the texts of their schemas."""
+        for alike in by_schema(payloads):
+            own: OwnSchema | str
+            if alike.says_nothing:
+                own = "it does not hold its schema, which 'inline' expects"
+            else:
+                own = _inline(alike.schema or b"", self.bare_name)
+            yield Part(alike.rows, own, alike.bodies(payloads))
+
+
+@dataclass(frozen=True)
+class ByRegistry:
+    """Payloads behind Confluent's header, whose schemas a registry has."""
+
+    settings: RegistrySettings
+    kind: str
+    """``AVRO`` or ``JSON``: what the schemas must be."""
+    bare_name: str
+    is_connect: bool
+    """Whether names that Connect gives to types of Avro count."""
+    newest: Registered | None = None
+    """The schema of which the columns were taken before a row was seen."""
+
+    def parts(self, payloads: pa.Array) -> Iterator[Part]:
+        """Take payloads apart by their ids."""
+        ids = header_ids(payloads)
+        has_none = np.asarray(ids.is_null().to_numpy(zero_copy_only=False))
+        if has_none.any():
+            rows = np.flatnonzero(has_none)
+            why = "it lacks the header of Confluent's wire format"
+            yield Part(rows, why, payloads.take(pa.array(rows)))
+        bodies = pc.binary_replace_slice(payloads, 0, HEADER_BYTES, b"")
+        numbers = ids.fill_null(-1).to_numpy(zero_copy_only=False)
+        for number in np.unique(numbers[~has_none]).tolist():
+            rows = np.flatnonzero(numbers == number)
+            yield Part(rows, self._own(number), bodies.take(pa.array(rows)))
+
+    def _own(self, number: int) -> OwnSchema | str:
+        try:
+            registered = schema_of_id(self.settings, number)
+        except UnknownSchema:
+            return f"schema id {number} is not in the registry"
+        if registered.kind != self.kind:
+            return f"schema id {number} is one of {registered.kind}, expected {self.kind}"
+        try:
+            own = self.own(registered.text)
+        except Unreadable as error:
+            return f"schema id {number}: {error}"
+        self._require_no_newer(number, own)
+        return own
+
+    def _require_no_newer(self, number: int, own: OwnSchema) -> None:
+        """Refuse fields that came while the write was planned: they would be lost."""
+        if self.newest is None or number <= (self.newest.id or number):
+            return
+        planned = self.own(self.newest.text).fields
+        gained = {f.name for f in dotted(own.fields)} - {f.name for f in dotted(planned)}
+        if gained:
+            raise SchemaError(
+                f"the payloads have schema id {number} with {', '.join(sorted(gained)[:5])}, which "
+                f"schema id {self.newest.id} did not have when the write was planned.",
+                hint="run the write again; where one topic has records of several kinds, write to "
+                "a path that names columns of the rows, which finds the columns in the payloads.",
+            )
+
+    def own(self, text: str) -> OwnSchema:
+        """Return what a schema of the registry says; raises `Unreadable` and `SchemaError`."""
+        if self.kind == "AVRO":
+            return _avro(text, self.bare_name, is_connect=self.is_connect)
+        return _json(text, self.bare_name)
+
+
+# -- the schemas of each kind --------------------------------------------------------------
+
+
+@lru_cache(maxsize=_READY_MAX)
+def _inline(text: bytes, bare_name: str) -> OwnSchema | str:
+    try:
+        said = Said.parse(json.loads(text))
+    except Unreadable as error:
+        return str(error)
+    except (ValueError, RecursionError):
+        return "the message's schema is not JSON, or no payload follows it"
+    return _connect(said, bare_name, is_wrapped=True)
+
+
+@lru_cache(maxsize=_READY_MAX)
+def _json(text: str, bare_name: str) -> OwnSchema:
+    try:
+        said = said_of(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"it is no JSON ({error})") from error
+    return _connect(said, bare_name, is_wrapped=False)
+
+
+def _connect(said: Said, bare_name: str, *, is_wrapped: bool) -> OwnSchema:
+    is_object = said.type == "struct"
+    type_ = natural_type(said, bare_name)
+    fields = pa.schema(list(type_)) if is_object else pa.schema([pa.field(bare_name, type_)])
+    decoder = _WrappedDecoder if is_wrapped else _PlainDecoder
+    return OwnSchema(fields, lambda asked: decoder(asked, said))
+
+
+@dataclass(frozen=True)
+class _WrappedDecoder:
+    """Decodes what stands behind a schema of Connect, as that schema has it."""
+
+    fields: pa.Schema
+    said: Said
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        if self.said.type == "struct":
+            wire = object_wire(self.fields, self.said, Unsaid())
+            return read_body(wire, payloads, may_be_null=False)
+        return read_body(_plain_wire(self.fields, self.said), payloads)
+
+
+@dataclass(frozen=True)
+class _PlainDecoder:
+    """Decodes JSON of a known schema, which does not stand with it."""
+
+    fields: pa.Schema
+    said: Said
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        if self.said.type == "struct":
+            wire = object_wire(self.fields, self.said, Unsaid())
+            read = JsonDecoder(pa.schema(list(wire.type))).decode(payloads)
+            given = pa.StructArray.from_arrays(list(read.columns), fields=list(wire.type))
+            return converted(wire, given, read)
+        wire = _plain_wire(self.fields, self.said)
+        written = pa.schema([pa.field(self.fields.names[0], wire.type)])
+        read = JsonDecoder(written, is_bare=True).decode(payloads)
+        return converted(wire, read.columns[0], read)
+
+
+def _plain_wire(fields: pa.Schema, said: Said) -> Wire:
+    name, type_ = fields.names[0], fields.types[0]
+    return wire_of(name, type_, said, Unsaid(), where=name)
+
+
+@lru_cache(maxsize=_READY_MAX)
+def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
+    option = f"{bare_name}Schema"
+    if not is_connect:
+        decoder = parse_avro(option, text, bare_name=bare_name)
+        return OwnSchema(decoder.fields, lambda asked: _Chosen(decoder, asked))
+    meant = ConnectAvroDecoder.parse(option, text, bare_name=bare_name)
+    return OwnSchema(
+        meant.fields,
+        lambda asked: replace(meant, only=frozenset(f.name for f in dotted(asked))),
+    )
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Some fields of what another decoder gives."""
+
+    inner: Decoder
+    fields: pa.Schema
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        found = self.inner.decode(payloads)
+        by_name = dict(zip(self.inner.fields.names, found.columns, strict=True))
+        return Payloads(tuple(by_name[name] for name in self.fields.names), found.reasons)
+
+
+# -- several schemas -----------------------------------------------------------------------
+
+
+def fields_in(schemas: Schemas, batches: Iterable[pa.Array]) -> pa.Schema | None:
+    """Return the fields that payloads have by their own schemas; None if none has a schema.
+
+    Parameters
+    ----------
+    schemas : Schemas
+    batches : iterable of pyarrow.Array of binary
+
+    Raises
+    ------
+    SchemaError
+        Two schemas contradict each other, or no column can hold what one says.
+    StorageError
+        The registry does not answer.
+    """
+    found: pa.Schema | None = None
+    for payloads in batches:
+        for part in schemas.parts(payloads):
+            if isinstance(part.own, OwnSchema) and part.own.fields is not found:
+                found = part.own.fields if found is None else joined(found, part.own.fields)
+    return found
+
+
+def joined(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return the fields of both, of types that hold the values of both; the first one's first.
+
+    Raises
+    ------
+    SchemaError
+        No type holds both.
+    """
+    return pa.schema(_joined(one, other, ""))
+
+
+def _joined(one: Iterable[pa.Field], other: Iterable[pa.Field], above: str) -> list[pa.Field]:
+    found = {field.name: field for field in one}
+    spelt = {name.lower(): name for name in found}
+    for field in other:
+        where = f"{above}{field.name}"
+        own = spelt.setdefault(field.name.lower(), field.name)
+        if own != field.name:
+            raise _contradiction(f"'{above}{own}' and '{where}', which differ in case only")
+        if own in found:
+            type_ = _wider(found[own].type, field.type, where)
+            found[own] = pa.field(own, type_)
+        else:
+            found[own] = pa.field(own, field.type)
+    return list(found.values())
+
+
+def _wider(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
+    if widens(other, one):
+        return one
+    if widens(one, other):
+        return other
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return pa.struct(_joined(one, other, f"{where}."))
+    raise _contradiction(f"'{where}' as {one} and as {other}")
+
+
+def _contradiction(what: str) -> SchemaError:
+    return SchemaError(
+        f"the schemas of the payloads have {what}, which no column can hold together.",
+        hint="correct what writes the later one; where both are to be read, declare the columns, "
+        f"as by {setting('valueSchema', 'id BIGINT, name STRING')}.",
+    )
+
+
+@dataclass(frozen=True)
+class OwnDecoder:
+    """Decodes payloads by their own schemas into fields that hold what they say.
+
+    Parameters
+    ----------
+    schemas : Schemas
+    fields : pyarrow.Schema
+        What is asked for. A schema may lack some of it, which is null then.
+    """
+
+    schemas: Schemas
+    fields: pa.Schema
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        """Return the fields of each payload.
+
+        Raises
+        ------
+        SchemaError
+            A schema has another type for a field than is asked for.
+        """
+        pieces = ((p.rows, self._decode_part(p)) for p in self.schemas.parts(payloads))
+        return gathered(self.fields, pieces)
+
+    def _decode_part(self, part: Part) -> Payloads:
+        if isinstance(part.own, str):
+            return all_bad(self.fields, part.bodies, part.own)
+        own = pa.schema(_common(part.own.fields, self.fields))
+        decoder = part.own.decoder(own if len(own) else part.own.fields)
+        found = decoder.decode(part.bodies)
+        # By name: a decoder may give them in the order of the schema.
+        columns = dict(zip(decoder.fields.names, found.columns, strict=True))
+        return Payloads(
+            tuple(_conformed(columns.get(f.name), f, len(part.rows), f.name) for f in self.fields),
+            found.reasons,
+        )
+
+
+def _common(own: Iterable[pa.Field], asked: Iterable[pa.Field]) -> list[pa.Field]:
+    """Return what a schema has of what is asked for, in its own types."""
+    types = {field.name: field.type for field in own}
+    found = []
+    for field in asked:
+        type_ = types.get(field.name)
+        if type_ is not None and pa.types.is_struct(type_) and pa.types.is_struct(field.type):
+            inside = _common(type_, field.type)
+            type_ = pa.struct(inside) if inside else None
+        if type_ is not None:
+            found.append(pa.field(field.name, type_))
+    return found
+
+
+def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str) -> pa.Array:
+    """Return a column in the type that is asked for; null where there is none."""
+    if column is None:
+        return pa.nulls(count, field.type)
+    own = storage_type(column.type)
+    if own == field.type:
+        return column.cast(field.type)
+    if pa.types.is_struct(own) and pa.types.is_struct(field.type):
+        inside = dict(zip((f.name for f in own), column.flatten(), strict=True))
+        parts = [_conformed(inside.get(f.name), f, count, f"{where}.{f.name}") for f in field.type]
+        mask = column.is_null() if column.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(field.type), mask=mask)
+    if not (widens(own, field.type) or pa.types.is_null(own)):
+        raise SchemaError(
+            f"a schema of the payloads has '{where}' as {own}, and the table as {field.type}.",
+            hint="correct what writes it; a wider type of the same kind is taken with "
+            f"{setting('mergeSchema', 'true')}.",
+            column=where,
+        )
+    return column.cast(field.type)
+
+
+def dotted(fields: Iterable[pa.Field], above: str = "") -> list[pa.Field]:
+    """Return the fields that are no structs, named by their paths."""
+    found = []
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            found += dotted(field.type, f"{above}{field.name}.")
+        else:
+            found.append(field.with_name(f"{above}{field.name}"))
+    return found

@@ -1,0 +1,115 @@
+"""Messages with their schema in front, by Connect: ``{"schema": {...}, "payload": {...}}``.
+
+Each message says of itself what it is made of, over and over again in the same words. So the words
+are read once, where they first stand, and found again as the beginning of other messages: a loop
+over distinct schemas, with a comparison of bytes for the rest. Where the schema ends is what a
+parser of JSON says, whatever stands in texts inside of it.
+
+Source: ``JsonConverter`` of Kafka Connect, ``schemas.enable``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.payloads.connect import Unreadable
+
+PAYLOAD = "payload"
+
+_WRAPPED = r'^\s*\{\s*"schema"\s*:'
+_BEFORE_SCHEMA = re.compile(rf"{_WRAPPED}\s*(?=null\b|\{{)")
+_BEHIND_SCHEMA = re.compile(rf'\s*,\s*"{PAYLOAD}"\s*:')
+_NO_SCHEMA = b"null"
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Messages of one schema."""
+
+    rows: Positions
+    schema: bytes | None
+    """Its text; None if the messages are bare (or absent), empty if none can be told apart."""
+    head_bytes: int = 0
+    """How much stands before the payload itself, schema and all."""
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the messages have no schema: bare ones, and those that say ``null``."""
+        return self.schema in (None, _NO_SCHEMA)
+
+    def said(self) -> object:
+        """Return the schema as Python reads it; raises `Unreadable`."""
+        try:
+            return json.loads(self.schema or b"")
+        except (ValueError, RecursionError) as error:
+            why = "the message's schema is not JSON, or no payload follows it"
+            raise Unreadable(why) from error
+
+    def bodies(self, payloads: pa.Array) -> pa.Array:
+        """Return these of all payloads as objects of one member, `PAYLOAD`; bare ones as they are.
+
+        The schema is cut off, because a parser would read it once for each message.
+        """
+        taken = payloads.take(pa.array(self.rows))
+        if not self.schema:
+            return taken
+        return pc.binary_replace_slice(taken, 0, self.head_bytes, f'{{"{PAYLOAD}":'.encode())
+
+
+def by_schema(payloads: pa.Array) -> Iterator[Alike]:
+    """Yield the messages of each schema; first those that are bare or absent.
+
+    Parameters
+    ----------
+    payloads : pyarrow.Array of binary, shape (n,)
+
+    Notes
+    -----
+    O(n) comparisons for each distinct schema; of messages from one writer there are a few.
+    """
+    wrapped = _mask(pc.match_substring_regex(payloads, _WRAPPED).fill_null(False))
+    bare, left = np.flatnonzero(~wrapped), np.flatnonzero(wrapped)
+    if len(bare):
+        yield Alike(bare, None)
+    cut: list[int] = []
+    while len(left):
+        first = payloads[int(left[0])].as_py()
+        head = _head(first)
+        if head is None:
+            cut.append(int(left[0]))
+            left = left[1:]
+            continue
+        schema, head_bytes = head
+        begins = pc.starts_with(payloads.take(pa.array(left)), first[:head_bytes])
+        is_alike = _mask(begins)
+        yield Alike(left[is_alike], schema, head_bytes)
+        left = left[~is_alike]
+    if cut:
+        yield Alike(np.array(cut, dtype=np.int64), b"")
+
+
+def _head(message: bytes) -> tuple[bytes, int] | None:
+    """Return the schema of a wrapped message, and where its payload begins; None if it has none."""
+    # Latin-1 gives each byte a place of its own; what is looked for is ASCII.
+    text = message.decode("latin-1")
+    before = _BEFORE_SCHEMA.match(text)
+    if before is None:
+        return None
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, before.end())
+    except (ValueError, RecursionError):
+        return None
+    behind = _BEHIND_SCHEMA.match(text, end)
+    return None if behind is None else (message[before.end() : end], behind.end())
+
+
+def _mask(found: pa.Array) -> Mask:
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)

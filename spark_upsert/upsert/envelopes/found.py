@@ -1,0 +1,206 @@
+"""Columns that no option names: found in the payloads, or in a schema registry.
+
+A plan of a write needs columns, and bytes have none. Where the rows of a table are there before it
+is planned, their payloads say the columns (`found_options`): each names its schema, as a text in
+front of it or as an id of a registry. Where a write is planned first, the newest schema of a
+subject does. Either way each payload is then read by its own schema (`payloads.own_schema`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.registry import SchemaFrom
+from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, WriteOptions
+from spark_upsert.payloads.connect import Unreadable
+from spark_upsert.payloads.own_schema import (
+    ByRegistry,
+    Inline,
+    OwnDecoder,
+    Schemas,
+    fields_in,
+    joined,
+)
+from spark_upsert.payloads.registry import latest_schema
+
+_KEY, _VALUE = "key", "value"
+_IMAGES, _OP = ("before", "after"), "op"
+
+
+@dataclass(frozen=True)
+class FoundSide:
+    """What one side of the records holds, by the schemas of its payloads."""
+
+    schemas: Schemas
+    fields: pa.Schema
+
+    def decoder(self, asked: pa.Schema | None = None) -> OwnDecoder:
+        """Return the decoder of some of the fields, or of all."""
+        return OwnDecoder(self.schemas, self.fields if asked is None else asked)
+
+    def event(self) -> tuple[pa.Schema, pa.Schema]:
+        """Return the columns of a row of a change event, and what stands beside it.
+
+        Raises
+        ------
+        SchemaError
+            The schemas are not those of change events.
+        """
+        by_name = {field.name: field for field in self.fields}
+        images = [
+            pa.schema(list(by_name[name].type))
+            for name in _IMAGES
+            if name in by_name and pa.types.is_struct(by_name[name].type)
+        ]
+        if not images or _OP not in by_name:
+            raise SchemaError(
+                "the schemas of the payloads are not those of Debezium's change events: they have "
+                f"{', '.join(by_name) or 'no fields'}.",
+                hint="events that were flattened are rows: use the envelope 'kafka' for them.",
+            )
+        image = images[0] if len(images) == 1 else joined(*images)
+        return image, pa.schema([f for f in self.fields if f.name not in _IMAGES])
+
+
+def found_options(
+    options: WriteOptions, batches: Iterable[pa.RecordBatch], known: TableSchema | None
+) -> WriteOptions:
+    """Return the options of a write with the columns that its payloads have.
+
+    Parameters
+    ----------
+    options : WriteOptions
+        Returned as they are if nothing is to be found (`EnvelopeOptions.finds`).
+    batches : iterable of pyarrow.RecordBatch
+        All rows of one table; read once, and not kept.
+    known : TableSchema or None
+        The table's own, if there is one. It stands in for a side of which no payload says
+        anything, as where all rows are deletes.
+
+    Raises
+    ------
+    SchemaError
+        The schemas contradict each other, no column can hold what one says, or there is neither
+        a schema nor a table.
+    StorageError
+        The registry does not answer: nothing is known of the rows.
+
+    Notes
+    -----
+    A loop over the distinct schemas of each batch; payloads are not decoded.
+    """
+    envelope = options.envelope
+    if not envelope.finds:
+        return options
+    found: dict[str, pa.Schema] = {}
+    count = 0
+    schemas = {side: schemas_of(envelope, side) for side in envelope.sources}
+    for batch in batches:
+        count += batch.num_rows
+        for side, own in schemas.items():
+            name = find_column(side, batch.schema.names, role="column of Kafka's records")
+            fields = fields_in(own, [batch.column(name).cast(pa.binary())])
+            if fields is not None:
+                found[side] = joined(found[side], fields) if side in found else fields
+    for side in envelope.sources:
+        if side not in found:
+            found[side] = _instead(envelope, side, found.get(_KEY), known, count)
+    return replace(options, envelope=replace(envelope, found=found))
+
+
+def _instead(
+    envelope: EnvelopeOptions,
+    side: str,
+    key: pa.Schema | None,
+    known: TableSchema | None,
+    count: int,
+) -> pa.Schema:
+    """Return what stands in for the fields of a side of which no payload says anything."""
+    if known is not None:
+        columns = [field for field in known.columns if field.name != known.error_column]
+        if side == _KEY:
+            return pa.schema([field for field in columns if field.name in known.keys])
+        row = pa.schema([field for field in columns if field.name not in known.keys])
+        row = pa.schema(columns) if envelope.kind is EnvelopeKind.DEBEZIUM else row
+    elif side == _KEY and envelope.kind is EnvelopeKind.DEBEZIUM:
+        return pa.schema([])  # Keys are in the rows, too.
+    elif side == _VALUE and key is not None and len(key):
+        row = key if envelope.kind is EnvelopeKind.DEBEZIUM else pa.schema([])
+    else:
+        raise SchemaError(
+            f"none of {count} payloads in '{side}' says its schema, and there is no table yet.",
+            hint="see that the format is the one that was written: JSON with schemas "
+            "('schemas.enable=true' of Connect's converter), or Confluent's with an id in front.",
+            column=side,
+        )
+    if envelope.kind is not EnvelopeKind.DEBEZIUM:
+        return row
+    image = pa.struct(list(row))
+    return pa.schema({**dict.fromkeys(_IMAGES, image), _OP: pa.string()})
+
+
+def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
+    """Return what is found of the sides whose schemas are not given.
+
+    Raises
+    ------
+    OptionError
+        It was not looked for in the rows, and no subject of a registry says it instead.
+    """
+    return {
+        side: FoundSide(schemas_of(envelope, side), envelope.found[side])
+        if side in envelope.found
+        else _planned(envelope, side)
+        for side in envelope.sources
+    }
+
+
+def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
+    """Return what the newest schema of a subject says, before a row is seen."""
+    subject = envelope.subjects.get(side)
+    schemas = schemas_of(envelope, side)
+    if subject is None or not isinstance(schemas, ByRegistry):
+        by = " or, with a registry, name the subject of its newest schema by "
+        by = f"{by}'{side}Subject'" if isinstance(schemas, ByRegistry) else ""
+        raise OptionError(
+            f"the columns of the {side}s are to be found in the rows, and this write is planned "
+            "before it has any.",
+            hint="write to a path that names columns of the rows, such as '/lake/{topic}': each of "
+            f"its tables is planned when its rows are there;{by} or give '{side}Schema'.",
+            option=f"{side}Schema",
+        )
+    newest = latest_schema(schemas.settings, subject)
+    if newest.kind != schemas.kind:
+        raise SchemaError(
+            f"the newest schema of the subject '{subject}' is one of {newest.kind}, and "
+            f"'{side}Format' means {schemas.kind}.",
+            hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
+        )
+    try:
+        own = schemas.own(newest.text)
+    except Unreadable as error:
+        raise SchemaError(
+            f"the newest schema of the subject '{subject}' has no columns: {error}.",
+            hint=f"correct it in the registry, or give '{side}Schema'.",
+        ) from error
+    return FoundSide(replace(schemas, newest=newest), own.fields)
+
+
+def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
+    """Return how the payloads of a side name their schemas."""
+    if envelope.sources[side] is SchemaFrom.INLINE:
+        return Inline(bare_name=side)
+    assert envelope.registry is not None
+    written = envelope.payloads[f"{side}Format"] or envelope.payloads["valueFormat"] or ""
+    return ByRegistry(
+        settings=envelope.registry,
+        kind="AVRO" if written.lower().startswith("avro") else "JSON",
+        bare_name=side,
+        is_connect=envelope.kind is EnvelopeKind.DEBEZIUM,
+    )

@@ -1,0 +1,342 @@
+"""A schema registry: what is asked how often, what outages are, and tables by its schemas."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
+from spark_upsert.payloads import registry as client
+from spark_upsert.payloads.avro import AvroDecoder
+from spark_upsert.payloads.registry import (
+    RegistrySettings,
+    UnknownSchema,
+    forget_schemas,
+    latest_schema,
+    schema_of_id,
+)
+from tests.support.envelopes import reasons, records, rows_of, write, write_found
+from tests.support.own_schemas import DECIMAL, avro, record
+from tests.support.registry import RegistryDouble, framed, running_registry
+
+KEY = record("Key", id="long")
+ROW = record("Row", id="long", name=["null", "string"], n="int")
+WIDER = record("Row", id="long", n="long", extra=["null", "boolean"])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RegistryDouble]:
+    with running_registry() as double:
+        yield double
+
+
+@pytest.fixture
+def registry(server: RegistryDouble) -> RegistryDouble:
+    forget_schemas()
+    server.asked.clear()
+    server.user = None
+    server.refuse_next.clear()
+    return server
+
+
+def settings(registry: RegistryDouble, **more: Any) -> RegistrySettings:
+    return RegistrySettings(urls=(registry.url,), backoff_s=0, **more)
+
+
+def options(registry: RegistryDouble, **more: Any) -> dict[str, Any]:
+    formats = {"keyFormat": "avro-confluent", "valueFormat": "avro-confluent"}
+    return {"envelope": "kafka", **formats, "schemaRegistry.url": registry.url, **more}
+
+
+# -- asking ------------------------------------------------------------------------------
+
+
+def test_a_schema_is_asked_for_once(registry: RegistryDouble) -> None:
+    number = registry.register("t-value", ROW)
+    found = [schema_of_id(settings(registry), number) for _ in range(3)]
+    assert [(each.kind, json.loads(each.text)) for each in found] == [("AVRO", ROW)] * 3
+    assert registry.asked == [f"/schemas/ids/{number}"]
+
+
+def test_the_memory_of_schemas_is_bounded(
+    registry: RegistryDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_KEPT_MAX", 2)
+    numbers = [registry.register("many", record(f"R{n}", id="long")) for n in range(3)]
+    for number in (*numbers, numbers[2], numbers[0]):
+        schema_of_id(settings(registry), number)
+    assert len(registry.asked) == 4
+
+
+def test_the_newest_schema_is_asked_for_each_time(registry: RegistryDouble) -> None:
+    registry.register("growing value", KEY)
+    assert json.loads(latest_schema(settings(registry), "growing value").text) == KEY
+    registry.register("growing value", ROW)
+    assert json.loads(latest_schema(settings(registry), "growing value").text) == ROW
+    with pytest.raises(OptionError, match="no subject 'x/y'"):
+        latest_schema(settings(registry), "x/y")
+
+
+def test_an_unknown_id_is_not_remembered(registry: RegistryDouble) -> None:
+    with pytest.raises(UnknownSchema):
+        schema_of_id(settings(registry), 10_000)
+    with pytest.raises(UnknownSchema):
+        schema_of_id(settings(registry), 10_000)
+    assert len(registry.asked) == 2
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_registry_is_asked_again(registry: RegistryDouble, status: int) -> None:
+    number = registry.register("t-value", ROW)
+    registry.refuse_next[:] = [status] * 4
+    assert schema_of_id(settings(registry), number).kind == "AVRO"
+    assert len(registry.asked) == 5
+
+
+def test_a_registry_that_does_not_answer_is_an_outage(registry: RegistryDouble) -> None:
+    number = registry.register("t-value", ROW)
+    registry.refuse_next[:] = [503] * 5
+    with pytest.raises(StorageError, match=f"{registry.url} does not answer: it says 503"):
+        schema_of_id(settings(registry), number)
+    nobody = RegistrySettings(urls=("http://127.0.0.1:9",), backoff_s=0)
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1:9 does not answer"):
+        schema_of_id(nobody, number)
+
+
+def test_the_next_address_is_asked(registry: RegistryDouble) -> None:
+    number = registry.register("t-value", ROW)
+    both = RegistrySettings(urls=("http://127.0.0.1:9", registry.url), backoff_s=0)
+    assert schema_of_id(both, number).kind == "AVRO"
+
+
+def test_who_may_not_ask_is_told(registry: RegistryDouble) -> None:
+    number = registry.register("t-value", ROW)
+    registry.user = ("me", "hunter2")
+    with pytest.raises(StorageError, match=r"refuses to answer \(401\)"):
+        schema_of_id(settings(registry), number)
+    assert registry.asked == [f"/schemas/ids/{number}"]
+    known = settings(registry, user="me", password="hunter2", headers=(("X-Tenant", "a"),))
+    assert schema_of_id(known, number).kind == "AVRO"
+    assert registry.headers[-1]["X-Tenant"] == "a"
+
+
+def test_secrets_are_not_logged(registry: RegistryDouble, caplog: pytest.LogCaptureFixture) -> None:
+    registry.refuse_next[:] = [503] * 9
+    secret = settings(registry, user="me", password="hunter2", headers=(("X-Key", "hunter2"),))
+    with caplog.at_level(logging.DEBUG), pytest.raises(StorageError) as caught:
+        schema_of_id(secret, 1)
+    assert "hunter2" not in caplog.text + str(caught.value) + repr(secret)
+
+
+def test_something_else_at_the_address_is_told(registry: RegistryDouble) -> None:
+    elsewhere = RegistrySettings(urls=(f"{registry.url}/elsewhere",), backoff_s=0)
+    registry.refuse_next[:] = [302]
+    with pytest.raises(StorageError, match="status 302"):
+        schema_of_id(elsewhere, 1)
+    with pytest.raises(UnknownSchema):
+        # As a wrong path of a registry itself: no id is known there.
+        schema_of_id(elsewhere, 1)
+
+
+# -- what a schema refers to -------------------------------------------------------------
+
+
+def test_referenced_avro_types_stand_where_they_are_named(registry: RegistryDouble) -> None:
+    city = {**record("City", name="string"), "namespace": "geo"}
+    place = {**record("Place", city="City", other="City"), "namespace": "geo"}
+    registry.register("city", city)
+    registry.register("place", place, references=[("geo.City", "city", 1)])
+    whole = {
+        **record("Row", id="long", at="geo.Place", then=["null", "geo.City"]),
+        "namespace": "shop",
+    }
+    number = registry.register("rows", whole, references=[("geo.Place", "place", 1)])
+    text = schema_of_id(settings(registry), number).text
+    fields = AvroDecoder(text, "value").fields
+    inner = pa.struct({"name": pa.string()})
+    assert fields.field("at").type == pa.struct({"city": inner, "other": inner})
+    assert fields.field("then").type == inner
+    value = {"id": 1, "at": {"city": {"name": "a"}, "other": {"name": "b"}}, "then": None}
+    out = io.BytesIO()
+    named: dict[str, Any] = {}
+    for schema in (city, place):
+        fastavro.parse_schema(schema, named)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(whole, named), value)
+    found = AvroDecoder(text, "value").decode(pa.array([out.getvalue()]))
+    assert found.reasons is None
+    assert found.columns[1].to_pylist() == [value["at"]]
+
+
+def test_referenced_json_schemas_are_found(registry: RegistryDouble, tmp_path: Path) -> None:
+    city = {"type": "object", "properties": {"name": {"type": "string"}}}
+    registry.register("city.json", city, "JSON")
+    row = {"properties": {"id": {"type": "integer"}, "city": {"$ref": "city.json"}}}
+    number = registry.register("r", row, "JSON", references=[("city.json", "city.json", 1)])
+    key = registry.register("k", {"type": "integer"}, "JSON")
+    payload = framed(number, b'{"id": 1, "city": {"name": "a"}}')
+    given = options(registry, keyFormat="json-confluent", valueFormat="json-confluent")
+    write_found(tmp_path / "t", records([(framed(key, b"1"), payload)]), **given)
+    assert rows_of(tmp_path / "t") == [{"key": 1, "id": 1, "city": {"name": "a"}}]
+
+
+# -- tables ------------------------------------------------------------------------------
+
+
+def test_a_table_gets_the_columns_of_its_ids(registry: RegistryDouble, tmp_path: Path) -> None:
+    key, old = registry.register("t-key", KEY), registry.register("t-value", ROW)
+    new = registry.register("t-value", WIDER)
+    rows = records(
+        [
+            (avro(key, KEY, {"id": 1}), avro(old, ROW, {"id": 1, "name": "a", "n": 5})),
+            (avro(key, KEY, {"id": 2}), avro(new, WIDER, {"id": 2, "n": 2**40, "extra": True})),
+            (avro(key, KEY, {"id": 1}), avro(old, ROW, {"id": 1, "name": None, "n": 6})),
+            (avro(key, KEY, {"id": 3}), None),
+        ]
+    )
+    write_found(tmp_path / "t", rows, **options(registry))
+    assert rows_of(tmp_path / "t") == [
+        {"id": 1, "name": None, "n": 6, "extra": None},
+        {"id": 2, "name": None, "n": 2**40, "extra": True},
+    ]
+    assert set(registry.asked) == {f"/schemas/ids/{number}" for number in (key, old, new)}
+    assert len(registry.asked) == 3
+
+
+def test_hostile_payloads_are_bad_and_their_neighbours_not(
+    registry: RegistryDouble, tmp_path: Path
+) -> None:
+    key, row = registry.register("t-key", KEY), registry.register("t-value", ROW)
+    other = registry.register("other", {"type": "integer"}, "JSON")
+    good = avro(row, ROW, {"id": 1, "name": "a", "n": 5})
+    hostile = [
+        *(b"", b"\0", good[:4], b"\1" + good[1:], good[:-1], good + b"\0"),
+        *(framed(4_000_000_000, good[5:]), framed(other, b"1")),
+    ]
+    pairs = [(avro(key, KEY, {"id": n}), value) for n, value in enumerate([good, *hostile])]
+    with pytest.raises(DataError, match="undecodable"):
+        write_found(tmp_path / "t", records(pairs), **options(registry))
+    write_found(tmp_path / "t", records(pairs), **options(registry, onError="quarantine"))
+    assert [r["id"] for r in rows_of(tmp_path / "t")] == [0]
+    found = " ".join(reasons(tmp_path / "t"))
+    assert found.count("lacks the header") == 4
+    assert "schema id 4000000000 is not in the registry" in found
+    assert f"schema id {other} is one of JSON, expected AVRO" in found
+
+
+def test_an_outage_is_no_bad_data(registry: RegistryDouble, tmp_path: Path) -> None:
+    key, row = registry.register("t-key", KEY), registry.register("t-value", ROW)
+    rows = records([(avro(key, KEY, {"id": 1}), avro(row, ROW, {"id": 1, "name": "a", "n": 5}))])
+    registry.refuse_next[:] = [500] * 5
+    given = options(registry, onError="quarantine")
+    with pytest.raises(StorageError, match="does not answer"):
+        write_found(tmp_path / "t", rows, **given)
+    write_found(tmp_path / "t", rows, **given)
+    assert rows_of(tmp_path / "t") == [{"id": 1, "name": "a", "n": 5}]
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_events_of_debezium_by_a_registry(
+    registry: RegistryDouble, tmp_path: Path, kind: str
+) -> None:
+    """Times and decimals mean the same in both kinds."""
+    micros = "io.debezium.time.MicroTimestamp"
+    if kind == "AVRO":
+        row = record("Value", id="long", at={"type": "long", "connect.name": micros})
+        schema = record(
+            "Envelope",
+            before=["null", row],
+            after=["null", "Value"],
+            source=record("Source", lsn=["null", "long"]),
+            op="string",
+        )
+        key = registry.register("d-key", KEY)
+        number = registry.register("d-value", schema)
+
+        def pair(op: str, before: Any, after: Any, lsn: int) -> tuple[bytes, bytes]:
+            value = {"before": before, "after": after, "source": {"lsn": lsn}, "op": op}
+            return avro(key, KEY, {"id": (after or before)["id"]}), avro(number, schema, value)
+    else:
+        whole = {"type": "integer", "connect.type": "int64"}
+        members = {"id": whole, "at": {**whole, "title": micros}}
+        image = {"oneOf": [{"type": "null"}, {"type": "object", "properties": members}]}
+        key = registry.register("e-key", {"properties": {"id": whole}}, "JSON")
+        number = registry.register(
+            "e-value",
+            {
+                "properties": {
+                    "before": image,
+                    "after": image,
+                    "source": {"properties": {"lsn": whole}},
+                    "op": {"type": "string"},
+                }
+            },
+            "JSON",
+        )
+
+        def pair(op: str, before: Any, after: Any, lsn: int) -> tuple[bytes, bytes]:
+            value = {"before": before, "after": after, "source": {"lsn": lsn}, "op": op}
+            name = json.dumps({"id": (after or before)["id"]}).encode()
+            return framed(key, name), framed(number, json.dumps(value).encode())
+
+    one, two = {"id": 1, "at": 1_000_000}, {"id": 2, "at": 0}
+    rows = records([pair("c", None, one, 1), pair("c", None, two, 2), pair("d", one, None, 3)])
+    given = options(registry, envelope="debezium", valueFormat=f"{kind.lower()}-confluent")
+    del given["keyFormat"]
+    write_found(tmp_path / "t", rows, **given, sequenceBy="source.lsn")
+    assert rows_of(tmp_path / "t") == [{"id": 2, "at": dt.datetime(1970, 1, 1)}]
+
+
+def test_a_decimal_of_json_schema_is_a_number(registry: RegistryDouble, tmp_path: Path) -> None:
+    price = {"type": "number", "title": DECIMAL, "connect.parameters": {"scale": "2"}}
+    number = registry.register("p", {"properties": {"price": price}}, "JSON")
+    key = registry.register("k", {"type": "string"}, "JSON")
+    given = options(registry, keyFormat="json-confluent", valueFormat="json-confluent")
+    rows = records([(framed(key, b'"a"'), framed(number, b'{"price": 12.5}'))])
+    write_found(tmp_path / "t", rows, **given)
+    assert str(rows_of(tmp_path / "t")[0]["price"]) == "12.50"
+
+
+# -- planned before the rows -------------------------------------------------------------
+
+
+def test_the_newest_schema_of_a_subject_says_the_columns(
+    registry: RegistryDouble, tmp_path: Path
+) -> None:
+    key, row = registry.register("s-key", KEY), registry.register("s-value", ROW)
+    given = options(registry, keySubject="s-key", valueSubject="s-value")
+    rows = records([(avro(key, KEY, {"id": 1}), avro(row, ROW, {"id": 1, "name": "a", "n": 5}))])
+    write(tmp_path / "t", rows, **given)
+    wider = registry.register("s-value", WIDER)
+    later = avro(wider, WIDER, {"id": 2, "n": 2, "extra": True})
+    both = records([(avro(key, KEY, {"id": 2}), later), (avro(key, KEY, {"id": 1}), None)])
+    write(tmp_path / "t", both, **given, mergeSchema=True)
+    assert rows_of(tmp_path / "t") == [{"id": 2, "name": None, "n": 2, "extra": True}]
+
+
+def test_columns_that_came_behind_the_plan_are_not_lost(
+    registry: RegistryDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, row = registry.register("l-key", KEY), registry.register("l-value", ROW)
+    fetched = latest_schema(settings(registry), "l-value")
+    wider = registry.register("l-value", {**WIDER, "doc": "later"})
+    monkeypatch.setattr(
+        "spark_upsert.upsert.envelopes.found.latest_schema",
+        lambda settings, subject: (
+            fetched if subject == "l-value" else latest_schema(settings, subject)
+        ),
+    )
+    given = options(registry, keySubject="l-key", valueSubject="l-value")
+    old = avro(row, ROW, {"id": 1, "name": "a", "n": 5})
+    new = avro(wider, WIDER, {"id": 2, "n": 2, "extra": True})
+    write(tmp_path / "t", records([(avro(key, KEY, {"id": 1}), old)]), **given)
+    with pytest.raises(SchemaError, match="with extra, which schema id"):
+        write(tmp_path / "t", records([(avro(key, KEY, {"id": 2}), new)]), **given)
