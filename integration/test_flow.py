@@ -189,6 +189,27 @@ def test_a_diamond_gives_what_it_gives_in_one_process(spark: SparkSession, schem
     assert found == expected
 
 
+def test_frames_may_be_united_and_come_to_fewer_partitions(spark: SparkSession) -> None:
+    flow = Flow()
+    rows = flow.source("rows", Given(ROWS))
+    total = Aggregation(
+        id="total",
+        input=ArrowScan(id="input", schema=TAGGED),
+        aggregates=(Aggregate("n", "count"), Aggregate("channel", "max", "channel")),
+    )
+    with flow.parallel("wide", 3, partition_by=["k"]):
+        rows = flow.operator("where", PythonFunction(with_channel, TAGGED, True), rows)
+        rows = flow.operator("total", total, rows)
+    flow.sink("kept", Collected(), rows)
+    given = {"rows": spark.range(2).selectExpr("1L k", "id v")}
+    [found] = flows.frames(spark, fused(expanded(flow.graph()), Legacy()), given).values()
+    # Channels without rows count none; who takes itself for another one counts otherwise.
+    expected = [(0, None), (0, None), (2, 1)]
+    many = spark.range(0, 2, 1, 2).selectExpr("id n", "id channel").where("n > 5")
+    for each in (many.union(found), found.coalesce(1), many.union(found).coalesce(2)):
+        assert sorted(map(tuple, each.collect()), key=str) == expected
+
+
 def test_what_two_tables_take_is_computed_once(spark: SparkSession, tmp_path: Path) -> None:
     seen = spark.sparkContext.accumulator(0)
 

@@ -28,7 +28,7 @@ from spark_upsert.flow.expansion import expanded
 from spark_upsert.flow.fusion import Automatic, Fused, fused
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.pass_plan import Way
-from spark_upsert.flow.passes import ADDRESS, TASK, Border, Pass
+from spark_upsert.flow.passes import ADDRESS, TASK, WAKE, Border, Pass
 from spark_upsert.flow.resolution import require_sources, schemas_of
 from spark_upsert.flow.stages import Stages, staged, tell
 from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSink, TableSource
@@ -52,7 +52,8 @@ def frames(
 ) -> dict[str, DataFrame]:
     """Return what comes to each sink, by its full name; nothing runs before one is read.
 
-    Who reads several runs the flow as often.
+    Who reads several runs the flow as often. They may be united with others, or come to fewer
+    partitions; those of a stream may not: then the query fails.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ def frames(
     PlanError
         The plan of an operator cannot be run.
     """
-    return _parted(*_compiled(spark, plan, given, is_stream=is_stream))
+    return _parted(*_compiled(spark, plan, given, is_stream=is_stream, is_woken=not is_stream))
 
 
 def run(
@@ -164,8 +165,15 @@ def _compiled(
     given: Mapping[str, DataFrame] | None,
     *,
     is_stream: bool,
+    is_woken: bool = False,
 ) -> tuple[Stages, DataFrame]:
-    """Return the stages of a flow, and what the last one gives."""
+    """Return the stages of a flow, and what the last one gives.
+
+    Parameters
+    ----------
+    is_woken : bool
+        Whether tasks are told who they are, because Spark may number them otherwise: no stream.
+    """
     if isinstance(plan, Graph):
         slots = parallelism_of(spark) or 1
         plan = fused(expanded(plan), Automatic(slots=slots))
@@ -179,6 +187,8 @@ def _compiled(
     stages = staged(plan, schemas)
     tell(plan, stages)
     frame = _entered(stages, sources)
+    if is_woken and any(stage.way is Way.EXCHANGED for stage in stages.stages):
+        frame = frame.union(_wakes(spark, stages))
     for index, stage in enumerate(stages.stages):
         if stage.way is Way.EXCHANGED:
             frame = frame.repartitionById(len(stage.elements), F.col(TASK))
@@ -268,6 +278,15 @@ def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
             )
         )
     return reduce(lambda left, right: left.union(right), parts)
+
+
+def _wakes(spark: SparkSession, stages: Stages) -> DataFrame:
+    """Return a row for each task of the first stage, which tells it who it is."""
+    schema = from_arrow_schema(Border(stages, 0, carried).schema)
+    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in list(schema)[2:])
+    return spark.range(0, stages.stages[0].task_count, 1, 1).select(
+        F.col("id").cast("int").alias(TASK), F.lit(WAKE).cast("int").alias(ADDRESS), *nothing
+    )
 
 
 def _one_of(values: list[int], index: Column) -> Column:

@@ -4,6 +4,10 @@ A row travels as ``__task``, the task of the next stage that it goes to, ``__add
 that it is for, and a struct for each form that rows have there, of which all but one are null. What
 is exchanged is told by the columns alone, so that they, and not the number that an engine gives a
 task, say which channel it is.
+
+A task without rows does something, too: a sum over nothing is a row. So that it knows who it is,
+*wakes* may travel with the rows: of no port, one for each task. A stage that is woken wakes the
+next. Without them a task is taken for the one whose number it has.
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ from spark_upsert.flow.stages import Stages
 
 TASK = "__task"
 ADDRESS = "__address"
+
+WAKE = -1
+"""The address of a row that is none, and only says which task it has come to."""
 
 _INT32 = pa.int32()
 
@@ -102,6 +109,13 @@ class Border:
             [pa.array(tasks), pa.array(to), *columns], schema=self.schema
         )
 
+    def wakes(self, tasks: Iterable[int]) -> pa.RecordBatch:
+        """Return what wakes some tasks."""
+        to = pa.array(tasks, _INT32)
+        columns = [pa.nulls(len(to), field.type) for field in list(self.schema)[2:]]
+        addresses = pa.array([WAKE] * len(to), _INT32)
+        return pa.RecordBatch.from_arrays([to, addresses, *columns], schema=self.schema)
+
     @property
     def plain(self) -> pa.Schema:
         """The columns of the rows themselves, where all have the same."""
@@ -119,6 +133,8 @@ class Border:
         rows = batch.select(range(2, batch.num_columns))
         to = batch.column(1).to_numpy(zero_copy_only=False)
         for address, part in by_address(Parcel(rows, to)):
+            if address == WAKE:
+                continue
             struct = part.column(self.form(address))
             declared = self.stages.schemas[address]
             plain = pa.RecordBatch.from_struct_array(struct)
@@ -176,17 +192,52 @@ class Pass:
         Parameters
         ----------
         task : int
-            What the engine says which one it is; if rows come, they say it.
+            What the engine says which one it is; if rows or a wake come, they say it.
         turn : int
             What is added to the start of each round robin: with the number of the micro-batch,
             small ones do not all begin with the first channel.
+
+        Raises
+        ------
+        GraphError
+            Nothing wakes, and the engine numbers tasks otherwise than rows do.
         """
+        is_woken, number = False, task
         with _Elements(self.stages, self.index, turn) as elements:
             for batch in batches:
                 task = elements.task_of(batch, task)
+                is_woken |= pc.any(pc.equal(batch.column(1), WAKE)).as_py() or False
                 for address, rows in self._before.unpack(batch):
                     yield from self._packed(elements.feed(address, rows), task)
+            if not is_woken:
+                self._require_same(number, task)
             yield from self._packed(elements.drain(task), task)
+        if is_woken:
+            yield from self._wakes(task)
+
+    def _require_same(self, number: int, task: int) -> None:
+        """Refuse numbers of tasks by which one without rows would be taken for another one."""
+        stage = self.stages.stages[self.index]
+        if stage.way is Way.IN_PLACE or number == task < len(stage.elements):
+            return
+        raise GraphError(
+            f"the engine's task {number} is task {task} of {len(stage.elements)} of the flow: its "
+            "frame is a part of another one, where tasks without rows cannot know who they are.",
+            hint="put all into one graph, whose sink takes what would be a union; or write the "
+            "sinks, and read the tables.",
+        )
+
+    def _wakes(self, task: int) -> Iterator[pa.RecordBatch]:
+        """Yield what wakes those tasks of the next stage that no other task of this one wakes."""
+        if self.index + 1 == len(self.stages.stages):
+            return
+        next_one, this = self.stages.stages[self.index + 1], self.stages.stages[self.index]
+        if next_one.way is Way.ALIGNED:
+            yield self._behind.wakes([task])
+        elif this.way is Way.IN_PLACE:
+            yield self._behind.wakes(range(next_one.task_count))
+        else:
+            yield self._behind.wakes(range(task, next_one.task_count, this.task_count))
 
     def _packed(self, parcels: Iterator[Parcel], task: int) -> Iterator[pa.RecordBatch]:
         for parcel in parcels:

@@ -40,6 +40,11 @@ class Stage:
     elements: tuple[Replicas, ...]
     """At the index of their task; in place: in no order. A task may have none, ``()``."""
 
+    @property
+    def task_count(self) -> int:
+        """How many tasks are to be woken: in place whoever has the one wake that there is."""
+        return 1 if self.way is Way.IN_PLACE else len(self.elements)
+
 
 @dataclass(frozen=True)
 class Stages:

@@ -23,5 +23,10 @@ def test_every_fusion_gives_the_rows_of_width_one(dice: Random, count: int) -> N
     narrow = collect(graph_of(recipe, sources, is_wide=False))
     plan = plan_of(graph_of(recipe, sources), dice)
     taken = {SOURCES[source]: rows[SOURCES[source]] for source in recipe.sources}
-    for found in (narrow, collect(plan), by_stages(plan, taken, parts=3, turn=1)):
+    for found in (
+        narrow,
+        collect(plan),
+        by_stages(plan, taken, parts=3, turn=1),
+        by_stages(plan, taken, numbered=lambda number: number // 2, is_woken=True),
+    ):
         assert {sink: sorted_rows(table) for sink, table in found.items()} == expected

@@ -48,6 +48,19 @@ def _() -> Patch:
     return wrapped(passes._Elements, "drain", drain)
 
 
+@bug("who is woken wakes nobody", OF_NOTHING)
+def _() -> Patch:
+    return patch.object(passes.Pass, "_wakes", lambda *_: iter(()))
+
+
+@bug("each task wakes the first", OF_NOTHING)
+def _() -> Patch:
+    def wakes(original: Any, self: Any, tasks: Any) -> Any:
+        return original(self, [0 for _ in tasks])
+
+    return wrapped(passes.Border, "wakes", wakes)
+
+
 @bug("the rows of a source enter behind it, whatever it feeds", SAME_ROWS)
 def _() -> Patch:
     def is_direct(_: Any, replica: Any, physical: Any) -> bool:

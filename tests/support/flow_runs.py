@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +46,13 @@ def sorted_rows(table: pa.Table) -> Rows:
 
 
 def by_stages(
-    plan: Fused, sources: Mapping[str, pa.Table], *, parts: int = 2, turn: int = 0
+    plan: Fused,
+    sources: Mapping[str, pa.Table],
+    *,
+    parts: int = 2,
+    turn: int = 0,
+    numbered: Callable[[int], int] = int,
+    is_woken: bool = False,
 ) -> dict[str, pa.Table]:
     """Run a plan stage by stage, as an engine with tasks and an exchange does.
 
@@ -56,16 +62,26 @@ def by_stages(
     ----------
     parts : int
         Tasks that read each source.
+    numbered : callable
+        What number the engine gives each task; by default its own.
+    is_woken : bool
+        Whether each task is told who it is.
     """
     stages = staged(
         plan, schemas_of(plan.physical.graph, {n: t.schema for n, t in sources.items()})
     )
     tasks = list(_entered(stages, sources, parts))
+    if is_woken and stages.stages:
+        tasks.append([Border(stages, 0, same).wakes(range(stages.stages[0].task_count))])
     for index, stage in enumerate(stages.stages):
         if stage.way is Way.EXCHANGED:
             tasks = _exchanged(tasks, len(stage.elements))
         step: Pass = pickle.loads(pickle.dumps(Pass(stages, index, same)))
-        tasks = [list(step.run(batches, task=at, turn=turn)) for at, batches in enumerate(tasks)]
+        numbers = map(numbered, range(len(tasks)))
+        tasks = [
+            list(step.run(batches, task=number, turn=turn))
+            for number, batches in zip(numbers, tasks, strict=True)
+        ]
     batches = [batch for task in tasks for batch in task]
     if stages.is_plain:
         [(name, [address])] = stages.sinks.items()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     ArrowSource,
     Channel,
@@ -131,6 +132,15 @@ def test_rows_that_pass_by_come_once() -> None:
     found = by_stages(apart(tapped()), {"Src": rows_of(6)}, parts=3)
     assert sorted_rows(found["Raw"]) == sorted_rows(rows_of(6))
     assert sorted(found["Snk"]["v"].to_pylist()) == [0, 0, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize("count", [6, 0], ids=["with rows", "without rows"])
+def test_tasks_that_are_numbered_anew_without_being_told_who_they_are_are_refused(
+    count: int,
+) -> None:
+    plan = fused(expanded(region(2, "A")), Legacy())
+    with pytest.raises(GraphError, match="its frame is a part of another one"):
+        by_stages(plan, {"Src": rows_of(count)}, numbered=lambda number: number + 1)
 
 
 def test_small_batches_do_not_all_begin_with_the_first_channel() -> None:
