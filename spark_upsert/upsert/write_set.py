@@ -11,8 +11,8 @@ delete that a compaction has forgotten since, nothing is left there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +42,11 @@ class WriteSet:
     """What all tasks have staged for one epoch; it fits behind any version."""
 
     base: Snapshot
+    """The oldest version that a task has counted upon."""
     staged: tuple[Staged, ...]
     """In the order of the tasks."""
+    bases: Mapping[int, Snapshot] = field(default_factory=dict)
+    """Where tasks have counted upon different versions, each of these."""
     transactions: tuple[Transaction, ...] = ()
     """What the commit makes idempotent, all of it or nothing."""
     overwrite: bool = False
@@ -97,8 +100,8 @@ class WriteSet:
         newest = Snapshot(self.base.store, head)
         counters = sum((each.counters for each in self.staged), EMPTY)
         examples = {k: v for each in self.staged for k, v in each.examples.items()}
-        for rows, chosen in self._contested(head, between):
-            correction, found = self._recount(newest, rows, chosen)
+        for rows, counted_by, chosen in self._contested(head, between):
+            correction, found = self._recount(newest, rows, counted_by, chosen)
             counters += correction
             examples |= found
         if self.overwrite:
@@ -115,8 +118,11 @@ class WriteSet:
 
     def _contested(
         self, head: Manifest, between: Iterable[Commit]
-    ) -> Iterator[tuple[Rows, npt.NDArray[np.int64]]]:
-        """Yield the commands whose counts do not simply add up, range by range of the hash."""
+    ) -> Iterator[tuple[Rows, list[Staged], npt.NDArray[np.int64]]]:
+        """Yield the commands whose counts do not simply add up, range by range of the hash.
+
+        With all commands of the range and, for each part of those, the task that counted it.
+        """
         writing = [each for each in self.staged if each.files]
         if not writing:
             return
@@ -132,14 +138,14 @@ class WriteSet:
             return
         newer = Snapshot(self.base.store, replace(head, slices=slices))
         for hash_range in self._pieces(head, writing):
-            rows = self._rows(head, writing, hash_range)
+            rows, counted_by = self._rows(head, writing, hash_range)
             if is_all:
                 chosen = np.arange(len(rows))
             else:
                 others = [part.hashes for part, _ in newer.parts(hash_range)]
                 chosen = np.flatnonzero(shared_hashes(rows.hashes, others))
             if len(chosen):
-                yield rows, chosen
+                yield rows, counted_by, chosen
 
     def _pieces(self, head: Manifest, staged: Sequence[Staged]) -> list[HashRange]:
         """Cut the hashes so that about `SEAL_ROWS` of what is staged are in each piece."""
@@ -150,24 +156,35 @@ class WriteSet:
         runs = (RUNS.open(self.base.store, file) for file in files)
         return cut_evenly(ALL_HASHES, [(run.hashes, 1.0) for run in runs], count)
 
-    def _rows(self, head: Manifest, staged: Sequence[Staged], hash_range: HashRange) -> Rows:
-        """Return the staged commands with hashes in a range, in the order of the tasks."""
-        spans = [
-            Span.within(RUNS.open(self.base.store, file), hash_range)
+    def _rows(
+        self, head: Manifest, staged: Sequence[Staged], hash_range: HashRange
+    ) -> tuple[Rows, list[Staged]]:
+        """Return the staged commands with hashes in a range, in the order of the tasks.
+
+        And the task of each part.
+        """
+        found = [
+            (each, Span.within(RUNS.open(self.base.store, file), hash_range))
             for each in staged
             for file in each.files
             if file.hash_range.overlaps(hash_range)
         ]
-        return Rows(head.schema, [RunPart(span) for span in spans])
+        rows = Rows(head.schema, [RunPart(span) for _, span in found])
+        return rows, [each for each, _ in found]
+
+    def _base_of(self, staged: Staged) -> Snapshot:
+        """Return the version that a task has counted upon."""
+        return self.bases.get(staged.base_version, self.base)
 
     def _recount(
-        self, newest: Snapshot, rows: Rows, chosen: Positions
+        self, newest: Snapshot, rows: Rows, counted_by: Sequence[Staged], chosen: Positions
     ) -> tuple[Counters, Examples]:
         """Return by how much the tasks' counts are wrong for contested commands."""
         counted = EMPTY
         owners = rows.part_of(chosen)
         for owner in np.unique(owners):
-            counted += count(self._outcomes_of(self.base, rows, chosen[owners == owner]))
+            own = self._base_of(counted_by[owner])
+            counted += count(self._outcomes_of(own, rows, chosen[owners == owner]))
         reduced = mechanism_of(rows.schema).reduce(rows, chosen=chosen)
         if not self.allow_unordered:
             require_order(rows, reduced)
@@ -195,7 +212,7 @@ class WriteSet:
                 continue
             examples |= examples_of(rows, everything, outcomes, self.late_rows)
             # The table did know some of these keys when the task counted them.
-            was = count(self._outcomes_of(self.base, rows, late))
+            was = count(self._outcomes_of(self._base_of(staged), rows, late))
             counters += Counters(rejected=len(late)) - was
             batch = rows.gathered(schema.run.names).parts[0]
             assert isinstance(batch, BatchPart)
