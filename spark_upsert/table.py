@@ -261,15 +261,22 @@ class Table:
         return self.log.create(draft, table_id=unborn.table_id) is not None
 
     @staticmethod
-    def unborn(schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
+    def unborn(
+        schema: TableSchema,
+        properties: Mapping[str, str] | None = None,
+        *,
+        table_id: str | None = None,
+    ) -> Manifest:
         """Return a table that the first epoch staged upon it will make (`commit`).
 
-        It draws its own hash seed.
+        It draws its own identity and hash seed, unless an identity is given, of 16 digits of a
+        hexadecimal number at least: then all that are made of it are one table.
         """
-        seeded = replace(schema, hash_seed=secrets.randbits(64))
+        seed = secrets.randbits(64) if table_id is None else int(table_id[:16], 16)
+        seeded = replace(schema, hash_seed=seed)
         given = checked(properties)
         indexed_columns(seeded, given)
-        return Manifest.unborn(seeded, given, table_id=new_token())
+        return Manifest.unborn(seeded, given, table_id=table_id or new_token())
 
     def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
         """Change the schema, and set some properties, unless all is as asked already.
@@ -304,11 +311,14 @@ class Table:
 
     # -- writing ---------------------------------------------------------------------
 
-    def plan(self, options: WriteOptions, incoming: pa.Schema) -> WritePlan:
+    def plan(
+        self, options: WriteOptions, incoming: pa.Schema, *, unborn_id: str | None = None
+    ) -> WritePlan:
         """Plan a write upon the newest version (`upsert.plan.plan_write`).
 
         Where the options allow it, the table is altered first; where there is none, the plan
-        is upon an unborn one, which the epoch makes.
+        is upon an unborn one, which the epoch makes. It has the identity ``unborn_id``, if several
+        plans are to be upon the same one (`unborn`).
 
         Raises
         ------
@@ -322,7 +332,7 @@ class Table:
                 case WritePlan():
                     return step
                 case Create(schema=schema, properties=properties):
-                    manifest = self.unborn(schema, properties)
+                    manifest = self.unborn(schema, properties, table_id=unborn_id)
                 case Alter(schema=schema, properties=properties):
                     manifest = self.alter(schema, properties)
         raise ContentionError(

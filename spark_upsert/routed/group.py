@@ -49,6 +49,7 @@ COLUMNS = pa.schema(
         pa.field("query", pa.string()),
         pa.field("batch", pa.int64()),
         pa.field("rows", pa.int64()),
+        pa.field("tasks", pa.int64()),
         pa.field("parked", pa.int64()),
         pa.field("debt", pa.int64()),
         pa.field("debt_since", pa.timestamp("us", "UTC")),
@@ -79,6 +80,8 @@ class Member:
     batch: int | None
     rows: int
     """That came in that batch."""
+    tasks: int = 1
+    """That had rows of it."""
     parked: int = 0
     """Rows that are parked and not applied yet, of all batches."""
     debt: int = 0
@@ -98,6 +101,7 @@ class Member:
             writer=row["query"],
             batch=row["batch"],
             rows=row["rows"],
+            tasks=row["tasks"],
             parked=row["parked"],
             debt=row["debt"],
             debt_since_ms=_ms(row["debt_since"]),
@@ -116,6 +120,7 @@ class Member:
             "query": self.writer,
             "batch": self.batch,
             "rows": self.rows,
+            "tasks": self.tasks,
             "parked": self.parked,
             "debt": self.debt,
             "debt_since": _us(self.debt_since_ms),
@@ -132,6 +137,8 @@ class Batch:
     writer: str
     number: int | None
     rows: int
+    tasks: int = 1
+    """That it was divided into."""
     parked: int = 0
     """Rows of all tables, and of none, that are parked and not applied yet."""
     unmatched: tuple[str, ...] = ()
@@ -146,6 +153,7 @@ class Batch:
             writer=row["query"],
             number=row["batch"],
             rows=row["rows"],
+            tasks=row["tasks"],
             parked=row["parked"],
             unmatched=tuple(row["values"] or ()),
             committed_ms=_ms(row["committed"]) or 0,
@@ -160,6 +168,7 @@ class Batch:
             "query": self.writer,
             "batch": self.number,
             "rows": self.rows,
+            "tasks": self.tasks,
             "parked": self.parked,
             "debt": 0,
             "committed": _us(self.committed_ms),

@@ -1,0 +1,223 @@
+"""What the driver decides of a routed write before any row moves, and what the tasks get of it.
+
+Which tables there will be, the rows say. So the driver looks at the group alone, whatever the
+number of tables, and a task plans the tables for which it has rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, OtherTableError, setting
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.group import Group, GroupTable
+from spark_upsert.routed.routes import Router
+from spark_upsert.state.log.manifest import Manifest, Place, Transaction
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert.store import Store, open_store
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.tokens import new_token
+from spark_upsert.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutedPlan:
+    """A write into the tables below a root. Travels by pickle."""
+
+    options: RoutedOptions = field(repr=False)
+    incoming: pa.Schema
+    """The columns of the rows."""
+    overwrite: bool = False
+    late_rows: LateRows = LateRows.REJECT
+    """What becomes of late rows where no option says so."""
+    token: str
+    """Of this attempt: what its tasks make of nothing is the same for all of them."""
+    places: Mapping[str, Place]
+    """The tables of the group, by folder, each as its last whole batch left it."""
+    whole: Transaction | None = None
+    """The newest batch that is whole; None if there is none, or if it has no number."""
+    debts: tuple[Sequence[str], ...] = ()
+    """Folders of tables that are due for compaction: the n-th task works on the n-th ones."""
+
+    def is_whole(self, transaction: Transaction | None) -> bool:
+        """Return whether all tables have a batch already."""
+        if transaction is None or self.whole is None or self.whole.writer != transaction.writer:
+            return False
+        return transaction.number <= self.whole.number
+
+    def unborn_id(self, folder: str) -> str:
+        """Return the identity of a table that this attempt is to make: 32 digits."""
+        return hashlib.blake2b(f"{self.token} {folder}".encode(), digest_size=16).hexdigest()
+
+    def require_same(self, folder: str, name: str, head: Manifest | None, url: str) -> None:
+        """Refuse a table that is not the one of the group (`other_table`)."""
+        refusal = other_table(self.places, folder, name, head, url)
+        if refusal is not None:
+            raise refusal
+
+
+def plan_routed(
+    options: RoutedOptions,
+    incoming: pa.Schema,
+    *,
+    root: Store | None = None,
+    overwrite: bool = False,
+    late_rows: LateRows = LateRows.REJECT,
+) -> RoutedPlan:
+    """Check a routed write as far as that can be done without its rows.
+
+    Parameters
+    ----------
+    options : RoutedOptions
+    incoming : pyarrow.Schema
+        The columns of the rows.
+    root : Store, optional
+        By default the one that the options name.
+    overwrite : bool
+        Whether the rows replace the contents of the tables that they go to.
+    late_rows : LateRows
+        What becomes of late rows where no option says so.
+
+    Raises
+    ------
+    SchemaError
+        A column of the template is not there, or names no table.
+    OptionError
+        The tables of the group have another template.
+    """
+    Router(options.template, incoming)
+    group_table = GroupTable(root_of(options) if root is None else root)
+    group = group_table.at()
+    require_template(group, options.template.relative, group_table.root.url)
+    return RoutedPlan(
+        options=options,
+        incoming=incoming,
+        overwrite=overwrite,
+        late_rows=late_rows,
+        token=new_token(),
+        places={folder: member.place for folder, member in group.members.items()},
+        whole=_whole(group),
+        debts=() if overwrite else debts_of(group),
+    )
+
+
+def root_of(options: RoutedOptions) -> Store:
+    """Open the root of a routed write."""
+    return open_store(options.template.root, options.storage)
+
+
+def table_below(root: Store, folder: str) -> Table:
+    """Return the table of a folder below a root, whether or not it is there."""
+    return Table(StoreBelow(root, folder))
+
+
+def _whole(group: Group) -> Transaction | None:
+    batch = group.batch
+    if batch is None or batch.number is None:
+        return None
+    return Transaction(writer=batch.writer, number=batch.number)
+
+
+def debts_of(group: Group) -> tuple[Sequence[str], ...]:
+    """Return which tables are to be compacted by which task, the longest due first.
+
+    They are dealt out to as many tasks as the last batch had.
+    """
+    due = [member for member in group.members.values() if member.debt]
+    due.sort(key=lambda member: (member.debt_since_ms or 0, -member.debt, member.folder))
+    tasks = max(1, group.batch.tasks if group.batch else 1)
+    folders = [member.folder for member in due]
+    return tuple(folders[index::tasks] for index in range(min(tasks, len(folders))))
+
+
+def require_template(group: Group, template: str, url: str) -> None:
+    """Refuse a template that is not the one by which the tables of a group got their names."""
+    if group.batch is None or group.batch.template == template:
+        return
+    raise OptionError.fixed(
+        "path", template, group.batch.template, why=f"the tables below '{url}' are named by it"
+    )
+
+
+def require_room(
+    options: RoutedOptions, known: Mapping[str, object], wanted: Mapping[str, str], url: str
+) -> None:
+    """Refuse new tables that must not be made.
+
+    Parameters
+    ----------
+    known : mapping
+        Its keys are the folders of the group.
+    wanted : mapping of str to str
+        The name of each folder that rows go to.
+
+    Raises
+    ------
+    OptionError
+        One is new, and none may be made; or they would be too many.
+    """
+    new = [name for folder, name in sorted(wanted.items()) if folder not in known]
+    if new and not options.create_tables:
+        raise OptionError(
+            f"there are rows for the table '{new[0]}'"
+            f"{f' and {len(new) - 1} more' if len(new) > 1 else ''}, which is not among the "
+            f"{len(known)} tables below '{url}', and no tables may be made.",
+            hint=f"drop {setting('createTables', 'false')}, or filter such rows out.",
+            option="createTables",
+            table=new[0],
+        )
+    if len(known) + len(new) > options.tables_max:
+        raise OptionError(
+            f"with the table '{new[0] if new else ''}' there would be {len(known) + len(new)} "
+            f"tables below '{url}', and no more than {options.tables_max} may be.",
+            hint=f"give {setting('tablesMax', str(2 * options.tables_max))}, if the values are "
+            "right and so many tables are meant; else check the columns of the path.",
+            option="tablesMax",
+            table=new[0] if new else "",
+        )
+
+
+def other_table(
+    places: Mapping[str, Place], folder: str, name: str, head: Manifest | None, url: str
+) -> OtherTableError | None:
+    """Return why what lies in a folder is not the table of the group, None if it is.
+
+    Parameters
+    ----------
+    places : mapping of str to Place
+        Of the group, by folder.
+    head : Manifest or None
+        What lies in the folder.
+    url : str
+        The folder, for the message.
+    """
+    place = places.get(folder)
+    if place is None:
+        return _of_another_name(places, folder, name, head, url)
+    if head is not None and head.table_id == place.table_id and head.version >= place.version:
+        return None
+    found = "no table" if head is None else str(head.place)
+    return OtherTableError.at(url, f"the group's table '{name}'", str(place), found)
+
+
+def _of_another_name(
+    places: Mapping[str, Place], folder: str, name: str, head: Manifest | None, url: str
+) -> OtherTableError | None:
+    """Return the error of a folder that is another one to the storage: names fold."""
+    if head is None:
+        return None
+    ids = {place.table_id: other for other, place in places.items()}
+    other = ids.get(head.table_id)
+    if other is None:
+        return None
+    return OtherTableError(
+        f"the values '{name}' lead to '{url}', where the table of '{other}' lies: to this storage "
+        "the two names are one. Nothing was committed.",
+        hint="let the values differ in more than upper and lower case, or use a storage that tells "
+        "them apart.",
+        path=url,
+    )

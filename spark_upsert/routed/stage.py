@@ -1,0 +1,192 @@
+"""What a task does with the rows of many tables: spool them, then stage table after table.
+
+A table that has the batch already is passed over: a batch is repeated only where it is missing,
+however its rows were divided into tasks the last time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from spark_upsert.errors import TableFullError, about_table
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.parallel import in_order
+from spark_upsert.routed.plan import RoutedPlan, require_room, table_below
+from spark_upsert.routed.routes import Route, Router
+from spark_upsert.routed.spool import Spool
+from spark_upsert.state.caps import Caps, OnFull
+from spark_upsert.state.compaction import Compacted, compact_runs
+from spark_upsert.state.log.manifest import Manifest, Transaction
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.store import Store
+from spark_upsert.table import Table
+from spark_upsert.upsert.plan import usual_late_rows
+from spark_upsert.upsert.scratch import remove_runs
+from spark_upsert.upsert.stage import Staged, stage
+
+TABLES_AT_ONCE = 8
+"""So many tables a task stages side by side: it mostly waits for the storage."""
+
+COMPACT_BYTES_MIN = 16 << 20
+"""A task compacts so much at least, if it is due."""
+
+COMPACT_FACTOR = 4
+"""Else so many times what it was given: compaction is amortized work, and ends with the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedTable:
+    """What one task has made durable for one table, not yet visible."""
+
+    route: Route
+    rows: int
+    """That came for it."""
+    staged: Staged | None
+    """None if the table has the batch already."""
+    unborn: Manifest | None = None
+    """The table that the batch is to make, as this task sees it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedStaged:
+    """What one task has made durable for all tables."""
+
+    task_index: int
+    tables: tuple[StagedTable, ...] = ()
+    compacted: tuple[tuple[str, Compacted], ...] = ()
+    """With the folders."""
+
+
+def stage_routed(
+    plan: RoutedPlan,
+    root: Store,
+    batches: Iterable[pa.RecordBatch],
+    transaction: Transaction | None,
+    task_index: int,
+    *,
+    threads: int = TABLES_AT_ONCE,
+) -> RoutedStaged:
+    """Stage the rows of one task, and do its share of the compaction.
+
+    Parameters
+    ----------
+    plan : RoutedPlan
+    root : Store
+    batches : iterable of pyarrow.RecordBatch
+        Columns as ``plan.incoming``. Read to the end.
+    transaction : Transaction or None
+        That of the batch, if the task knows it.
+    task_index : int
+    threads : int
+        How many tables are staged at once.
+
+    Raises
+    ------
+    UpsertFlowError
+        With the name of the table that it is about. Nothing of this task is left.
+    """
+    if plan.is_whole(transaction):
+        for _ in batches:
+            continue
+        return RoutedStaged(task_index=task_index)
+    with Spool(Router(plan.options.template, plan.incoming)) as spool:
+        for batch in batches:
+            spool.add(batch)
+        counts = spool.seal()
+        for route in counts:
+            if route.problem is not None:
+                raise route.problem
+        folders = {route.folder or "": route.name for route in counts}
+        require_room(plan.options, plan.places, folders, root.url)
+        staging = _Staging(plan, root, spool, transaction)
+        tables = staging.all_of(counts, threads)
+        compacted = tuple(_compacted(plan, root, task_index, spool.bytes))
+    return RoutedStaged(task_index=task_index, tables=tables, compacted=compacted)
+
+
+class _Staging:
+    """The staging of one task."""
+
+    def __init__(
+        self, plan: RoutedPlan, root: Store, spool: Spool, transaction: Transaction | None
+    ) -> None:
+        self._plan = plan
+        self._root = root
+        self._spool = spool
+        self._transaction = transaction
+        self._done: list[StagedTable] = []
+
+    def all_of(self, counts: dict[Route, int], threads: int) -> tuple[StagedTable, ...]:
+        """Stage all tables; of an error nothing is left."""
+        try:
+            one = partial(self._one, counts)
+            return tuple(in_order(one, counts, min(threads, len(counts))))
+        except BaseException:
+            discard_staged(self._root, self._done)
+            raise
+
+    def _one(self, counts: dict[Route, int], route: Route) -> StagedTable:
+        with about_table(route.name):
+            staged = self._staged(route, counts[route])
+            self._done.append(staged)
+            return staged
+
+    def _staged(self, route: Route, rows: int) -> StagedTable:
+        assert route.folder is not None
+        plan = self._plan
+        table = table_below(self._root, route.folder)
+        head = table.log.try_head()
+        plan.require_same(route.folder, route.name, head, table.store.url)
+        if head is not None and self._transaction is not None and head.has(self._transaction):
+            return StagedTable(route=route, rows=rows, staged=None)
+        options = plan.options.of(route.name, route.folder)
+        with table.log.as_seen():
+            write = table.plan(options, plan.incoming, unborn_id=plan.unborn_id(route.folder))
+        _require_room(table, options, write.base)
+        staged = stage(
+            Snapshot(table.store, write.base),
+            map(write.envelope.commands, self._spool.rows(route)),
+            overwrite=plan.overwrite,
+            late_rows=usual_late_rows(options, plan.late_rows),
+        )
+        unborn = write.base if write.base.is_unborn else None
+        return StagedTable(route=route, rows=rows, staged=staged, unborn=unborn)
+
+
+def _require_room(table: Table, options: WriteOptions, base: Manifest) -> None:
+    """Refuse rows for which a table has no room, unless it is one that the commit waits for."""
+    admission = table.admission(0, heeds_pressure=not options.disable_backpressure)
+    refusal = admission.refusal(base)
+    waits = isinstance(refusal, TableFullError) and Caps.of(base.properties).on_full is OnFull.WAIT
+    if refusal is not None and not waits:
+        raise refusal
+
+
+def discard_staged(root: Store, tables: Iterable[StagedTable]) -> None:
+    """Remove what was staged and is of no use, as far as that is possible."""
+    for each in tables:
+        if each.staged is not None and each.route.folder is not None:
+            remove_runs(table_below(root, each.route.folder).store, each.staged.files)
+
+
+def _compacted(
+    plan: RoutedPlan, root: Store, task_index: int, bytes_given: int
+) -> Iterator[tuple[str, Compacted]]:
+    """Do a task's share of the compactions that are due, as much as goes with its rows."""
+    left = max(COMPACT_BYTES_MIN, COMPACT_FACTOR * bytes_given)
+    for folder in plan.debts[task_index] if task_index < len(plan.debts) else ():
+        table = table_below(root, folder)
+        head = table.log.try_head()
+        if head is None or head.table_id != plan.places[folder].table_id:
+            continue  # Whoever has rows for it says so.
+        with table.log.as_seen():
+            jobs = table.compaction_jobs()
+        for job in jobs:
+            if left <= 0:
+                return
+            left -= job.bytes
+            yield folder, compact_runs(table.store, head, job)
