@@ -215,9 +215,7 @@ class _Tables:
     def _commit_rows(self, table: Table, share: _Share) -> Place:
         """Return the version of a table that has the batch, made by this commit or before."""
         head = table.log.try_head()
-        refusal = other_table(
-            self._places, share.folder, share.route.name, head, table.store.url
-        )
+        refusal = other_table(self._places, share.folder, share.route.name, head, table.store.url)
         if refusal is not None:
             raise refusal
         staged = tuple(part.staged for part in share.parts if part.staged is not None)

@@ -155,9 +155,8 @@ def append(table: Table, options: RoutedOptions, topic: str, rows: pa.RecordBatc
     write = table.plan(options.of(topic, topic), rows.schema)
     if write.base.is_unborn:
         table.ensure(write.base.schema, write.base.properties)
-    table.append(
-        pa.Table.from_batches([rows]), envelope=write.envelope, late_rows=LateRows.REJECT
-    )
+        write = table.plan(options.of(topic, topic), rows.schema)
+    table.append(pa.Table.from_batches([rows]), envelope=write.envelope, late_rows=LateRows.REJECT)
 
 
 @dataclass
