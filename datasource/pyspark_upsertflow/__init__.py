@@ -52,14 +52,14 @@ class DefaultSource(DataSource):
         return ChangeStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from spark_upsert_sink import UpsertBatchWriter
+        from pyspark_upsertflow.writers import batch_writer
 
-        return UpsertBatchWriter(self.options, schema, overwrite)
+        return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from spark_upsert_sink import UpsertStreamWriter
+        from pyspark_upsertflow.writers import stream_writer
 
-        return UpsertStreamWriter(self.options, schema, overwrite)
+        return stream_writer(self.options, schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:

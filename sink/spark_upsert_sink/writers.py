@@ -38,13 +38,17 @@ from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.deferred import rows_behind, without_split
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.plan import SinkPlan, plan_sink
+from spark_upsert_sink.transactions import (
+    of_application,
+    of_batch,
+    of_task,
+    query_of_task,
+    refuse_application,
+)
 from spark_upsert_sink.types import require_kept
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
 
 _Messages: TypeAlias = list[WriterCommitMessage | None]
 
@@ -103,7 +107,7 @@ class _Write:
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
         plan, write = self._plan, self._plan.write
-        if plan.refusal is not None and self._is_due(context):
+        if plan.refusal is not None and self._is_due():
             raise plan.refusal
         store = open_store(plan.path, plan.storage)
         rows = rows_behind(batches) if self._options.deferred else batches
@@ -120,23 +124,18 @@ class _Write:
             unborn=write.base if write.base.is_unborn else None,
             compacted=tuple(compact_runs(store, write.base, job) for job in jobs),
             task_index=task_index,
-            query_id=context.getLocalProperty(_QUERY_ID) if context else None,
+            query_id=query_of_task(),
         )
 
-    def _is_due(self, context: TaskContext | None) -> bool:
+    def _is_due(self) -> bool:
         """Return whether this batch of a stream is certainly not in the table yet.
 
         Spark's driver does not say which batch it plans, its tasks do. If they do not, the commit
         will judge.
         """
-        query_id = context and context.getLocalProperty(_QUERY_ID)
-        batch_id = context and context.getLocalProperty(_BATCH_ID)
-        if not (query_id and batch_id):
-            return False
-        head = self._plan.table().log.try_head()
-        writer = Transaction.writer_of_query(query_id)
-        transaction = Transaction(writer=writer, number=int(batch_id))
-        return head is not None and not head.has(transaction)
+        transaction = of_task()
+        head = None if transaction is None else self._plan.table().log.try_head()
+        return head is not None and transaction is not None and not head.has(transaction)
 
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
         """Make what the tasks staged one epoch."""
@@ -219,10 +218,7 @@ class UpsertBatchWriter(DataSourceArrowWriter):
         )
 
     def _transaction(self) -> Transaction | None:
-        app_id, version = self._options.app_id, self._options.app_version
-        if app_id is None or version is None:
-            return None
-        return Transaction(writer=f"app:{app_id}", number=version)
+        return of_application(self._options.app_id, self._options.app_version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with frugal():
@@ -241,11 +237,7 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         parsed = WriteOptions.parse(options)
-        if parsed.app_id is not None:
-            raise OptionError(
-                "options 'txnAppId' and 'txnVersion' are for batch writes.",
-                hint="drop them: a stream is idempotent by its query id and batch id.",
-            )
+        refuse_application(parsed.app_id)
         self._checkpoint = parsed.checkpoint
         self._allow_missing = parsed.allow_missing_batches
         self._write = _Write(
@@ -264,14 +256,9 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
 
     def _transaction(self, messages: _Messages, batch_id: int) -> Transaction:
         ids = [m.query_id for m in messages if isinstance(m, StagedMessage) and m.query_id]
-        if not ids and not self._checkpoint:
-            raise OptionError.missing(
-                "checkpointLocation", "this session does not tell its tasks the query id"
-            )
-        # Spark numbers the batches of a query 0, 1, 2, ..., and writes each of them.
-        of_query = Transaction.writer_of_query(ids[0]) if ids else None
-        return Transaction(
-            writer=of_query or f"checkpoint:{self._checkpoint}",
-            number=batch_id,
-            is_consecutive=not self._allow_missing,
+        return of_batch(
+            ids[0] if ids else None,
+            batch_id,
+            checkpoint=self._checkpoint,
+            allow_missing=self._allow_missing,
         )

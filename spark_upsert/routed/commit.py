@@ -198,7 +198,7 @@ class _Tables:
         self._late_rows = late_rows
 
     def commit(self, share: _Share) -> _Outcome:
-        """Commit what the tasks bring for one table; an error is returned, so that all are tried."""
+        """Commit what tasks bring for a table; errors are returned, so that all are tried."""
         try:
             table = table_below(self._root, share.folder)
             place = None

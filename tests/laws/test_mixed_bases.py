@@ -1,4 +1,4 @@
-"""Tasks that counted upon different versions are committed as if all had counted upon the newest."""
+"""Tasks that counted upon different versions are committed as if all had seen the newest."""
 
 from __future__ import annotations
 

@@ -1,0 +1,36 @@
+"""Which writer a write gets: that of one table, or of the many that its path names by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from spark_upsert.options.routed import is_routed_write
+from spark_upsert_sink import (
+    RoutedBatchWriter,
+    RoutedStreamWriter,
+    UpsertBatchWriter,
+    UpsertStreamWriter,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+    from pyspark.sql.types import StructType
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    """Return the writer of a batch."""
+    if is_routed_write(options):
+        return RoutedBatchWriter(options, schema, overwrite)
+    return UpsertBatchWriter(options, schema, overwrite)
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """Return the writer of a stream."""
+    if is_routed_write(options):
+        return RoutedStreamWriter(options, schema, overwrite)
+    return UpsertStreamWriter(options, schema, overwrite)

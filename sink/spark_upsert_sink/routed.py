@@ -1,0 +1,160 @@
+"""Spark's writers of many tables: each row goes to the table that its values name.
+
+As `spark_upsert_sink.writers`, with `spark_upsert.routed` in the place of one table: the driver
+plans, tasks stage, a fresh writer commits by what the messages say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_upsert.options.hints import called_by_spark
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.commit import commit_routed, discard_routed
+from spark_upsert.routed.plan import RoutedPlan, plan_routed, root_of
+from spark_upsert.routed.stage import RoutedStaged, stage_routed
+from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.state.run.frugal import frugal
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert_sink.transactions import (
+    of_application,
+    of_batch,
+    of_task,
+    query_of_task,
+    refuse_application,
+)
+from spark_upsert_sink.types import require_kept
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_Messages: TypeAlias = Sequence[WriterCommitMessage | None]
+
+
+@dataclass
+class RoutedMessage(WriterCommitMessage):
+    """The durable, not yet visible work of one task; it says which query it belongs to."""
+
+    staged: RoutedStaged
+    query_id: str | None
+
+
+@called_by_spark
+class _RoutedWrite:
+    """One write of Spark's into many tables, on the driver and in its tasks.
+
+    It is planned when it is about to travel to the tasks, that is, when it is pickled.
+    """
+
+    def __init__(
+        self, options: RoutedOptions, schema: StructType, *, overwrite: bool, late_rows: LateRows
+    ) -> None:
+        require_kept(schema)
+        self._options = options
+        self._incoming = to_arrow_schema(schema, timezone="UTC")
+        self._overwrite = overwrite
+        self._late_rows = late_rows
+
+    @cached_property
+    def _plan(self) -> RoutedPlan:
+        return plan_routed(
+            self._options, self._incoming, overwrite=self._overwrite, late_rows=self._late_rows
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_plan": self._plan}
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], transaction: Transaction | None
+    ) -> RoutedMessage:
+        """Stage the rows of this task, and do its share of the compaction."""
+        context = TaskContext.get()
+        staged = stage_routed(
+            self._plan,
+            root_of(self._options),
+            batches,
+            transaction,
+            context.partitionId() if context else 0,
+        )
+        return RoutedMessage(staged=staged, query_id=query_of_task())
+
+    def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
+        """Make what the tasks staged one epoch of each table, and of the group."""
+        commit_routed(
+            root_of(self._options),
+            self._options,
+            _staged(messages),
+            transaction,
+            overwrite=self._overwrite,
+            late_rows=self._late_rows,
+        )
+
+    def abort(self, messages: _Messages) -> None:
+        """Remove what the tasks staged, unless a commit of it was tried."""
+        if any(message is None for message in messages):
+            discard_routed(root_of(self._options), _staged(messages))
+
+
+def _staged(messages: _Messages) -> list[RoutedStaged]:
+    return [message.staged for message in messages if isinstance(message, RoutedMessage)]
+
+
+@called_by_spark
+class RoutedBatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame as one epoch of each table that has rows in it."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        parsed = RoutedOptions.parse(options)
+        self._transaction = of_application(parsed.app_id, parsed.app_version)
+        self._write = _RoutedWrite(parsed, schema, overwrite=overwrite, late_rows=LateRows.FAIL)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with frugal():
+            return self._write.stage(iterator, self._transaction)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._write.commit(messages, self._transaction)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._write.abort(messages)
+
+
+@called_by_spark
+class RoutedStreamWriter(DataSourceStreamArrowWriter):
+    """Writes each micro-batch of a query as one epoch of each table that has rows in it."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        parsed = RoutedOptions.parse(options)
+        refuse_application(parsed.app_id)
+        self._checkpoint = parsed.checkpoint
+        self._allow_missing = parsed.allow_missing_batches
+        self._write = _RoutedWrite(parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with frugal():
+            return self._write.stage(iterator, of_task())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        ids = [m.query_id for m in messages if isinstance(m, RoutedMessage) and m.query_id]
+        transaction = of_batch(
+            ids[0] if ids else None,
+            batchId,
+            checkpoint=self._checkpoint,
+            allow_missing=self._allow_missing,
+        )
+        self._write.commit(messages, transaction)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._write.abort(messages)
