@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 from spark_upsert.options import routed as options
 from spark_upsert.options.routed import Told
-from spark_upsert.routed import template
-from tests.planted.bug import Patch, bug
+from spark_upsert.routed import routes, template
+from spark_upsert.routed.routes import Router
+from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_routed_option_promises as option_promises
 from tests.promises import test_routed_promises as promises
 
@@ -40,3 +43,24 @@ def _() -> Patch:
 @bug("of two patterns that disagree one is taken", TOLD)
 def _() -> Patch:
     return patch.object(options, "_strongest", lambda name, about: max(about, key=str))
+
+
+LEAD = promises.test_p5_each_row_goes_where_its_own_values_lead
+
+
+@bug("tables are told apart by the first of their columns", LEAD)
+def _() -> Patch:
+    def by_first(original: Any, self: Router, values: Any) -> Any:
+        firsts = self.__dict__.setdefault("_firsts", {})
+        return original(self, firsts.setdefault(values[:1], values))
+
+    return wrapped(Router, "_route", by_first)
+
+
+@bug("a null is taken for an empty text", LEAD)
+def _() -> Patch:
+    def filled(original: Any, template: Any, values: Any) -> Any:
+        found = original(template, [value or "" for value in values])
+        return replace(found, values=tuple(values))
+
+    return wrapped(routes, "route_of", filled)

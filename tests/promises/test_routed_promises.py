@@ -217,3 +217,25 @@ def test_p5_a_column_with_a_point_in_its_name_comes_before_a_field() -> None:
     batch = pa.record_batch({"a.b": ["one"], "a": [{"b": "other"}]})
     (route,) = Router(Template.parse("/l/{a.b}"), batch.schema).route(batch).routes
     assert route.folder == "one"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_p5_each_row_goes_where_its_own_values_lead(seed: int) -> None:
+    dice = random.Random(seed)
+    template = Template.parse("/l/t-{a}/{b}")
+    router = None
+    for _ in range(8):
+        count = dice.randrange(1, 12)
+        columns = {name: dice.choices(["", "x", "y", None], k=count) for name in "ab"}
+        batch = pa.record_batch({n: pa.array(v, pa.string()) for n, v in columns.items()})
+        batch = batch.append_column("at", pa.array(range(count)))
+        router = router or Router(template, batch.schema)
+        expected: dict[tuple[str | None, ...], list[int]] = {}
+        for at, values in enumerate(zip(*columns.values(), strict=True)):
+            expected.setdefault(values, []).append(at)
+        for route, own in router.route(batch).split():
+            assert expected.pop(route.values, None) == own.column("at").to_pylist()
+            assert (route.folder is None) is (None in route.values or route.values[1] == "")
+            if route.folder is not None:
+                assert template.try_values(route.folder) == route.values
+        assert not expected
