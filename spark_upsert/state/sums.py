@@ -10,6 +10,9 @@ the differences of one running sum, a fifth of the time.
 Whoever adds up in several passes keeps limbs: `limbs_of` values, `carried` behind each pass, and
 `from_limbs` at the end.
 
+Averages of decimals are rounded half up to four more digits (`average_type`), from sums that may be
+beyond what a decimal of 128 bits can hold.
+
 Sums of floats are Arrow's: added up in another order they may differ in the last bits.
 """
 
@@ -18,11 +21,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Mask
 from spark_upsert.model.words import fixed_words, validity
 
 _LIMB_BITS = 32
+_DIGITS = 38
+_MORE_DIGITS = 4
+"""That an average of decimals has behind the point, as Spark has it."""
+_WIDE, _COUNT = 56, 19
+"""Digits of a dividend, the sum of any number of decimals, and of a count: the quotient then has 20
+more behind the point, and 76 in all."""
 _LOW = np.uint64(0xFFFFFFFF)
 
 Limbs = list[npt.NDArray[np.int64]]
@@ -113,6 +123,45 @@ def from_limbs(limbs: Limbs, type_: pa.DataType, *, mask: Mask) -> pa.Array:
         return wide.cast(type_)
     except pa.ArrowInvalid:
         raise _overflow(type_) from None
+
+
+def wide_from_limbs(limbs: Limbs, scale: int, *, mask: Mask) -> pa.Array:
+    """Return the decimals that limbs are, four as `carried` leaves them, for `averages`."""
+    shift = np.uint64(_LIMB_BITS)
+    words = np.empty((len(mask), 4), dtype=np.uint64)
+    words[:, 0] = (limbs[1].astype(np.uint64) << shift) | limbs[0].astype(np.uint64)
+    words[:, 1] = (limbs[3].astype(np.uint64) << shift) | limbs[2].astype(np.uint64)
+    words[:, 2] = (limbs[3] >> np.int64(_LIMB_BITS)).view(np.uint64)
+    words[:, 3] = (limbs[3] >> np.int64(63)).view(np.uint64)
+    bits = pa.array(~mask).buffers()[1]
+    type_ = pa.decimal256(_WIDE, scale)
+    return pa.Array.from_buffers(type_, len(mask), [bits, pa.py_buffer(words)])
+
+
+def average_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of an average of decimals.
+
+    Four digits more, as Spark has it, but never at the cost of those before the point.
+    """
+    before = type_.precision - type_.scale
+    scale = min(type_.scale + _MORE_DIGITS, _DIGITS - before)
+    return pa.decimal128(before + scale, scale)
+
+
+def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
+    """Return sums divided by counts, rounded half up; of no values zero.
+
+    Parameters
+    ----------
+    totals : pyarrow.Array
+        Decimals.
+    counts : pyarrow.Array of int64
+    scale : int
+        Digits behind the point, at most 16 more than the sums have.
+    """
+    wide = totals.cast(pa.decimal256(_WIDE, totals.type.scale))
+    divisor = pc.if_else(pc.greater(counts, 0), counts, 1).cast(pa.decimal256(_COUNT, 0))
+    return pc.round(pc.divide(wide, divisor), scale, "half_towards_infinity")
 
 
 def limbs_of(column: pa.Array) -> Limbs:

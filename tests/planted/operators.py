@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Positions
-from spark_upsert.task.operators import grouping, hash_join, key_index, merge_join
+from spark_upsert.task.operators import accumulators, grouping, hash_join, key_index, merge_join
 from spark_upsert.task.operators.accumulators import Average, ExactSum, Extreme
 from spark_upsert.task.operators.aggregation import HashAggregation, StreamingAggregation
 from spark_upsert.task.operators.hash_join import HashJoinRows
@@ -21,6 +21,7 @@ from spark_upsert.task.operators.merge_join import MergeJoinRows
 from spark_upsert.task.plan import JoinKind
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_operator_promises as promises
+from tests.unit import test_task_aggregation as aggregations
 from tests.unit import test_task_joins as joins
 
 JOINS = promises.test_p2_a_join_is_that_of_nested_loops_over_one_set_of_splits
@@ -37,6 +38,12 @@ class Careless(Side):
 def test_p7_a_batch_of_a_join_is_of_some_bytes() -> None:
     joins.test_wide_rows_come_in_batches_of_some_bytes("hash", "right")
     joins.test_wide_rows_come_in_batches_of_some_bytes("merge", "left")
+
+
+def test_p2_averages_of_decimals() -> None:
+    for answer in aggregations.ANSWERS:
+        if answer.words.startswith("an average of decimals"):
+            aggregations.test_answers_are_those_of_the_table_of_functions(answer, False)
 
 
 @bug("wide rows of a join are counted and not weighed", test_p7_a_batch_of_a_join_is_of_some_bytes)
@@ -276,3 +283,20 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(grouping.Grouping, "fold", lambda self, states: states)
+
+
+@bug("an average of decimals is of a sum of 128 bits", test_p2_averages_of_decimals)
+def _() -> Patch:
+    def narrow(original: Any, limbs: Any, scale: int, *, mask: Any) -> pa.Array:
+        *low, high = limbs
+        return original([*low, high.astype(np.int32).astype(np.int64)], scale, mask=mask)
+
+    return wrapped(accumulators, "wide_from_limbs", narrow)
+
+
+@bug("an average of decimals is cut and not rounded", test_p2_averages_of_decimals)
+def _() -> Patch:
+    def cut(original: Any, totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
+        return pc.round(original(totals, counts, scale + 1), scale, "towards_zero")
+
+    return wrapped(accumulators, "averages", cut)

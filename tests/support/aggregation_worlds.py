@@ -30,7 +30,7 @@ EDGES: dict[pa.DataType, list[Any]] = {
 FUNCTIONS = {
     pa.int64(): ["count", "sum", "min", "max", "avg"],
     pa.uint8(): ["count", "sum", "min", "max", "avg"],
-    pa.decimal128(28, 1): ["count", "sum", "min", "max"],
+    pa.decimal128(28, 1): ["count", "sum", "min", "max", "avg"],
     pa.float32(): ["count", "min", "max"],
     **{type_: ["count", "min", "max"] for type_ in ORDERED},
 }
@@ -96,7 +96,7 @@ def comparable(rows: Sequence[Row]) -> list[list[Any]]:
     """Return rows so that equal ones are equal; of averages the first digits."""
     return [
         [
-            f"{value:.12g}" if name.startswith("avg") and value is not None else place_of(value)
+            f"{value:.12g}" if name.startswith("avg") and type(value) is float else place_of(value)
             for name, value in row.items()
         ]
         for row in rows
@@ -114,6 +114,9 @@ def answer_of(function: str, values: Sequence[Any]) -> Any:
         case "sum":
             with localcontext(prec=80):
                 return sum(present)
+        case "avg" if isinstance(present[0], Decimal):
+            with localcontext(prec=80):
+                return (sum(present) / len(present)).quantize(Decimal("1e-5"), "ROUND_HALF_UP")
         case "avg":
             return float(sum(present)) / len(present)
         case "min":

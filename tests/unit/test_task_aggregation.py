@@ -254,6 +254,30 @@ ANSWERS = [
     Answer("an average", "avg", pa.int32(), [1, 2, None], 1.5, pa.float64()),
     Answer("an average beyond int64", "avg", pa.int64(), [TOP, TOP], float(TOP), pa.float64()),
     Answer("an average of floats", "avg", pa.float64(), [0.5, None, 1.0], 0.75, pa.float64()),
+    Answer(
+        "an average of decimals has four more digits",
+        "avg",
+        pa.decimal128(4, 2),
+        [Decimal("0.01"), None, Decimal("0.00"), Decimal("0.01")],
+        Decimal("0.006667"),
+        pa.decimal128(8, 6),
+    ),
+    Answer(
+        "an average of decimals rounds half away from zero",
+        "avg",
+        pa.decimal128(38, 37),
+        [Decimal("-1e-37"), Decimal(0)],
+        Decimal("-1e-37"),
+        pa.decimal128(38, 37),
+    ),
+    Answer(
+        "an average of decimals whose sum has no type",
+        "avg",
+        pa.decimal128(38, 0),
+        [Decimal("9" * 38)] * 3,
+        Decimal("9" * 38),
+        pa.decimal128(38, 0),
+    ),
     Answer("an average of nulls is null", "avg", pa.int64(), [None], None, pa.float64()),
 ]
 

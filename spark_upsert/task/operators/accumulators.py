@@ -14,6 +14,8 @@ sum        decimals                       a decimal of ten more digits, 38 at mo
 sum        floats                         float64
 min, max   what can be a key              the column's type; NaN is above all else, -0.0 is 0.0
 avg        integers, floats               float64; of integers: from the exact sum
+avg        decimals                       a decimal of four more digits behind the point, as far as
+                                          there is room; rounded half up, from the exact sum
 =========  =============================  ==========================================================
 
 Nulls count for nothing; of nothing but nulls, all but counts are null. An exact sum that does not
@@ -34,7 +36,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.model.words import is_hashable, ordered_words, validity
-from spark_upsert.state.sums import carried, from_limbs, limbs_of
+from spark_upsert.state.sums import (
+    average_type,
+    averages,
+    carried,
+    from_limbs,
+    limbs_of,
+    wide_from_limbs,
+)
 
 FUNCTIONS = ("count", "sum", "min", "max", "avg")
 
@@ -107,6 +116,8 @@ def accumulator_of(function: str, type_: pa.DataType | None) -> Accumulator | No
             return FloatSum()
         case "avg" if pa.types.is_integer(type_) or is_float:
             return Average(FloatSum() if is_float else ExactSum(type_))
+        case "avg" if pa.types.is_decimal128(type_):
+            return Average(ExactSum(type_), type=average_type(type_))
     return None
 
 
@@ -250,6 +261,11 @@ class Average:
         count, *limbs = self.settle(states)
         if isinstance(self.sum, FloatSum):
             return pc.divide(limbs[0], count.cast(pa.float64()))
+        if pa.types.is_decimal(self.type):
+            mask = ~np.asarray(limbs[0].is_valid())
+            parts = [np.asarray(limb.fill_null(0)) for limb in limbs]
+            total = wide_from_limbs(parts, self.sum.type.scale, mask=mask)
+            return averages(total, count, self.type.scale).cast(self.type)
         low, high = (np.asarray(limb.fill_null(0)) for limb in limbs)
         # A sum of 53 bits, as nearly all are, is a float64 without loss; others lose their last.
         total = high.astype(np.float64) * 2.0**32 + low.astype(np.float64)

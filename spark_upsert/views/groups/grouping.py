@@ -38,6 +38,7 @@ from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.kept import FROM, PART, TO, value_column
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import is_hashable
+from spark_upsert.state.sums import average_type
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.types import type_of, type_text
 
@@ -216,12 +217,7 @@ class Grouping:
             return sum_types(aggregate.column, type_, aggregate.scale)[1]
         if aggregate.kind is not Kind.AVG:
             return type_
-        if not pa.types.is_decimal(type_):
-            return pa.float64()
-        # Four digits more, as Spark has it, but never at the cost of those before the point.
-        before = type_.precision - type_.scale
-        scale = min(type_.scale + 4, DIGITS - before)
-        return pa.decimal128(before + scale, scale)
+        return average_type(type_) if pa.types.is_decimal(type_) else pa.float64()
 
     def to_json(self) -> str:
         """Return the text that stands in the properties of a kept table.

@@ -17,6 +17,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.multiplicity import require_possible
+from spark_upsert.state.sums import averages
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.grouping import Grouping, Summed
 from spark_upsert.views.matching import NOWHERE, codes, places
@@ -148,15 +149,8 @@ def _quotient(
 ) -> pa.Array:
     """Return averages of decimals, rounded half up as Spark does."""
     assert summed.total is not None
-    total = groups.column(summed.total)
-    wide = total.cast(pa.decimal256(_WIDE, total.type.scale))
-    divisor = pc.if_else(pc.greater(count, 0), count, 1).cast(pa.decimal256(_COUNT, 0))
-    quotient = pc.round(pc.divide(wide, divisor), type_.scale, "half_towards_infinity")
+    quotient = averages(groups.column(summed.total), count, type_.scale)
     return _fitting(quotient, type_, "an average", summed)
-
-
-_WIDE, _COUNT = 42, 19
-"""Digits of a dividend and of a count: the quotient then has 20 more behind the point."""
 
 
 def _fitting(column: pa.Array, type_: pa.DataType, what: str, summed: Summed) -> pa.Array:
