@@ -31,7 +31,8 @@ from spark_upsert.flow.pass_plan import Way
 from spark_upsert.flow.passes import ADDRESS, TASK, WAKE, Border, Pass
 from spark_upsert.flow.resolution import require_sources, schemas_of
 from spark_upsert.flow.stages import Stages, staged, tell
-from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSink, TableSource
+from spark_upsert.flow.tables import targets_of
+from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSource
 from spark_upsert.task import AssignUniqueId, Limit, Node
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def start(
         raise OptionError.conflict("available_now", f"every={every}")
     stages, frame = _compiled(spark, plan, given, is_stream=True)
     _require_no_counters(stages.graph)
-    targets = _tables(stages.graph)
+    targets = targets_of(stages.graph)
     flow_id = remember(stages.graph, checkpoint, storage or {})
     if len(targets) == 1:
         [(name, sink)] = targets.items()
@@ -308,25 +309,9 @@ def _quoted(name: str) -> str:
 # -- what is written -------------------------------------------------------------------------
 
 
-def _tables(graph: Graph) -> dict[str, TableSink]:
-    """Return what each sink writes."""
-    found: dict[str, TableSink] = {}
-    for name, place in graph.places.items():
-        if place.operator.kind is not OperatorKind.SINK:
-            continue
-        if not isinstance(place.operator.work, TableSink):
-            raise GraphError(
-                f"sink '{name}' is {type(place.operator.work).__name__}, which nothing writes.",
-                hint="make it a TableSink, or take its rows from frames().",
-                operators=(name,),
-            )
-        found[name] = place.operator.work
-    return found
-
-
 def _write(stages: Stages, frame: DataFrame, **transaction: str) -> None:
     """Write what comes to each sink; what is before them is computed once."""
-    targets = _tables(stages.graph)
+    targets = targets_of(stages.graph)
     is_shared = len(targets) > 1
     if is_shared:
         frame.persist()

@@ -60,7 +60,7 @@ def of_application(app_id: str | None, version: int | None) -> Transaction | Non
     """Return the transaction of a batch write, None if it has none."""
     if app_id is None or version is None:
         return None
-    return Transaction(writer=f"app:{app_id}", number=version)
+    return Transaction(writer=Transaction.writer_of_app(app_id), number=version)
 
 
 def refuse_application(app_id: str | None) -> None:

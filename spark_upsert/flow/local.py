@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition, Thread
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -49,9 +49,11 @@ from spark_upsert.flow.outlets import Parcel, by_address
 from spark_upsert.flow.resolution import require_sources, schemas_of
 from spark_upsert.flow.running import as_declared
 from spark_upsert.flow.splitters import Marker
-from spark_upsert.flow.work import ArrowSource, Given
+from spark_upsert.flow.tables import rows_of, targets_of, write
+from spark_upsert.flow.work import ArrowSource, Given, TableSource
 from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel
 from spark_upsert.merge.counters import Gauge
+from spark_upsert.state.log.manifest import Commit
 
 JOIN_SECONDS = 60.0
 """How long ending waits for a thread; a source that is silent keeps its one, which is a daemon."""
@@ -70,6 +72,40 @@ def collect(plan: Graph | Fused, given: Mapping[str, Read] | None = None) -> dic
         if isinstance(item, pa.RecordBatch):
             batches[sink].append(item)
     return {name: pa.Table.from_batches(batches[name], run.sinks[name]) for name in batches}
+
+
+def run(
+    plan: Graph | Fused,
+    given: Mapping[str, Read] | None = None,
+    *,
+    transaction: tuple[str, int] | None = None,
+) -> dict[str, Commit | None]:
+    """Run a graph, and write the rows of each sink into its table, when all have come.
+
+    Parameters
+    ----------
+    transaction : tuple of str and int, optional
+        A name and a number by which each table takes this run once, also if it is repeated because
+        it fell between two tables.
+
+    Returns
+    -------
+    dict of str to Commit or None
+        By the full names of the sinks; None if a table had this transaction already.
+
+    Raises
+    ------
+    GraphError
+        The graph cannot be run, or a sink is no table.
+    Exception
+        As `run_local`; or what writing raises.
+    """
+    targets = targets_of(plan if isinstance(plan, Graph) else plan.physical.graph)
+    named: dict[str, str] = {}
+    if transaction is not None:
+        named = {"txnAppId": transaction[0], "txnVersion": str(transaction[1])}
+    rows = collect(plan, given)
+    return {name: write(sink, rows[name], **named) for name, sink in targets.items()}
 
 
 def run_local(
@@ -292,6 +328,19 @@ class _Run:
                 yield self._book.address[Port(name, READ)], read.items(replica)
 
 
+class _Reading(Protocol):
+    """What reads a source."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that it gives."""
+        ...
+
+    def items(self, replica: Replica) -> Iterator[Item]:
+        """Yield what a replica of the source reads."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What reads a source, and the columns that it gives."""
@@ -306,14 +355,16 @@ class _Read:
             yield item if isinstance(item, Marker) else as_declared(item, self.schema, replica)
 
 
-def _reads(graph: Graph, given: Mapping[str, Read]) -> dict[str, _Read]:
-    reads: dict[str, _Read] = {}
+def _reads(graph: Graph, given: Mapping[str, Read]) -> dict[str, _Reading]:
+    reads: dict[str, _Reading] = {}
     for name, place in graph.places.items():
         if place.operator.kind is not OperatorKind.SOURCE:
             continue
         work = place.operator.work
         if isinstance(work, ArrowSource):
             reads[name] = _Read(work.schema, work.rows.to_batches)
+        elif isinstance(work, TableSource):
+            reads[name] = rows_of(name, work)
         elif isinstance(work, Given) and name in given:
             reads[name] = _Read(work.schema, given[name])
         else:

@@ -108,6 +108,11 @@ class Transaction:
         """Return the name of a writer that is a streaming query."""
         return f"{QUERY}{query_id}"
 
+    @staticmethod
+    def writer_of_app(app_id: str) -> str:
+        """Return the name of a writer that names itself (``txnAppId``)."""
+        return f"app:{app_id}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
