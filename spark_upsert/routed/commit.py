@@ -8,11 +8,13 @@ which is told when all have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_upsert.errors import (
     BatchTooLargeError,
+    ContentionError,
     OtherTableError,
     TableFullError,
     about_table,
@@ -34,6 +36,8 @@ from spark_upsert.upsert.guards import require_no_gap
 from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.scratch import remove_runs
 from spark_upsert.upsert.write_set import WriteSet
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class _Outcome:
     """What became of one table."""
 
     place: Place | None = None
-    """The version that has the batch; None where there were no rows for it."""
+    """The version that has the batch, or a compacted one with the same rows."""
     debt: int = 0
     error: Exception | None = None
 
@@ -140,8 +144,10 @@ def commit_routed(
         number=None if transaction is None else transaction.number,
         rows=sum(share.rows for share in shares.values()),
         tasks=len(staged),
+        unmatched=options.unmatched({*named.values(), *_names(group)}),
         committed_ms=now_ms,
     )
+    _warn_of_unmatched(group, batch, root.url)
     committed = group_table.append(batch, members, transaction, take_over=options.take_over)
     if committed is None:
         return None
@@ -155,6 +161,18 @@ def discard_routed(root: Store, staged: Iterable[RoutedStaged]) -> None:
         discard_staged(root, task.tables)
         for folder, each in task.compacted:
             remove_runs(table_below(root, folder).store, (slice_.file for slice_ in each.added))
+
+
+def _names(group: Group) -> Iterator[str]:
+    return (member.name for member in group.members.values())
+
+
+def _warn_of_unmatched(group: Group, batch: Batch, url: str) -> None:
+    """Warn of patterns of options that match no table, when they are new."""
+    known = group.batch.unmatched if group.batch else ()
+    for pattern in batch.unmatched:
+        if pattern not in known:
+            _LOGGER.warning("options 'table.%s.*' match no table below '%s'", pattern, url)
 
 
 def _require_no_gap(group_table: GroupTable, transaction: Transaction | None) -> None:
@@ -207,6 +225,7 @@ class _Tables:
                     place = self._commit_rows(table, share)
             if share.compacted:
                 table.commit_compactions(share.compacted)
+                place = _same_behind(table.log, place or self._places[share.folder])
             seen = table.log.seen or table.log.head()
             return _Outcome(place=place, debt=len(choose(seen)))
         except Exception as error:  # noqa: BLE001 - raised when all tables were tried
@@ -214,13 +233,18 @@ class _Tables:
 
     def _commit_rows(self, table: Table, share: _Share) -> Place:
         """Return the version of a table that has the batch, made by this commit or before."""
+        known = self._places.get(share.folder)
+        if known is not None:
+            table.log.trust_durable(known.version)
         head = table.log.try_head()
         refusal = other_table(self._places, share.folder, share.route.name, head, table.store.url)
         if refusal is not None:
             raise refusal
         staged = tuple(part.staged for part in share.parts if part.staged is not None)
-        if not staged:
+        if head is not None and self._transaction is not None and head.has(self._transaction):
+            table.discard(staged)
             return self._place(table.log)
+        _require_unmade(head, share.parts, table.store.url)
         options = self._options.of(share.route.name, share.folder)
         bases = _bases(table, share.parts)
         write_set = WriteSet(
@@ -263,10 +287,30 @@ def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
     if unborn:
         return {-1: Snapshot(table.store, _merged(unborn))}
     places = {part.staged.base for part in parts if part.staged is not None}
-    for place in places:
-        table.log.require(place, "the batch")
-    with table.log.as_seen():  # They are in what was looked at for them.
+    with table.log.as_seen():  # They are in what was just looked at.
+        for place in places:
+            table.log.require(place, "the batch")
         return {each.version: Snapshot(table.store, table.log.at(each.version)) for each in places}
+
+
+def _same_behind(log: Log, place: Place) -> Place:
+    """Return the newest version that has the rows of another one: compacted, and not expired."""
+    head = log.seen or log.head()
+    with log.as_seen():
+        if any(commit.is_epoch for commit in log.commits(place.version + 1, head.upper)):
+            return place
+    return head.place
+
+
+def _require_unmade(head: Manifest | None, parts: Sequence[StagedTable], url: str) -> None:
+    """Refuse rows for a table that was to be made, and that somebody else has made meanwhile."""
+    unborn = [part.unborn for part in parts if part.unborn is not None]
+    if unborn and head is not None and head.table_id != unborn[0].table_id:
+        raise ContentionError(
+            f"another writer made the table at '{url}' while this one was at work. "
+            "Nothing was committed there.",
+            hint="write it again; a query that is restarted does.",
+        )
 
 
 def _merged(unborn: Sequence[Manifest]) -> Manifest:
@@ -310,15 +354,19 @@ def _member(
     transaction: Transaction | None,
     now_ms: int,
 ) -> Member | None:
-    """Return what the group is to say of a table; None if that is what it says already."""
+    """Return what the group is to say of a table; None if it knows nothing of it."""
     before = group.members.get(share.folder)
     since_ms = None
     if outcome.debt:
         since_ms = before.debt_since_ms if before and before.debt_since_ms else now_ms
-    if outcome.place is None:
-        if before is None or before.debt == outcome.debt:
-            return None
-        return replace(before, debt=outcome.debt, debt_since_ms=since_ms)
+    if not share.parts:
+        return before and replace(
+            before,
+            place=outcome.place or before.place,
+            debt=outcome.debt,
+            debt_since_ms=since_ms,
+        )
+    assert outcome.place is not None
     return Member(
         folder=share.folder,
         name=share.route.name,

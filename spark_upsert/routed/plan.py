@@ -38,6 +38,8 @@ class RoutedPlan:
     """Of this attempt: what its tasks make of nothing is the same for all of them."""
     places: Mapping[str, Place]
     """The tables of the group, by folder, each as its last whole batch left it."""
+    group_version: int = -1
+    """Of the group table; -1 if there is none."""
     whole: Transaction | None = None
     """The newest batch that is whole; None if there is none, or if it has no number."""
     debts: tuple[Sequence[str], ...] = ()
@@ -100,6 +102,7 @@ def plan_routed(
         late_rows=late_rows,
         token=new_token(),
         places={folder: member.place for folder, member in group.members.items()},
+        group_version=group.version,
         whole=_whole(group),
         debts=() if overwrite else debts_of(group),
     )

@@ -24,6 +24,7 @@ from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
 from spark_upsert.table import Table
+from spark_upsert.upsert.envelopes.found import found_options
 from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.scratch import remove_runs
 from spark_upsert.upsert.stage import Staged, stage
@@ -56,6 +57,8 @@ class RoutedStaged:
     """What one task has made durable for all tables."""
 
     task_index: int
+    group_version: int
+    """Of the group table when the batch was planned."""
     tables: tuple[StagedTable, ...] = ()
     compacted: tuple[tuple[str, Compacted], ...] = ()
     """With the folders."""
@@ -92,7 +95,7 @@ def stage_routed(
     if plan.is_whole(transaction):
         for _ in batches:
             continue
-        return RoutedStaged(task_index=task_index)
+        return RoutedStaged(task_index=task_index, group_version=plan.group_version)
     with Spool(Router(plan.options.template, plan.incoming)) as spool:
         for batch in batches:
             spool.add(batch)
@@ -105,7 +108,12 @@ def stage_routed(
         staging = _Staging(plan, root, spool, transaction)
         tables = staging.all_of(counts, threads)
         compacted = tuple(_compacted(plan, root, task_index, spool.bytes))
-    return RoutedStaged(task_index=task_index, tables=tables, compacted=compacted)
+    return RoutedStaged(
+        task_index=task_index,
+        group_version=plan.group_version,
+        tables=tables,
+        compacted=compacted,
+    )
 
 
 class _Staging:
@@ -139,11 +147,16 @@ class _Staging:
         assert route.folder is not None
         plan = self._plan
         table = table_below(self._root, route.folder)
+        known = plan.places.get(route.folder)
+        if known is not None:  # The group is told of a version when that is durable.
+            table.log.trust_durable(known.version)
         head = table.log.try_head()
         plan.require_same(route.folder, route.name, head, table.store.url)
         if head is not None and self._transaction is not None and head.has(self._transaction):
             return StagedTable(route=route, rows=rows, staged=None)
         options = plan.options.of(route.name, route.folder)
+        schema = None if head is None else head.schema
+        options = found_options(options, self._spool.rows(route), schema)
         with table.log.as_seen():
             write = table.plan(options, plan.incoming, unborn_id=plan.unborn_id(route.folder))
         _require_room(table, options, write.base)

@@ -268,6 +268,13 @@ class LogReader:
         self._commits.clear()
         return OtherTableError.at(self._store.url, who, str(place), found, hint=hint)
 
+    def trust_durable(self, version: int) -> None:
+        """Say that a version is durable: somebody who acted upon it has seen to that before.
+
+        For who remembers it from a place that is written only then. Saves a sync of it here.
+        """
+        self._durable_version = max(self._durable_version, version)
+
     def _make_durable(self, version: int) -> None:
         """Sync a version that another process may have left half-way, before anyone acts on it.
 
