@@ -86,6 +86,17 @@ for code in code_of("docs/envelopes.md", "python", runner=runner):
     names["producer"].flush()
     query.processAllAvailable()
     query.stop()
+
+# The topics of many tables.
+(routed,) = code_of("docs/routed.md", "python", runner=runner)
+orders = '{"customer": 1, "amount": 30}'
+names["producer"].produce("crm.customers", key='{"id": 1}', value='{"name": "Ada", "city": "Paris"}')
+names["producer"].produce("crm.orders", key='{"id": 7}', value=orders)
+names["producer"].flush()
+exec(routed, names | {"lake": f"{folder}/lake", "checkpoint": f"{folder}/lake.checkpoint"})
+(query,) = spark.streams.active
+query.processAllAvailable()
+query.stop()
 spark.stop()
 """
 
@@ -165,6 +176,9 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
     [customer] = rows_of(tmp_path / "shop.public.customers")
     assert (customer["name"], str(customer["balance"])) == ("Ada", "12.34")
     assert customer["since"] == datetime(1970, 1, 1, 0, 0, 1)
+    for topic, held in {"customers": ("city", "Paris"), "orders": ("amount", 30)}.items():
+        [row] = rows_of(tmp_path / "lake" / f"crm.{topic}")
+        assert row[held[0]] == held[1]
     # A new checkpoint reads the topic from its beginning as one epoch, which changes nothing.
     assert again.kind is Kind.APPEND
     assert rows_of(table, again.version) == rows_of(table, third.version)

@@ -139,6 +139,9 @@ CLAIMS: dict[str, Callable[[Names], bool]] = {
         {(r["_input"], r["amount"] is None) for r in names["both"].collect()}
         == {("east", False), ("north", True)}
     ),
+    "orders = spark.read": lambda names: (
+        [(r["id"], r["amount"]) for r in names["orders"].collect()] == [(1, 30)]
+    ),
     "everything = spark.read": lambda names: (
         {(r["tenant"], r["order_id"], r["amount"]) for r in names["everything"].collect()}
         == {(f"{tenant}/orders", number, number) for tenant in "ab" for number in range(3)}
@@ -292,6 +295,28 @@ def regions(place: Place) -> Names:
     return {}
 
 
+def rows_of_tables(place: Place) -> Names:
+    """Give rows that say which table they are of, at once and as a stream, and a group of tables."""
+    rows = pa.table(
+        {
+            "db": ["shop", "shop", "crm"],
+            "table": ["orders", "users", "leads"],
+            "id": [1, 1, 7],
+            "amount": [30, 50, 70],
+        }
+    )
+    at = place.folder / "rows"
+    at.mkdir()
+    pq.write_table(rows, at / "rows.parquet")
+    read = place.spark.read.parquet(str(at))
+    Routed(place.folder / "lake" / "shop").batch(orders={1: 1}, users={2: 2})
+    return {
+        "rows": read,
+        "changes": place.spark.readStream.schema(read.schema).parquet(str(at)),
+        "checkpoint": str(place.folder / "checkpoint"),
+    }
+
+
 def orders_and_sales(place: Place) -> Names:
     """Give a table of orders, and beside it one of sales and one of their customers."""
     a_shop(place, "sales")
@@ -324,6 +349,7 @@ GRANTED: dict[str, Callable[[Place], Names]] = {
     "docs/kept-tables.md": a_shop,
     "docs/many-tables.md": regions,
     "docs/options.md": a_catalog_table,
+    "docs/routed.md": rows_of_tables,
     "docs/scheduling.md": regions,
     "docs/training.md": nothing,
     "docs/views.md": a_shop,
