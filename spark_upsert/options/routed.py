@@ -155,7 +155,10 @@ class RoutedOptions:
 
     def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns that match none of some tables, sorted."""
-        met = {told.pattern for name in names for told in self._about(name)}
+        lower = {name.lower() for name in names}
+        met = lower | {
+            told.pattern for matcher, told in self._by_pattern if any(map(matcher.match, lower))
+        }
         return tuple(sorted({told.pattern for told in self.told} - met))
 
     def __getstate__(self) -> dict[str, object]:
