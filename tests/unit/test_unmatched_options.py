@@ -26,6 +26,5 @@ def test_a_pattern_of_no_table_is_told_once(caplog: pytest.LogCaptureFixture) ->
     assert [set(each) & ours for each in seen] == [ours, ours, {"typo.*"}, {"typo.*"}]
     lines = [record.getMessage() for record in caplog.records]
     for pattern in ours:
-        assert [line for line in lines if f"pattern=table.{pattern} " in line] == [
-            f"options are of no table: pattern=table.{pattern} root={root.url}"
-        ]
+        text = f"options 'table.{pattern}.*' match no table below '{root.url}'"
+        assert [line for line in lines if f"'table.{pattern}." in line] == [text]
