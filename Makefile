@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages changelog package bench chaos clean machine
+.PHONY: help demo check test times lint style types pages changelog package bench chaos topics clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -86,6 +86,9 @@ bench: machine $(STAMP) ## the figures in docs, measured on this machine
 chaos: machine $(STAMP) ## live 5000 simulated worlds, then kill drivers and executors of running queries
 	@$(BIN)/python -m tests.simulation --seeds 5000
 	@$(BIN)/python integration/chaos.py $(ARGS)
+
+topics: machine $(STAMP) ## write a thousand topics of a broker into a table each, under kills, and compare them
+	@$(BIN)/python integration/topic_run.py $(ARGS)
 
 clean: ## remove everything that was made, the environment included
 	@rm -rf $(VENV) dist .bench .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -36,11 +36,19 @@ CONNECTOR = (
     "org.apache.commons:commons-pool2:2.12.1",
 )
 
-# Short-lived, so what the second compiler would gain is never earned back.
-JAVA = (
-    *("java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-)
+HEAP = "512m"
+
+
+def java(heap: str = HEAP) -> list[str]:
+    """Return the command of a Java that is short-lived.
+
+    What the second compiler would gain is never earned back.
+    """
+    return [
+        *("java", f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    ]
+
 
 PROPERTIES = """\
 process.roles=broker,controller
@@ -122,12 +130,30 @@ class Broker:
 
 
 @contextmanager
-def running_broker(folder: Path, environ: Mapping[str, str]) -> Iterator[Broker]:
-    """Start a broker that keeps its files in a folder."""
+def running_broker(
+    folder: Path,
+    environ: Mapping[str, str],
+    *,
+    heap: str = HEAP,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Broker]:
+    """Start a broker that keeps its files in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+    environ : mapping of str to str
+    heap : str
+        Of its Java, as `-Xmx` takes it.
+    settings : mapping of str to str, optional
+        Further lines of its properties.
+    """
     folder.mkdir(parents=True)
     port, controller = free_port(), free_port()
     properties = folder / "server.properties"
-    properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
+    lines = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+    text = PROPERTIES.format(port=port, controller=controller, folder=folder)
+    properties.write_text(text + lines)
 
     def script(storage: str, server: str) -> list[str]:
         """Return the command, from the two programs that a start consists of."""
@@ -136,8 +162,8 @@ def running_broker(folder: Path, environ: Mapping[str, str]) -> Iterator[Broker]
         return ["sh", "-c", f"({is_formatted} || {form}) && exec {server} {properties}"]
 
     def command() -> list[str]:
-        java = " ".join([*JAVA, "-cp", _class_path(broker_jars())])
-        return script(f"{java} kafka.tools.StorageTool", f"{java} kafka.Kafka")
+        program = " ".join([*java(heap), "-cp", _class_path(broker_jars())])
+        return script(f"{program} kafka.tools.StorageTool", f"{program} kafka.Kafka")
 
     tools = "/opt/kafka/bin"
     program = Program(
@@ -148,7 +174,7 @@ def running_broker(folder: Path, environ: Mapping[str, str]) -> Iterator[Broker]
         image=Image(
             name=f"apache/kafka:{VERSION}",
             command=script(f"{tools}/kafka-storage.sh", f"{tools}/kafka-server-start.sh"),
-            environ={"LOG_DIR": str(folder / "logs")},
+            environ={"LOG_DIR": str(folder / "logs"), "KAFKA_HEAP_OPTS": f"-Xmx{heap}"},
             folders=[folder],
         ),
     )
@@ -210,7 +236,7 @@ def running_connect(
 
     def command() -> list[str]:
         main = "org.apache.kafka.connect.cli.ConnectStandalone"
-        return [*JAVA, "-cp", _class_path(connect_jars()), main, str(worker), *map(str, files)]
+        return [*java(), "-cp", _class_path(connect_jars()), main, str(worker), *map(str, files)]
 
     program = Program(
         name="Kafka Connect", log=folder / "connect.log", command=command, environ=environ

@@ -229,7 +229,8 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
         headers=headers,
         timeout=urllib3.Timeout(connect=_CONNECT_S, read=_READ_S),
         retries=urllib3.Retry(
-            total=settings.tries - 1,
+            # Where there are several addresses, the next one is the better try.
+            total=max(1, settings.tries // len(settings.urls)) - 1,
             backoff_factor=settings.backoff_s,
             status_forcelist=_BUSY,
             redirect=0,  # Elsewhere nobody is to get the password.
