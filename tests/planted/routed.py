@@ -8,11 +8,16 @@ from unittest.mock import patch
 
 from spark_upsert.options import routed as options
 from spark_upsert.options.routed import Told
-from spark_upsert.routed import routes, template
+from spark_upsert.routed import commit, group, routes, template
+from spark_upsert.routed.plan import RoutedPlan
 from spark_upsert.routed.routes import Router
+from spark_upsert.routed.spool import Spool
+from spark_upsert.store.tokens import new_token
+from spark_upsert.upsert.write_set import WriteSet
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_routed_option_promises as option_promises
 from tests.promises import test_routed_promises as promises
+from tests.promises import test_routed_write_promises as write_promises
 
 MEET = promises.test_p5_rows_of_other_values_never_meet_in_a_folder
 
@@ -64,3 +69,68 @@ def _() -> Patch:
         return replace(found, values=tuple(values))
 
     return wrapped(routes, "route_of", filled)
+
+
+EXACT = write_promises.test_p1_every_table_has_every_batch_once_and_the_group_names_its_version
+
+
+@bug("a table does not remember the batch", EXACT)
+def _() -> Patch:
+    def forgetful(original: Any, self: Any, *args: Any) -> None:
+        original(self, *args)
+        self._transaction = None
+
+    return wrapped(commit._Tables, "__init__", forgetful)
+
+
+@bug("each task draws the identity of a new table", EXACT)
+def _() -> Patch:
+    return patch.object(RoutedPlan, "unborn_id", lambda self, folder: new_token())
+
+
+@bug("of what tasks bring for a table the first is taken", EXACT)
+def _() -> Patch:
+    def first(original: Any, staged: Any) -> Any:
+        shares = original(staged)
+        for share in shares.values():
+            del share.parts[1:]
+        return shares
+
+    return wrapped(commit, "_shares", first)
+
+
+@bug("the group names the newest version of a table, whoever wrote it", EXACT)
+def _() -> Patch:
+    return patch.object(commit._Tables, "_place", lambda self, log: log.head().place)
+
+
+@bug(
+    "a compacted table stands in the group at a version with other rows",
+    write_promises.test_p1_a_table_that_the_batch_compacts_stands_in_the_group_with_its_own_rows,
+)
+def _() -> Patch:
+    return patch.object(commit, "_same_behind", lambda log, place: log.head().place)
+
+
+@bug(
+    "any query may write below a root",
+    write_promises.test_p1_of_two_queries_on_one_root_the_second_changes_no_table,
+)
+def _() -> Patch:
+    return patch.object(group, "refusal_of", lambda *args, **how: None)
+
+
+@bug(
+    "a spool forgets what it has on disk",
+    write_promises.test_p1_rows_that_go_to_disk_come_back_in_their_order,
+)
+def _() -> Patch:
+    return patch.object(Spool, "rows", lambda self, route: iter(self._kept.get(route.values, ())))
+
+
+@bug(
+    "all tasks are counted against one version",
+    write_promises.test_p5_each_task_is_counted_against_the_version_that_it_saw,
+)
+def _() -> Patch:
+    return patch.object(WriteSet, "_base_of", lambda self, staged: self.base)

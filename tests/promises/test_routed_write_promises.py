@@ -1,0 +1,101 @@
+"""P1 to P7 of writes into many tables."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from spark_upsert.errors import OtherTableError
+from spark_upsert.routed.group import GroupTable
+from spark_upsert.routed.plan import table_below
+from spark_upsert.routed.routes import Router
+from spark_upsert.routed.spool import Spool
+from spark_upsert.routed.template import Template
+from tests.laws.test_mixed_bases import check as check_mixed_bases
+from tests.support.routed_worlds import (
+    ROWS,
+    TOPICS,
+    World,
+    append,
+    batch_of,
+    content,
+    routed_options,
+    row,
+    transaction,
+    write,
+)
+from tests.support.seeds import seeds
+from tests.support.stores import MemoryStore
+
+EACH_SEED = seeds(2)
+
+
+@EACH_SEED
+def test_p1_every_table_has_every_batch_once_and_the_group_names_its_version(seed: int) -> None:
+    World(seed).play(batches=5)
+
+
+@EACH_SEED
+def test_p1_rows_that_go_to_disk_come_back_in_their_order(seed: int) -> None:
+    rng = random.Random(seed)
+    batches = [batch_of([row(rng, rng.choice(TOPICS)) for _ in range(9)]) for _ in range(9)]
+    expected = defaultdict(list)
+    for batch in batches:
+        for each in batch.to_pylist():
+            expected[each["topic"]].append(each)
+    with Spool(Router(Template.parse("/lake/{topic}"), ROWS), memory_bytes=500) as spool:
+        for batch in batches:
+            spool.add(batch)
+        counts = spool.seal()
+        for _ in range(2):
+            found = {
+                route.name: [each for batch in spool.rows(route) for each in batch.to_pylist()]
+                for route in counts
+            }
+            assert found == expected
+    assert {route.name: count for route, count in counts.items()} == {
+        name: len(rows) for name, rows in expected.items()
+    }
+
+
+def test_p1_of_two_queries_on_one_root_the_second_changes_no_table() -> None:
+    root, options = MemoryStore(), routed_options()
+    rows = [row(random.Random(1), "sum")]
+    write(root, options, [rows], transaction(0, "one"))
+    before = content(table_below(root, "sum"))
+    with pytest.raises(OtherTableError, match="query:one"):
+        write(root, options, [rows], transaction(0, "two"))
+    assert content(table_below(root, "sum")) == before
+    taking = routed_options(takeOver="true")
+    write(root, taking, [rows], transaction(0, "two"))
+    with pytest.raises(OtherTableError, match="taken over"):
+        write(root, taking, [rows], transaction(1, "one"))
+    batch = GroupTable(root).at().batch
+    assert batch is not None
+    assert batch.writer == "query:two"
+
+
+@EACH_SEED
+def test_p5_each_task_is_counted_against_the_version_that_it_saw(seed: int) -> None:
+    for each in range(10 * seed, 10 * seed + 10):
+        check_mixed_bases(each)
+
+
+def test_p1_a_table_that_the_batch_compacts_stands_in_the_group_with_its_own_rows() -> None:
+    root, options, rng = MemoryStore(), routed_options(), random.Random(7)
+    for number in range(8):
+        write(root, options, [[row(rng, "sum"), row(rng, "last")]], transaction(number))
+    members = GroupTable(root).at().members
+    assert members["sum"].debt
+    expected = {topic: content(table_below(root, topic)) for topic in ("sum", "last")}
+    append(table_below(root, "sum"), options, "sum", batch_of([row(rng, "sum")]))
+    write(root, options, [[]], transaction(8))
+    for topic, before in members.items():
+        member = GroupTable(root).at().members[topic]
+        assert (member.batch, member.debt) == (7, 0)
+        table = table_below(root, topic)
+        assert content(table, member.place.version) == expected[topic]
+        assert table.log.head().run_count < 4
+        assert (member.place.version > before.place.version) == (topic == "last")
