@@ -19,7 +19,7 @@ from spark_upsert._version import __version__
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows, screen
-from spark_upsert.cli.routed import list_tables
+from spark_upsert.cli.routed import THREADS, Work, for_each_table, list_tables, open_in
 from spark_upsert.cli.top import Top
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.errors import OptionError, UpsertFlowError, about_input, masked
@@ -115,6 +115,14 @@ def _on_table(command: Command) -> Command:
     return click.argument("path")(_storage_options(command))
 
 
+_all_tables = click.option(
+    "--all",
+    "of_root",
+    is_flag=True,
+    help="PATH is the root of a stream into many tables: do it for each of them, and show those "
+    "for which something was done. One that fails does not stop the others.",
+)
+
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 
@@ -139,6 +147,60 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
+def _keep_in_order(
+    path: str,
+    storage: Mapping[str, str],
+    work: Work,
+    *,
+    of_root: bool,
+    as_json: bool,
+    is_news: Callable[[Mapping[str, Any]], object],
+    threads: int = 1,
+) -> None:
+    """Work on a table, or on each below a root, and print what was done; exit with 1 on failures.
+
+    Parameters
+    ----------
+    is_news : callable
+        Of what `work` tells: whether something was done, so that the table is shown.
+    """
+    if of_root:
+        failed = _work_on_all(path, storage, work, as_json, is_news, threads)
+    else:
+        facts = work(open_in(path, storage))
+        failed = not facts.get("is_sound", True)
+        print_facts(facts, as_json=as_json)
+    if failed:
+        click.get_current_context().exit(1)
+
+
+def _work_on_all(
+    root: str,
+    storage: Mapping[str, str],
+    work: Work,
+    as_json: bool,
+    is_news: Callable[[Mapping[str, Any]], object],
+    threads: int,
+) -> bool:
+    """Return whether a table failed, or is not sound."""
+    count = failed = 0
+    shown: list[dict[str, Any]] = []
+    for done in for_each_table(root, storage, work, threads=threads):
+        count += 1
+        failed += done.problem is not None or not done.facts.get("is_sound", True)
+        if done.problem is None and not is_news(done.facts):
+            continue
+        shown.append({"table": done.table, **done.facts, "problem": done.problem})
+        if as_json:
+            print_rows(shown[-1:], (), as_json=True)
+    if shown and not as_json:
+        names = list(dict.fromkeys(name for line in shown for name in line))
+        print_rows([dict.fromkeys(names) | line for line in shown], names, as_json=False)
+    total = {"tables": count, "shown": len(shown), "failed": failed}
+    print_facts({"table": "", **total} if as_json else total, as_json=as_json)
+    return failed > 0
+
+
 # -- looking -------------------------------------------------------------------------
 
 
@@ -147,7 +209,7 @@ def _values(column: pa.Array) -> list[Any]:
 @_as_json
 def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Show a table in a few numbers."""
-    table = Table.open(path, storage=storage)
+    table = open_in(path, storage)
     facts = summary(table)
     schema = table.log.head().schema
     print_facts(
@@ -169,7 +231,7 @@ def _show(
 ) -> None:
     """Print the last rows of a view."""
     view = VIEWS[metadata]
-    batches = view.read(Table.open(path, storage=storage))
+    batches = view.read(open_in(path, storage))
     rows = [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
     shown = rows if limit is None else rows[max(0, len(rows) - limit) :]
     print_rows(shown, view.schema.names, as_json=as_json)
@@ -210,7 +272,7 @@ def snapshot(
     path: str, storage: Mapping[str, str], version: int | None, limit: int, as_json: bool
 ) -> None:
     """Show some rows of the table, in no particular order."""
-    state = Table.open(path, storage=storage).at(version)
+    state = open_in(path, storage).at(version)
     rows = list(islice(_rows(state.read()), limit))
     print_data(rows, state.manifest.schema.columns.names, as_json=as_json)
 
@@ -230,7 +292,7 @@ def changes(
     as_json: bool,
 ) -> None:
     """Show what some versions changed."""
-    table = Table.open(path, storage=storage)
+    table = open_in(path, storage)
     schema = table.log.head().schema
     options = ChangeOptions(columns=tuple(schema.columns.names))
     first = first_wanted(table.log, version=EARLIEST if lower is None else lower, name="--from")
@@ -348,7 +410,7 @@ def consumers(
     path: str, storage: Mapping[str, str], hold: str | None, release: str | None, as_json: bool
 ) -> None:
     """Show who holds a lease, on which version, and until when."""
-    table = Table.open(path, storage=storage)
+    table = open_in(path, storage)
     if hold is not None:
         table.hold_all(hold)
     if release is not None:
@@ -366,15 +428,24 @@ def pressure(path: str, storage: Mapping[str, str], as_json: bool) -> None:
 
 @upsertflow.command()
 @_on_table
+@_all_tables
 @_as_json
-@click.pass_context
-def check(ctx: click.Context, path: str, storage: Mapping[str, str], as_json: bool) -> None:
+def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
     """Verify every file and every number; exit with 1 if something is wrong."""
-    report = Table.open(path, storage=storage).check()
-    facts = {**asdict(report), "findings": [str(finding) for finding in report.findings]}
-    print_facts({"is_sound": report.is_sound, **facts}, as_json=as_json)
-    if not report.is_sound:
-        ctx.exit(1)
+
+    def work(table: Table) -> dict[str, Any]:
+        report = table.check()
+        findings = [str(finding) for finding in report.findings]
+        return {"is_sound": report.is_sound, **asdict(report), "findings": findings}
+
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: not facts["is_sound"],
+    )
 
 
 @upsertflow.command()
@@ -477,15 +548,28 @@ def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
 
 @upsertflow.command()
 @_on_table
+@_all_tables
 @click.option("--full", is_flag=True, help="Leave one run everywhere, whatever the sizes.")
 @_as_json
-def compact(path: str, storage: Mapping[str, str], full: bool, as_json: bool) -> None:
+def compact(
+    path: str, storage: Mapping[str, str], of_root: bool, full: bool, as_json: bool
+) -> None:
     """Merge runs in this process. For large tables: pyspark_upsertflow.compact(spark, path)."""
-    table = Table.open(path, storage=storage)
-    before = table.log.head().run_count
-    compactions = table.compact(full=full)
-    runs = table.log.head().run_count
-    print_facts({"compactions": compactions, "runs_before": before, "runs": runs}, as_json=as_json)
+
+    def work(table: Table) -> dict[str, Any]:
+        before = table.log.head().run_count
+        compactions = table.compact(full=full)
+        runs = table.log.head().run_count
+        return {"compactions": compactions, "runs_before": before, "runs": runs}
+
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: facts["compactions"],
+    )
 
 
 @upsertflow.command()
@@ -497,7 +581,7 @@ def index(
     path: str, storage: Mapping[str, str], by: str | None, rebuild: bool, as_json: bool
 ) -> None:
     """Bring the indexes of a table up to date, and build those that are not there."""
-    table = Table.open(path, storage=storage)
+    table = open_in(path, storage)
     if by is not None:
         table.alter(table.schema, {INDEX_BY: by})
     table.build_indexes(rebuild=rebuild)
@@ -510,7 +594,7 @@ def index(
 @_as_json
 def restore(path: str, storage: Mapping[str, str], version: int, as_json: bool) -> None:
     """Turn the table into what it was at a version, by a new version with all retractions."""
-    table = Table.open(path, storage=storage)
+    table = open_in(path, storage)
     commit = table.restore(version)
     head = table.log.head() if commit is None else table.log.at(commit.version)
     print_facts(
@@ -526,12 +610,14 @@ def restore(path: str, storage: Mapping[str, str], version: int, as_json: bool) 
 
 @upsertflow.command()
 @_on_table
+@_all_tables
 @click.option("--retain", callback=_duration, help="Keep every time within this, such as 7d.")
 @click.option("--retain-versions", type=int, help="Keep the changes of so many versions.")
 @_as_json
 def expire(
     path: str,
     storage: Mapping[str, str],
+    of_root: bool,
     retain: int | None,
     retain_versions: int | None,
     as_json: bool,
@@ -539,10 +625,20 @@ def expire(
     """Give up old versions that no consumer needs. Files go with the next vacuum."""
     if retain is None and retain_versions is None:
         raise click.UsageError("Say how much to keep: --retain 7d, or --retain-versions 1000.")
-    outcome = Table.open(path, storage=storage).expire(
-        retain_ms=retain, retain_versions=retain_versions
+
+    def work(table: Table) -> dict[str, Any]:
+        outcome = table.expire(retain_ms=retain, retain_versions=retain_versions)
+        return {**asdict(outcome), "has_advanced": outcome.has_advanced}
+
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: facts["has_advanced"],
+        threads=THREADS,
     )
-    print_facts({**asdict(outcome), "has_advanced": outcome.has_advanced}, as_json=as_json)
 
 
 @upsertflow.command("repair-clock")
@@ -550,7 +646,7 @@ def expire(
 @_as_json
 def repair_clock(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Let versions that were committed far in the future count as committed now."""
-    done = Table.open(path, storage=storage).repair_clock()
+    done = open_in(path, storage).repair_clock()
     print_facts(
         {
             "version": done and done.version,
@@ -563,6 +659,7 @@ def repair_clock(path: str, storage: Mapping[str, str], as_json: bool) -> None:
 
 @upsertflow.command()
 @_on_table
+@_all_tables
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option(
     "--grace",
@@ -572,11 +669,19 @@ def repair_clock(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     help="How long what a writer has staged may wait for its commit.",
 )
 @_as_json
-def vacuum(path: str, storage: Mapping[str, str], dry_run: bool, grace: int, as_json: bool) -> None:
+def vacuum(
+    path: str,
+    storage: Mapping[str, str],
+    of_root: bool,
+    dry_run: bool,
+    grace: int,
+    as_json: bool,
+) -> None:
     """Remove the files of expired versions, and what crashes left behind."""
-    done = Table.open(path, storage=storage).vacuum(grace_ms=grace, dry_run=dry_run)
-    print_facts(
-        {
+
+    def work(table: Table) -> dict[str, Any]:
+        done = table.vacuum(grace_ms=grace, dry_run=dry_run)
+        return {
             "is_dry_run": done.is_dry_run,
             "expired_files": len(done.expired),
             "orphans": len(done.orphans),
@@ -586,6 +691,15 @@ def vacuum(path: str, storage: Mapping[str, str], dry_run: bool, grace: int, as_
             "too_young": done.waiting_count,
             "foreign": len(done.foreign),
             "foreign_examples": list(done.foreign[:_EXAMPLES]),
-        },
+        }
+
+    removed = ("expired_files", "orphans", "leftovers", "log_objects", "foreign")
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
         as_json=as_json,
+        is_news=lambda facts: any(facts[name] for name in removed),
+        threads=THREADS,
     )

@@ -1,4 +1,4 @@
-"""`upsertflow tables`: the tables below the root of a write into many, and what each has.
+"""The tables below the root of a write into many: what each has, and work on all of them.
 
 The group table answers for the tables that it knows, in one read. Folders that it does not know are
 looked at, each by one request: a table that no whole batch has brought rows, or somebody else's.
@@ -6,18 +6,30 @@ looked at, each by one request: a table that no whole batch has brought rows, or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spark_upsert.errors import TableNotFoundError
+from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
 from spark_upsert.options.below import Pattern
-from spark_upsert.routed.group import Batch, Group, GroupTable, Member
+from spark_upsert.parallel import in_order
+from spark_upsert.routed.group import FOLDER, Batch, Group, GroupTable, Member
 from spark_upsert.routed.template import Template, is_routed
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.store import Store, open_store
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.table import Table
 
-_THREADS = 16
+THREADS = 16
+"""Tables that are looked at, or asked little of, at once."""
+
+PARKED = "_parked"
+"""The folder of the table of rows that their own could not take."""
+
+_ANY = Pattern(("*",))
+
+Work = Callable[[Table], Mapping[str, Any]]
+"""Does something with a table, and returns what it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,19 +148,90 @@ def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
 
 def _recorded(path: str, group: Group) -> Template:
     if group.batch is None:
-        raise TableNotFoundError(
-            f"below '{path}' no stream or write into many tables has completed a batch (there is "
-            "no table in its folder '_group').",
-            hint="give the root, which is the part of the 'path' before its first column, or the "
-            "whole of it, as in '/lake/{topic}'.",
-            path=path,
-        )
+        raise _no_group(path)
     return Template.parse(f"/{group.batch.template}")
+
+
+def _no_group(path: str) -> TableNotFoundError:
+    return TableNotFoundError(
+        f"below '{path}' no stream or write into many tables has completed a batch (there is no "
+        "table in its folder '_group').",
+        hint="give the root, which is the part of the 'path' before its first column. 'tables' "
+        "takes the whole of it, too, as in '/lake/{topic}'.",
+        path=path,
+    )
 
 
 def _strangers(root: Store, template: Template, group: Group) -> Iterator[RoutedLine]:
     """Yield the tables that the group does not know."""
     pattern = Pattern(tuple("*" for _ in template.segments))
-    below = Discovery(root, pattern, threads=_THREADS)
+    below = Discovery(root, pattern, threads=THREADS)
     for folder in below.tables(each for each in below.folders() if each not in group.members):
         yield RoutedLine.of_stranger(folder, template)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What was done for one table of a group, or what went wrong."""
+
+    table: str
+    """Its name, or the folder of a table of the group's own."""
+    facts: Mapping[str, Any]
+    problem: str | None = None
+
+
+def for_each_table(
+    root: str,
+    storage: Mapping[str, str],
+    work: Work,
+    *,
+    threads: int = 1,
+) -> Iterator[Done]:
+    """Work on each table of a group and on its own ones; one that fails does not stop the others.
+
+    Raises
+    ------
+    TableNotFoundError
+        The root has no group table.
+    """
+    store = open_store(root, storage)
+    group = GroupTable(store).at()
+    if group.batch is None:
+        raise _no_group(root)
+    names = {folder: member.name for folder, member in sorted(group.members.items())}
+    own = [folder for folder in (FOLDER, PARKED) if Discovery(store, _ANY).is_table(folder)]
+
+    def one(folder: str) -> Done:
+        name = names.get(folder, folder)
+        try:
+            table = Table(StoreBelow(store, folder))
+            if table.log.try_head() is None:
+                raise TableNotFoundError.at(table.store.url)
+            return Done(table=name, facts=work(table))
+        except (UpsertFlowError, OSError) as error:
+            return Done(table=name, facts={}, problem=masked(str(error)).partition("\n")[0])
+
+    yield from in_order(one, [*names, *own], threads)
+
+
+def open_in(path: str, storage: Mapping[str, str]) -> Table:
+    """Open a table for a command.
+
+    Raises
+    ------
+    TableNotFoundError
+        There is none; where the path is the root of many, it says so.
+    """
+    try:
+        return Table.open(path, storage=storage)
+    except TableNotFoundError:
+        batch = GroupTable(open_store(path, storage)).at().batch
+        if batch is None:
+            raise
+        raise TableNotFoundError(
+            f"'{path}' is no table, but the root of those that one stream writes as "
+            f"'{batch.template}'.",
+            hint=f"'upsertflow tables {path}' lists them. Name one of them, or give --all to a "
+            "command that has it.",
+            path=path,
+        ) from None

@@ -107,3 +107,68 @@ def test_a_bad_template_is_a_sentence(tmp_path: Path) -> None:
     result = run(f"{tmp_path}/{{a}}{{b}}")
     assert result.exit_code == 1
     assert "nothing between {a} and {b}" in result.stderr
+
+
+# -- work on all of them ---------------------------------------------------------------
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A root with two tables of the group, one of which has had four batches."""
+    world = Routed(tmp_path)
+    world.batch(busy={1: 0}, quiet={1: 0})
+    for value in range(1, 4):
+        world.batch(busy={1: value})
+    return tmp_path
+
+
+def command(*arguments: str, exit_code: int = 0) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(upsertflow, [*arguments, "--json"])
+    assert result.exit_code == exit_code, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_all_tables_and_the_group_are_kept_in_order(lake: Path) -> None:
+    nothing = [{"table": "", "tables": 3, "shown": 0, "failed": 0}]
+    assert command("expire", str(lake), "--all", "--retain-versions", "1") == nothing
+    *done, total = command("compact", str(lake), "--all", "--full")
+    assert [line["table"] for line in done] == ["busy", "_group"]
+    assert total == {"table": "", "tables": 3, "shown": 2, "failed": 0}
+    assert command("compact", str(lake), "--all", "--full") == nothing
+    (lake / "quiet" / "data" / "notes.txt").touch()
+    *done, _ = command("vacuum", str(lake), "--all")
+    assert [(line["table"], line["foreign"]) for line in done] == [("quiet", 1)]
+    assert command("check", str(lake), "--all") == nothing
+
+
+def test_a_table_that_fails_does_not_stop_the_others(lake: Path) -> None:
+    (lake / "busy" / "_log").rename(lake / "gone")
+    failed, *done, total = command("compact", str(lake), "--all", "--full", exit_code=1)
+    assert failed["table"] == "busy"
+    assert "TABLE_NOT_FOUND" in failed["problem"]
+    assert [line["table"] for line in done] == ["_group"]
+    assert total["failed"] == 1
+    shown = CliRunner().invoke(upsertflow, ["check", str(lake), "--all"])
+    assert shown.exit_code == 1
+    assert "TABLE_NOT_FOUND" in shown.stdout
+
+
+def test_damage_in_one_of_all_tables_is_shown_and_exits_with_1(lake: Path) -> None:
+    for file in (lake / "quiet").glob("data/**/*.*"):
+        file.write_bytes(b"?" * file.stat().st_size)
+    *done, total = command("check", str(lake), "--all", exit_code=1)
+    assert [line["table"] for line in done] == ["quiet"]
+    assert total["failed"] == 1
+
+
+def test_a_root_is_no_table_and_says_so(lake: Path) -> None:
+    result = CliRunner().invoke(upsertflow, ["info", str(lake)])
+    assert result.exit_code == 1
+    assert "the root of those that one stream writes as '{t}'" in result.stderr
+    assert f"upsertflow tables {lake}" in result.stderr
+
+
+def test_all_of_what_is_no_root_is_an_error(tmp_path: Path) -> None:
+    result = CliRunner().invoke(upsertflow, ["check", str(tmp_path), "--all"])
+    assert result.exit_code == 1
+    assert "no table in its folder '_group'" in result.stderr
