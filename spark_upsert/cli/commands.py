@@ -18,6 +18,7 @@ import pyarrow as pa
 from spark_upsert._version import __version__
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
+from spark_upsert.cli.parking import LINE, UNPARKED, line_of, open_root
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows, screen
 from spark_upsert.cli.routed import THREADS, Work, for_each_table, list_tables, open_in
 from spark_upsert.cli.top import Top
@@ -27,6 +28,8 @@ from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.read import Metadata
 from spark_upsert.options.reference import STORAGE_PREFIX
+from spark_upsert.routed.park import ParkedTable
+from spark_upsert.routed.unpark import drop, unpark
 from spark_upsert.source.explain_read import explain_read
 from spark_upsert.source.kinds import with_found_inputs
 from spark_upsert.source.table_input import open_table
@@ -543,7 +546,61 @@ def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
         print_rows(rows, rows[0], as_json=False)
 
 
+@upsertflow.command()
+@click.argument("root")
+@_storage_options
+@_as_json
+def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show what is parked below ROOT: for which tables and batches, how many rows, and why.
+
+    ROOT is the folder before the first column of the stream's path, or the whole path.
+    """
+    found = ParkedTable(open_root(root, storage)).parked()
+    print_rows([line_of(each) for each in found], LINE, as_json=as_json)
+
+
 # -- keeping in order ----------------------------------------------------------------
+
+
+@upsertflow.command("unpark")
+@click.argument("root")
+@click.argument("names", nargs=-1)
+@_storage_options
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    callback=_pairs,
+    help="An option of the write beside those that the rows came with, such as mergeSchema=true.",
+)
+@click.option("--drop", "drops", is_flag=True, help="Forget the rows, without applying them.")
+@click.option("--nameless", is_flag=True, help="With --drop: the rows that have no table.")
+@_as_json
+def unpark_rows(
+    root: str,
+    names: Sequence[str],
+    storage: Mapping[str, str],
+    given: Sequence[tuple[str, str]],
+    drops: bool,
+    nameless: bool,
+    as_json: bool,
+) -> None:
+    """Apply what is parked below ROOT: to the tables of some NAMES, or to all.
+
+    Each batch becomes a version of its table, in order and exactly once; the stream may run
+    meanwhile. With --drop, the rows are forgotten instead.
+    """
+    if nameless and not drops:
+        raise click.UsageError("--nameless goes with --drop: such rows have no table.")
+    if drops and not (names or nameless):
+        raise click.UsageError("--drop needs NAMES, or --nameless.")
+    store = open_root(root, storage)
+    if drops:
+        done = drop(store, names, nameless=nameless)
+    else:
+        done = unpark(store, names, given=dict(given))
+    print_rows([asdict(each) for each in done], UNPARKED, as_json=as_json)
 
 
 @upsertflow.command()

@@ -15,6 +15,7 @@ from fnmatch import translate
 from functools import cached_property
 
 from spark_upsert.errors import OptionError, about_table, nearest
+from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.options.below import path_below
 from spark_upsert.options.handed_down import missing_path, users_own
 from spark_upsert.options.parse import TABLE_PREFIX, Options, choice, fold
@@ -40,6 +41,10 @@ _OF_WRITE = (
 
 _EXCLUSIVE = (("columnlist", "exceptcolumnlist"),)
 """A table that is told one of them is not told the other with all tables."""
+
+_REGISTRY = "schemaregistry."
+_REGISTRY_OPEN = frozenset({"schemaregistry.url"})
+"""What is said of a schema registry and may be kept: the rest lets people in."""
 
 _WILDCARD = re.compile(r"[*?]|\[!?\]?[^\]]*\]")
 
@@ -139,6 +144,12 @@ class RoutedOptions:
         found._require_consistent()
         return found
 
+    @property
+    def parks_nameless(self) -> bool:
+        """Whether rows whose values name no table are kept, and do not stop the write."""
+        asked = {fold(name): text.strip().lower() for name, text in self.shared.items()}
+        return self.park or asked.get("onerror") == ErrorPolicy.QUARANTINE.value
+
     def of(self, name: str, folder: str) -> WriteOptions:
         """Return the options of a table, by its name and its folder below the root.
 
@@ -152,6 +163,17 @@ class RoutedOptions:
             self._parsed(name, _chosen(name, self._about(name))),
             path=path_below(self.template.root, folder),
         )
+
+    def given(self, name: str) -> dict[str, str]:
+        """Return what a table is told, as text, without secrets and addresses of the storage.
+
+        Raises
+        ------
+        OptionError
+            As of `of`.
+        """
+        told = self._told_all(_chosen(name, self._about(name)))
+        return {each: text for each, text in told.items() if not _is_secret(each)}
 
     def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns that match none of some tables, sorted."""
@@ -192,13 +214,18 @@ class RoutedOptions:
         key = frozenset(chosen.items())
         found = self._kept.get(key)
         if found is None:
-            said = set(map(_meant, chosen))
-            for group in _EXCLUSIVE:
-                said |= set(group) if said & set(group) else set()
-            shared = {each: text for each, text in self.shared.items() if _meant(each) not in said}
+            told = self._told_all(chosen)
             with about_table(name):
-                found = self._kept[key] = WriteOptions.parse({**shared, **chosen, "path": "/"})
+                found = self._kept[key] = WriteOptions.parse({**told, "path": "/"})
         return found
+
+    def _told_all(self, chosen: Mapping[str, str]) -> dict[str, str]:
+        """Return what all tables are told, but for what one of them is told otherwise."""
+        said = set(map(_meant, chosen))
+        for group in _EXCLUSIVE:
+            said |= set(group) if said & set(group) else set()
+        shared = {each: text for each, text in self.shared.items() if _meant(each) not in said}
+        return {**shared, **chosen}
 
     def _require_consistent(self) -> None:
         """Check what can be checked before there are tables: each pattern as if it were a name."""
@@ -210,6 +237,12 @@ class RoutedOptions:
             self._parsed(pattern, {told.option: told.text for told in held.values()})
         if "*" not in patterns:
             WriteOptions.parse({**self.shared, "path": "/"})
+
+
+def _is_secret(name: str) -> bool:
+    lower = name.lower()
+    is_of_access = lower.startswith(_REGISTRY) and lower not in _REGISTRY_OPEN
+    return is_of_access or lower.startswith(STORAGE_PREFIX)
 
 
 def _is_told(name: str) -> bool:

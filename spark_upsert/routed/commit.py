@@ -17,11 +17,14 @@ from spark_upsert.errors import (
     ContentionError,
     OtherTableError,
     TableFullError,
+    UpsertFlowError,
     about_table,
 )
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.parallel import in_order
 from spark_upsert.routed.group import SCHEMA, Batch, Group, GroupTable, Member
+from spark_upsert.routed.park import NAMELESS, ParkedTable, is_parkable
+from spark_upsert.routed.park_staged import CommandParking
 from spark_upsert.routed.plan import other_table, require_room, require_template, table_below
 from spark_upsert.routed.routes import Route
 from spark_upsert.routed.stage import RoutedStaged, StagedTable, discard_staged
@@ -62,6 +65,11 @@ class _Share:
     @property
     def route(self) -> Route:
         return self.parts[0].route
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether a task could not stage its rows: then those of no task go in."""
+        return any(part.parked is not None for part in self.parts)
 
     @property
     def rows(self) -> int:
@@ -122,27 +130,46 @@ def commit_routed(
     group = group_table.at()
     require_template(group, options.template.relative, root.url)
     shares = _shares(staged)
-    named = {share.folder: share.route.name for share in shares.values() if share.parts}
+    named = {
+        share.folder: share.route.name
+        for share in shares.values()
+        if share.parts and share.folder != NAMELESS
+    }
     require_room(options, group.members, named, root.url)
+    planned = max((each.group_version for each in staged), default=group.version)
+    commands = CommandParking(root, options, transaction, planned)
+    parking = {folder: share for folder, share in shares.items() if share.is_parked}
+    commands.park({folder: share.parts for folder, share in parking.items()})
+    whole = {folder: share for folder, share in shares.items() if folder not in parking}
     tables = _Tables(root, options, group, transaction, overwrite, late_rows)
     outcomes = dict(
-        zip(shares, in_order(tables.commit, shares.values(), options.commit_threads), strict=True)
+        zip(whole, in_order(tables.commit, whole.values(), options.commit_threads), strict=True)
     )
-    for outcome in outcomes.values():
-        if outcome.error is not None:
+    failed: dict[str, UpsertFlowError] = {}
+    for folder, outcome in outcomes.items():
+        if outcome.error is None:
+            continue
+        if overwrite or not (options.park and whole[folder].parts and is_parkable(outcome.error)):
             raise outcome.error
+        failed[folder] = outcome.error
+    commands.park({folder: whole[folder].parts for folder in failed}, failed)
+    outcomes = {folder: each for folder, each in outcomes.items() if folder not in failed}
     _require_apart(group, named, outcomes)
     now_ms = group_table.table.log.now_ms()
     members = [
         member
-        for folder, share in shares.items()
-        if (member := _member(group, share, outcomes[folder], transaction, now_ms)) is not None
+        for folder, outcome in outcomes.items()
+        if (member := _member(group, whole[folder], outcome, transaction, now_ms)) is not None
     ]
+    has_parked = bool(parking or failed or (group.batch and group.batch.parked))
+    counts = ParkedTable(root).counts() if has_parked else {}
+    members = _with_parked(group, members, counts)
     batch = Batch(
         template=options.template.relative,
         writer=writer,
         number=None if transaction is None else transaction.number,
         rows=sum(share.rows for share in shares.values()),
+        parked=sum(counts.values()),
         tasks=len(staged),
         unmatched=options.unmatched({*named.values(), *_names(group)}),
         committed_ms=now_ms,
@@ -188,8 +215,7 @@ def _shares(staged: Sequence[RoutedStaged]) -> dict[str, _Share]:
     shares: dict[str, _Share] = {}
     for task in sorted(staged, key=lambda each: each.task_index):
         for part in task.tables:
-            assert part.route.folder is not None
-            shares.setdefault(part.route.folder, _Share(part.route.folder)).parts.append(part)
+            shares.setdefault(part.folder, _Share(part.folder)).parts.append(part)
         for folder, compacted in task.compacted:
             shares.setdefault(folder, _Share(folder)).compacted.append(compacted)
     return dict(sorted(shares.items()))
@@ -345,6 +371,19 @@ def _require_apart(
                 "that tells them apart.",
                 path=folder,
             )
+
+
+def _with_parked(
+    group: Group, members: Sequence[Member], counts: Mapping[str, int]
+) -> list[Member]:
+    """Return what the group is to say of tables, with how many of their rows are parked."""
+    told = {member.folder: member for member in members}
+    for folder, before in group.members.items():
+        if folder not in told and before.parked != counts.get(folder, 0):
+            told[folder] = before
+    return [
+        replace(member, parked=counts.get(folder, 0)) for folder, member in sorted(told.items())
+    ]
 
 
 def _member(

@@ -12,7 +12,7 @@ to take over. One that has lost the root stays out.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, setting
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.routed.unmoved import commit_behind
 from spark_upsert.state.compaction import compact_runs
 from spark_upsert.state.log.manifest import QUERY, Commit, Draft, Manifest, Place, Transaction
 from spark_upsert.state.retention import BacklogCounter
@@ -29,7 +30,7 @@ from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
 from spark_upsert.upsert.admission import Admission
 from spark_upsert.upsert.plan import plan_rows
-from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.write_set import WriteSet
 
 FOLDER = "_group"
@@ -328,6 +329,30 @@ class GroupTable:
             raise
         self._compact_once()
         return committed
+
+    def note(self, told: Callable[[Member | None], Member | None], folder: str) -> None:
+        """Record what has become of one table since its last whole batch, and of no other.
+
+        Parameters
+        ----------
+        told : callable
+            Takes what the group says of the table, and returns what it is to say; None: nothing.
+        folder : str
+        """
+
+        def chosen() -> list[Staged]:
+            head = self.table.log.head()
+            with self.table.log.as_seen():
+                member = told(self.at().members.get(folder))
+                if member is None:
+                    return []
+                rows = pa.Table.from_pylist([member.to_row()], schema=COLUMNS)
+                envelope = plan_rows(head, rows.schema).envelope
+                base = Snapshot(self.table.store, head)
+                return [stage(base, map(envelope.commands, rows.to_batches()))]
+
+        if self.table.log.try_head() is not None:
+            commit_behind(self.table, chosen)
 
     def _compact_once(self) -> None:
         table = self.table

@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_upsert.errors import OptionError, OtherTableError, setting
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.group import Group, GroupTable
+from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.routes import Router
 from spark_upsert.state.log.manifest import Manifest, Place, Transaction
 from spark_upsert.state.tombstones import LateRows
@@ -39,7 +40,9 @@ class RoutedPlan:
     places: Mapping[str, Place]
     """The tables of the group, by folder, each as its last whole batch left it."""
     group_version: int = -1
-    """Of the group table; -1 if there is none."""
+    """Of the group table, -1 if there is none: batches come in the order of it."""
+    parked: frozenset[str] = frozenset()
+    """Folders of tables that have parked rows: what comes is parked behind them."""
     whole: Transaction | None = None
     """The newest batch that is whole; None if there is none, or if it has no number."""
     debts: tuple[Sequence[str], ...] = ()
@@ -50,6 +53,10 @@ class RoutedPlan:
         if transaction is None or self.whole is None or self.whole.writer != transaction.writer:
             return False
         return transaction.number <= self.whole.number
+
+    def batch(self, transaction: Transaction | None) -> Transaction:
+        """Return a batch as its parked rows know it; one without a number has a name of its own."""
+        return transaction or Transaction(writer=f"write:{self.token}", number=0)
 
     def unborn_id(self, folder: str) -> str:
         """Return the identity of a table that this attempt is to make: 32 digits."""
@@ -103,6 +110,7 @@ def plan_routed(
         token=new_token(),
         places={folder: member.place for folder, member in group.members.items()},
         group_version=group.version,
+        parked=frozenset(ParkedTable(group_table.root).counts()) - {NAMELESS},
         whole=_whole(group),
         debts=() if overwrite else debts_of(group),
     )

@@ -7,14 +7,22 @@ however its rows were divided into tasks the last time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
-from spark_upsert.errors import TableFullError, about_table
+from spark_upsert.errors import TableFullError, UpsertFlowError, about_table
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.parallel import in_order
+from spark_upsert.routed.park import (
+    NAMELESS,
+    ParkedTable,
+    Parking,
+    is_parkable,
+    options_of,
+    parked_before,
+)
 from spark_upsert.routed.plan import RoutedPlan, require_room, table_below
 from spark_upsert.routed.routes import Route, Router
 from spark_upsert.routed.spool import Spool
@@ -50,6 +58,15 @@ class StagedTable:
     """None if the table has the batch already."""
     unborn: Manifest | None = None
     """The table that the batch is to make, as this task sees it."""
+    parking: Parking | None = None
+    """Why the rows are to be parked, if they are."""
+    parked: Staged | None = None
+    """The rows as they are parked."""
+    task_index: int = 0
+
+    @property
+    def folder(self) -> str:
+        return self.route.folder or NAMELESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +118,11 @@ def stage_routed(
             spool.add(batch)
         counts = spool.seal()
         for route in counts:
-            if route.problem is not None:
+            if route.problem is not None and not plan.options.parks_nameless:
                 raise route.problem
-        folders = {route.folder or "": route.name for route in counts}
+        folders = {route.folder: route.name for route in counts if route.folder is not None}
         require_room(plan.options, plan.places, folders, root.url)
-        staging = _Staging(plan, root, spool, transaction)
+        staging = _Staging(plan, root, spool, transaction, task_index)
         tables = staging.all_of(counts, threads)
         compacted = tuple(_compacted(plan, root, task_index, spool.bytes))
     return RoutedStaged(
@@ -120,12 +137,18 @@ class _Staging:
     """The staging of one task."""
 
     def __init__(
-        self, plan: RoutedPlan, root: Store, spool: Spool, transaction: Transaction | None
+        self,
+        plan: RoutedPlan,
+        root: Store,
+        spool: Spool,
+        transaction: Transaction | None,
+        task_index: int,
     ) -> None:
         self._plan = plan
         self._root = root
         self._spool = spool
         self._transaction = transaction
+        self._task_index = task_index
         self._done: list[StagedTable] = []
 
     def all_of(self, counts: dict[Route, int], threads: int) -> tuple[StagedTable, ...]:
@@ -139,9 +162,55 @@ class _Staging:
 
     def _one(self, counts: dict[Route, int], route: Route) -> StagedTable:
         with about_table(route.name):
-            staged = self._staged(route, counts[route])
+            found = self._staged_or_parked(route, counts[route])
+            staged = replace(found, task_index=self._task_index)
             self._done.append(staged)
             return staged
+
+    def _staged_or_parked(self, route: Route, rows: int) -> StagedTable:
+        """Stage the rows of a table; or park them, if it fails or has parked rows already."""
+        plan = self._plan
+        if route.folder is None:
+            return self._parked(route, rows, route.problem)
+        if route.folder in plan.parked:
+            if self._has_batch(route.folder):
+                return StagedTable(route=route, rows=rows, staged=None)
+            if plan.overwrite or not plan.options.park:
+                raise parked_before(route.name, self._root.url)
+            return self._parked(route, rows, None)
+        try:
+            return self._staged(route, rows)
+        except UpsertFlowError as error:
+            if plan.overwrite or not (plan.options.park and is_parkable(error)):
+                raise
+            return self._parked(route, rows, error)
+
+    def _has_batch(self, folder: str) -> bool:
+        """Return whether a table that has parked rows has the batch; one that is damaged has not.
+
+        Who applies what is parked finds out.
+        """
+        try:
+            head = table_below(self._root, folder).log.try_head()
+        except UpsertFlowError as error:
+            if not is_parkable(error):
+                raise
+            return False
+        return head is not None and self._transaction is not None and head.has(self._transaction)
+
+    def _parked(self, route: Route, rows: int, error: UpsertFlowError | None) -> StagedTable:
+        plan = self._plan
+        parking = Parking(
+            route=route,
+            transaction=plan.batch(self._transaction),
+            planned=plan.group_version,
+            error=error,
+            options=options_of(plan.options, route.name),
+        )
+        table = ParkedTable(self._root)
+        table.ensure()
+        staged = table.stage(parking, self._task_index, self._spool.rows(route))
+        return StagedTable(route=route, rows=rows, staged=None, parking=parking, parked=staged)
 
     def _staged(self, route: Route, rows: int) -> StagedTable:
         assert route.folder is not None
@@ -184,6 +253,8 @@ def discard_staged(root: Store, tables: Iterable[StagedTable]) -> None:
     for each in tables:
         if each.staged is not None and each.route.folder is not None:
             remove_runs(table_below(root, each.route.folder).store, each.staged.files)
+        if each.parked is not None:
+            remove_runs(ParkedTable(root).table.store, each.parked.files)
 
 
 def _compacted(

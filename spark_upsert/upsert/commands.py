@@ -42,7 +42,9 @@ from spark_upsert.model.hashing import RAW_KEY_SEED, hash_keys
 from spark_upsert.model.schema import (
     ERROR,
     ERROR_TYPE,
+    HASH,
     PUT,
+    RAW_KEY,
     TOMBSTONE,
     ErrorPolicy,
     TableSchema,
@@ -284,6 +286,22 @@ def _raw_identity(decoded: Decoded) -> pa.Array:
     if decoded.bad_keys is None or decoded.raw_keys is None:
         return pa.nulls(count, pa.binary())
     return _without(decoded.raw_keys.cast(pa.binary()), ~_valid(decoded.bad_keys, count))
+
+
+def rehashed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return commands with the hashes that their keys have in a table.
+
+    Parameters
+    ----------
+    schema : TableSchema
+        The table's.
+    batch : pyarrow.RecordBatch
+        Columns as ``schema.run``.
+    """
+    raw_keys = batch.column(RAW_KEY) if schema.has_quarantine else None
+    hashes = _hashes(schema, [batch.column(key) for key in schema.keys], raw_keys)
+    at = batch.schema.get_field_index(HASH)
+    return batch.set_column(at, batch.schema.field(at), pa.array(hashes))
 
 
 def _hashes(

@@ -1,0 +1,173 @@
+"""Park what tasks have staged: where a table fails in one task, or when it is to be committed.
+
+What a task had staged for such a table is read back as commands, and parked with the rows of the
+tasks that failed; so all rows of the batch are parked, or none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from spark_upsert.errors import ContentionError, UpsertFlowError
+from spark_upsert.log_fields import Fields
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.park import Kind, ParkedTable, Parking, options_of
+from spark_upsert.routed.stage import StagedTable
+from spark_upsert.state.log.manifest import Manifest, Transaction
+from spark_upsert.state.run.file import RUNS, Span
+from spark_upsert.state.run.rows import BatchPart, Rows, RunPart
+from spark_upsert.store import Store
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.table import Table
+from spark_upsert.upsert.scratch import remove_runs
+from spark_upsert.upsert.stage import Staged
+
+_LOGGER = logging.getLogger(__name__)
+
+TABLE = b"upsertflow.table"
+"""In the metadata of commands: the schema of the table that they were made for, and its
+properties."""
+
+
+class CommandParking:
+    """Parks the tables that fail in one batch.
+
+    Parameters
+    ----------
+    root : Store
+    options : RoutedOptions
+    transaction : Transaction or None
+        That of the batch.
+    planned : int
+        The version of the group when the batch was planned.
+    """
+
+    def __init__(
+        self,
+        root: Store,
+        options: RoutedOptions,
+        transaction: Transaction | None,
+        planned: int,
+    ) -> None:
+        self._root = root
+        self._options = options
+        self._transaction = transaction
+        self._planned = planned
+        self._table = ParkedTable(root)
+
+    def park(
+        self,
+        tables: Mapping[str, Sequence[StagedTable]],
+        errors: Mapping[str, UpsertFlowError] | None = None,
+    ) -> None:
+        """Park all rows of some tables.
+
+        Parameters
+        ----------
+        tables : mapping of str to sequence of StagedTable
+            What the tasks have for each, by folder, in the order of the tasks.
+        errors : mapping of str to UpsertFlowError, optional
+            Of tables that failed when they were to be committed.
+
+        Raises
+        ------
+        ContentionError
+            What was staged cannot be parked: nothing of it is.
+        """
+        staged: dict[str, list[Staged]] = {}
+        batch = self._transaction
+        for folder, parts in tables.items():
+            parking = self._parking(parts, (errors or {}).get(folder))
+            batch = parking.transaction
+            pieces = (self._piece(each, parking) for each in parts)
+            staged[folder] = [piece for piece in pieces if piece is not None]
+        if batch is None or not staged:
+            return
+        self._table.commit(staged, batch)
+        for parts in tables.values():
+            self._discard(parts, was_tried=errors is not None)
+            self._tell(parts, self._parking(parts, (errors or {}).get(parts[0].folder)))
+
+    def _parking(self, parts: Sequence[StagedTable], error: UpsertFlowError | None) -> Parking:
+        route = parts[0].route
+        known = [each.parking for each in parts if each.parking is not None]
+        failed = [each for each in known if each.error is not None]
+        if known:
+            return (failed or known)[0]
+        transaction = self._transaction
+        if transaction is None:
+            raise error or AssertionError("nothing failed")
+        return Parking(
+            route=route,
+            transaction=transaction,
+            planned=self._planned,
+            error=error,
+            options=options_of(self._options, route.name),
+        )
+
+    def _piece(self, part: StagedTable, parking: Parking) -> Staged | None:
+        """Return what is parked of a task; None if its table has the batch."""
+        if self._transaction is not None and not _is_same(parking.transaction, self._transaction):
+            raise parking.error or AssertionError("a task that knows no batch parks none")
+        if part.parked is not None:
+            return part.parked
+        if part.staged is None:
+            return None
+        _refuse_marks(part.staged, part.route.name)
+        table = Table(StoreBelow(self._root, part.folder))
+        base = part.unborn or table.log.at(part.staged.base_version)
+        self._table.ensure()
+        commands = _commands_of(table, part.staged, base)
+        return self._table.stage(parking, part.task_index, commands, kind=Kind.COMMANDS)
+
+    def _discard(self, parts: Sequence[StagedTable], *, was_tried: bool) -> None:
+        """Remove what is parked now; what a commit has tried is left to a vacuum."""
+        if not was_tried:
+            store = StoreBelow(self._root, parts[0].folder)
+            files = (file for each in parts if each.staged for file in each.staged.files)
+            remove_runs(store, files)
+
+    def _tell(self, parts: Sequence[StagedTable], parking: Parking) -> None:
+        error = parking.error
+        if error is None:
+            return  # It was told when the first of them was parked.
+        fields = Fields(
+            table=parking.route.name,
+            rows=sum(each.rows for each in parts),
+            batch=parking.transaction.number,
+            code=error.code,
+            reason=error.message,
+            hint="mend it, and run 'upsertflow unpark'; until then its rows are parked",
+        )
+        _LOGGER.warning("a table cannot take its rows, and they are parked: %s", fields)
+
+
+def _is_same(one: Transaction, other: Transaction) -> bool:
+    return (one.writer, one.number) == (other.writer, other.number)
+
+
+def _commands_of(table: Table, staged: Staged, base: Manifest) -> Iterator[pa.RecordBatch]:
+    """Yield what a task has staged for a table as commands, which say what table they are for."""
+    schema = base.schema
+    record = {"schema": schema.to_json(), "properties": dict(base.properties)}
+    for file in staged.files:
+        rows = Rows(schema, [RunPart(Span.within(RUNS.open(table.store, file)))])
+        part = rows.gathered(schema.run.names).parts[0]
+        assert isinstance(part, BatchPart)
+        batch = part.batch.cast(schema.run)
+        yield batch.replace_schema_metadata({TABLE: json.dumps(record).encode()})
+
+
+def _refuse_marks(staged: Staged, name: str) -> None:
+    """Refuse what its commands alone do not say all of."""
+    if staged.truncated is not None or staged.move is not None:
+        raise ContentionError(
+            f"the table '{name}' fails in some tasks of the batch, and a truncate of it came in "
+            "others: its rows cannot be parked. Nothing of it was committed.",
+            hint="mend the table, and restart the query; or let it skip truncates for once, by "
+            f"the option 'table.{name}.onTruncate' = 'ignore'.",
+        )

@@ -1,0 +1,73 @@
+"""Commits that must follow the very version that was looked at: looked at again until they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spark_upsert.errors import ContentionError
+from spark_upsert.state.log.manifest import Draft, Manifest
+from spark_upsert.state.retention import BacklogCounter
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.table import Table
+from spark_upsert.upsert.admission import Admission
+from spark_upsert.upsert.stage import Staged
+from spark_upsert.upsert.write_set import WriteSet
+
+TRIES_MAX = 100
+"""Each try that fails means that another writer succeeded."""
+
+
+def commit_behind(table: Table, chosen: Callable[[], Sequence[Staged]]) -> Sequence[Staged]:
+    """Commit what is chosen upon the newest version right behind that version.
+
+    Parameters
+    ----------
+    table : Table
+    chosen : callable
+        Looks at the newest version, and returns what is to be committed; nothing, if nothing is.
+
+    Returns
+    -------
+    sequence of Staged
+        What was committed.
+
+    Raises
+    ------
+    ContentionError
+        Others were faster, again and again.
+    """
+    for _ in range(TRIES_MAX):
+        head = table.log.head()
+        staged = chosen()
+        if not staged:
+            return ()
+        with table.log.as_seen():
+            base = table.log.at(min(each.base_version for each in staged))
+        write_set = WriteSet(base=Snapshot(table.store, base), staged=tuple(staged))
+        guard = _Unmoved(table, head)
+        try:
+            table.commit(write_set, admission=guard)
+        except ContentionError:
+            if not guard.has_moved:
+                raise
+            continue
+        return staged
+    raise ContentionError(
+        f"others changed the table at '{table.store.url}' {TRIES_MAX} times between a look and a "
+        "commit.",
+        hint="try again when fewer write.",
+    )
+
+
+class _Unmoved(Admission):
+    """Lets an epoch in behind one version alone."""
+
+    def __init__(self, table: Table, head: Manifest) -> None:
+        super().__init__(table.log, table.store, BacklogCounter())
+        self._expected = head.place
+        self.has_moved = False
+        """Whether another version came between."""
+
+    def refusal(self, head: Manifest, draft: Draft | None = None) -> ContentionError | None:
+        self.has_moved = head.place != self._expected
+        return ContentionError("another version came between.") if self.has_moved else None

@@ -1,0 +1,313 @@
+"""Unpark: apply what is parked to its table, in order, each batch exactly once.
+
+A parked batch becomes a version of its table with the transaction that it would have had there,
+and only then it is forgotten. So a crash in between repeats nothing, and neither does an attempt of
+the query that was slow: the table has the transaction, or it has not. A query may run meanwhile: as
+long as anything is parked for a table, what comes is parked behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, OtherTableError, SchemaError, about_table, did_you_mean
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.routed.group import GroupTable, Member
+from spark_upsert.routed.park import NAMELESS, Kind, Parked, ParkedTable
+from spark_upsert.routed.park_staged import TABLE
+from spark_upsert.state.log.manifest import Manifest, Place
+from spark_upsert.state.run.rows import BatchPart, Rows
+from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert.store import Store
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.table import Table
+from spark_upsert.upsert.commands import Envelope, rehashed
+from spark_upsert.upsert.envelopes.found import found_options
+from spark_upsert.upsert.plan import usual_late_rows
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
+
+PASSES_MAX = 1000
+"""A query that parks while its rows are applied is behind after a few; more are a fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unparked:
+    """What became of the parked rows of one table."""
+
+    folder: str
+    name: str
+    batches: int
+    rows: int
+    left: int
+    """Rows that are parked still: the query has parked them meanwhile."""
+
+
+def unpark(
+    root: Store,
+    names: Collection[str] = (),
+    *,
+    given: Mapping[str, str] | None = None,
+    told: Callable[[Unparked], None] = lambda _: None,
+) -> list[Unparked]:
+    """Apply what is parked.
+
+    Parameters
+    ----------
+    root : Store
+    names : collection of str
+        Of tables, as they are called or by their folders; none: all.
+    given : mapping of str to str, optional
+        Options of the write beside those that the rows came with, or instead of them, such as
+        ``mergeSchema``.
+    told : callable, optional
+        Hears of each table when it is done.
+
+    Returns
+    -------
+    list of Unparked
+        By folder. Rows without a table are left.
+
+    Raises
+    ------
+    OptionError
+        Nothing is parked for a name.
+    UpsertFlowError
+        A table cannot take its rows yet; it says which. What was applied before stays applied.
+    """
+    table = ParkedTable(root)
+    done = []
+    for folder, name in chosen(table, names).items():
+        if folder != NAMELESS:
+            with about_table(name):
+                done.append(_unpark_one(root, table, folder, name, given or {}))
+            told(done[-1])
+    return done
+
+
+def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) -> list[Unparked]:
+    """Forget what is parked, without applying it; what others park meanwhile stays.
+
+    Parameters
+    ----------
+    names : collection of str
+        As of `unpark`; but none are none here.
+    nameless : bool
+        Whether rows without a table are meant, too.
+    """
+    table = ParkedTable(root)
+    folders = chosen(table, names) if names else {}
+    folders |= {NAMELESS: ""} if nameless else {}
+    done = []
+    for folder, name in folders.items():
+        batches = table.parked(folder)
+        table.remove(batches)
+        rows = sum(each.rows for each in batches)
+        done.append(Unparked(folder=folder, name=name, batches=len(batches), rows=rows, left=0))
+        GroupTable(root).note(_with_parked(table, folder), folder)
+    return done
+
+
+def chosen(table: ParkedTable, names: Collection[str]) -> dict[str, str]:
+    """Return the folders and names of the tables that some names mean.
+
+    Raises
+    ------
+    OptionError
+        Nothing is parked for a name.
+    """
+    known = {each.folder: each.name for each in table.parked()}
+    if not names:
+        return known
+    found = {folder: name for folder, name in known.items() if {folder, name} & set(names)}
+    missing = sorted(set(names) - {*found, *found.values()})
+    if missing:
+        raise OptionError(
+            f"nothing is parked for '{missing[0]}' below '{table.root.url}'.",
+            hint=did_you_mean(missing[0], known.values()) if known else "nothing is parked at all.",
+            table=missing[0],
+        )
+    return found
+
+
+def _unpark_one(
+    root: Store, table: ParkedTable, folder: str, name: str, given: Mapping[str, str]
+) -> Unparked:
+    batches = rows = 0
+    for _ in range(PASSES_MAX):
+        waiting = table.parked(folder)
+        if not waiting:
+            break
+        places = [_apply(root, table, each, given) for each in waiting]
+        # Before it is forgotten: who reads all tables at one batch learns of it from the group.
+        left = sum(each.rows for each in table.parked(folder)) - sum(e.rows for e in waiting)
+        GroupTable(root).note(_with_batch(waiting[-1], places[-1], max(0, left)), folder)
+        table.remove(waiting)
+        batches, rows = batches + len(waiting), rows + sum(each.rows for each in waiting)
+    left = sum(each.rows for each in table.parked(folder))
+    return Unparked(folder=folder, name=name, batches=batches, rows=rows, left=left)
+
+
+def _with_batch(parked: Parked, place: Place, left: int) -> Callable[[Member | None], Member]:
+    def told(before: Member | None) -> Member:
+        if before is not None and _is_ahead(before.place, place):
+            return replace(before, parked=left)
+        found = Member(
+            folder=parked.folder,
+            name=parked.name,
+            values=tuple(value or "" for value in parked.values),
+            place=place,
+            writer=parked.query,
+            batch=parked.batch,
+            rows=parked.rows,
+            parked=left,
+            committed_ms=parked.parked_ms,
+        )
+        if before is None:
+            return found
+        return replace(found, debt=before.debt, debt_since_ms=before.debt_since_ms)
+
+    return told
+
+
+def _is_ahead(one: Place, other: Place) -> bool:
+    return one.table_id == other.table_id and one.version >= other.version
+
+
+def _with_parked(table: ParkedTable, folder: str) -> Callable[[Member | None], Member | None]:
+    def told(before: Member | None) -> Member | None:
+        return before and replace(before, parked=sum(each.rows for each in table.parked(folder)))
+
+    return told
+
+
+# -- one batch -------------------------------------------------------------------------------
+
+
+def _apply(
+    root: Store, parked_table: ParkedTable, parked: Parked, given: Mapping[str, str]
+) -> Place:
+    """Return the version of a table that has a parked batch, made by this call or before."""
+    table = Table(StoreBelow(root, parked.folder))
+    head = table.log.try_head()
+    _require_same(root, parked, head, table.store.url)
+    if head is not None and head.has(parked.transaction):
+        return _place_of(table, parked)
+    options = replace(
+        WriteOptions.parse({**parked.options, **given, "path": "/"}), path=table.store.url
+    )
+    base, envelope = _planned(table, options, parked_table, parked)
+    commands = (
+        _conformed(base.schema, batch if kind is Kind.COMMANDS else _commands(envelope, batch))
+        for kind, batch in parked_table.read(parked)
+    )
+    late_rows = usual_late_rows(options, LateRows.REJECT)
+    staged = stage(Snapshot(table.store, base), commands, late_rows=late_rows)
+    write_set = WriteSet(
+        base=Snapshot(table.store, base),
+        staged=(staged,),
+        transactions=(parked.transaction,),
+        allow_unordered=options.allow_unordered,
+        late_rows=late_rows,
+    )
+    commit = table.commit(write_set, admission=table.admission(options.full_wait_ms))
+    if commit is None:
+        return _place_of(table, parked)
+    return Place(table_id=base.table_id, version=commit.version, token=commit.token)
+
+
+def _require_same(root: Store, parked: Parked, head: Manifest | None, url: str) -> None:
+    """Refuse a table that is not the one of the group."""
+    member = GroupTable(root).at().members.get(parked.folder)
+    if member is None:
+        return
+    place = member.place
+    if head is None or head.table_id != place.table_id or head.version < place.version:
+        found = "no table" if head is None else str(head.place)
+        raise OtherTableError.at(url, f"the group's table '{parked.name}'", str(place), found)
+
+
+def _place_of(table: Table, parked: Parked) -> Place:
+    """Return the version that has a batch; the newest, if the log does not tell any more."""
+    head = table.log.head()
+    own = (parked.query, parked.batch)
+    with table.log.as_seen():
+        for version in range(head.version, head.since - 1, -1):
+            commit = table.log.commit(version)
+            if any((each.writer, each.number) == own for each in commit.transactions):
+                return Place(table_id=head.table_id, version=version, token=commit.token)
+    return head.place
+
+
+def _planned(
+    table: Table, options: WriteOptions, parked_table: ParkedTable, parked: Parked
+) -> tuple[Manifest, Envelope | None]:
+    """Return the version upon which a batch is staged, and what its rows mean."""
+    schemas = {
+        (kind, batch.schema.serialize().to_pybytes()): batch.schema
+        for kind, batch in parked_table.read(parked)
+    }
+    incoming = [schema for (kind, _), schema in schemas.items() if kind is Kind.ROWS]
+    made_for = [schema for (kind, _), schema in schemas.items() if kind is Kind.COMMANDS]
+    envelope = None
+    if incoming:
+        rows = (batch for kind, batch in parked_table.read(parked) if kind is Kind.ROWS)
+        head = table.log.try_head()
+        options = found_options(options, rows, None if head is None else head.schema)
+        plan = table.plan(options, incoming[0])
+        base, envelope = plan.base, plan.envelope
+    else:
+        base = table.log.try_head() or _unborn(made_for)
+    for schema in made_for:
+        base = _widened(table, base, _schema_of(schema))
+    return base, envelope
+
+
+def _unborn(made_for: Sequence[pa.Schema]) -> Manifest:
+    record = json.loads(made_for[0].metadata[TABLE])
+    return Table.unborn(TableSchema.from_json(record["schema"]), record["properties"])
+
+
+def _schema_of(schema: pa.Schema) -> TableSchema:
+    return TableSchema.from_json(json.loads(schema.metadata[TABLE])["schema"])
+
+
+def _widened(table: Table, base: Manifest, schema: TableSchema) -> Manifest:
+    """Return a version with the columns of commands that were made for the table."""
+    if (schema.keys, schema.order, schema.engine) != (
+        base.schema.keys,
+        base.schema.order,
+        base.schema.engine,
+    ):
+        raise SchemaError(
+            f"rows were parked as commands of a table with the keys {', '.join(schema.keys)}, and "
+            f"the table at '{table.store.url}' has other keys, another order or other rules.",
+            hint="give the table the rules that it had, or drop the rows ('upsertflow unpark "
+            "--drop').",
+        )
+    own = set(base.schema.columns.names)
+    if own.issuperset(schema.columns.names):
+        return base
+    wide = replace(base.schema, columns=base.schema.accept(schema.columns, merge=True).columns)
+    return replace(base, schema=wide) if base.is_unborn else table.alter(wide)
+
+
+def _commands(envelope: Envelope | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+    assert envelope is not None
+    return envelope.commands(batch)
+
+
+def _conformed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return commands in the columns of a table, and by its hashes."""
+    plain = batch.replace_schema_metadata(None)
+    if plain.schema == schema.run:
+        return rehashed(schema, plain)
+    part = Rows(schema, [BatchPart(plain)]).gathered(schema.run.names).parts[0]
+    assert isinstance(part, BatchPart)
+    return rehashed(schema, part.batch.cast(schema.run))

@@ -1,0 +1,78 @@
+"""Bugs in what is parked, and in how it is applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from spark_upsert.routed import park, stage, unpark
+from spark_upsert.routed.park import ParkedTable
+from spark_upsert.routed.park_staged import CommandParking
+from tests.planted.bug import Patch, bug, wrapped
+from tests.promises import test_parking_promises as promises
+
+CAUGHT_BY = promises.test_p1_what_is_parked_is_applied_once_and_in_order
+REPEATED = promises.test_p1_a_batch_that_is_parked_and_repeated_counts_once
+DYING = promises.test_p1_what_is_applied_when_it_dies_is_applied_once
+
+
+@bug("parked rows are applied without the transaction that they had", DYING)
+def _() -> Patch:
+    def without(original: Any, **given: Any) -> Any:
+        return original(**{**given, "transactions": ()})
+
+    return wrapped(unpark, "WriteSet", without)
+
+
+@bug("parked rows are forgotten before they are applied", CAUGHT_BY)
+def _() -> Patch:
+    def forgotten(original: Any, root: Any, table: Any, parked: Any, given: Any) -> Any:
+        read = [*table.read(parked)]
+        table.remove([parked])
+        kept = ParkedTable(table.root)
+        kept.__dict__["read"] = lambda _: iter(read)
+        return original(root, kept, parked, given)
+
+    return wrapped(unpark, "_apply", forgotten)
+
+
+@bug("a batch that is repeated is parked again", REPEATED)
+def _() -> Patch:
+    return wrapped(ParkedTable, "_has", lambda original, self, folder, transaction: False)
+
+
+@bug("of a table that fails in one task the rows of others are lost", CAUGHT_BY)
+def _() -> Patch:
+    return wrapped(CommandParking, "_piece", lambda original, self, part, parking: part.parked)
+
+
+@bug("rows are written although others before them are parked", CAUGHT_BY)
+def _() -> Patch:
+    def at_once(original: Any, self: Any, route: Any, rows: int) -> Any:
+        self._plan = replace(self._plan, parked=frozenset())
+        return original(self, route, rows)
+
+    return wrapped(stage._Staging, "_staged_or_parked", at_once)
+
+
+@bug("parked batches are applied from the last to the first", CAUGHT_BY)
+def _() -> Patch:
+    def turned(original: Any, row: Any) -> Any:
+        planned, query, batch = original(row)
+        return -planned, query, batch
+
+    return wrapped(park, "_order", turned)
+
+
+@bug("a batch is parked in the tasks that fail, and written from the others", CAUGHT_BY)
+def _() -> Patch:
+    from spark_upsert.routed import commit
+
+    def half(original: Any, staged: Any) -> Any:
+        shares = original(staged)
+        for share in shares.values():
+            if any(part.staged is not None for part in share.parts):
+                share.parts = [part for part in share.parts if part.parked is None]
+        return shares
+
+    return wrapped(commit, "_shares", half)
