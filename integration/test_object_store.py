@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_upsert.cli.routed import list_tables
 from spark_upsert.errors import (
     CorruptionError,
     OptionError,
@@ -28,6 +29,10 @@ from spark_upsert.errors import (
 from spark_upsert.loader import FileRows, Loader, TableRows
 from spark_upsert.loader.splits import Source
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.plan import plan_routed, root_of
+from spark_upsert.routed.stage import stage_routed
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.objects import RANGE_BYTES
@@ -141,6 +146,24 @@ def test_a_table_lives_in_a_bucket(url: str, storage: Storage) -> None:
         (2, 21, "update_postimage"),
         (3, 30, "insert"),
     ]
+
+
+def test_rows_go_to_the_tables_of_odd_values_in_a_bucket(url: str, storage: Storage) -> None:
+    values = ["orders", "a/b", "../x", "_group", "100%", "größe 1", "a?b#c", "[a]*"]
+    told = {f"storage.{name}": text for name, text in storage.items()}
+    options = RoutedOptions.parse({"path": f"{url}/{{topic}}/rows", "keys": "k", **told})
+    rows = pa.record_batch({"topic": values, "k": list(range(len(values)))})
+    root = root_of(options)
+    plan = plan_routed(options, rows.schema, root=root)
+    staged = stage_routed(plan, root, [rows], None, 0)
+    assert commit_routed(root, options, [staged], None) is not None
+    assert {line.name: line.note for line in list_tables(url, storage).lines} == {
+        f"{value}/rows": None for value in values
+    }
+    for key, value in enumerate(values):
+        at = options.of(value, options.template.folder([value])).path
+        [row] = Table.open(at, storage=storage).snapshot().to_pylist()
+        assert row == {"topic": value, "k": key}
 
 
 def test_a_training_loop_reads_tables_and_files_of_a_bucket(

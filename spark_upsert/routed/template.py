@@ -25,7 +25,7 @@ SEGMENT_BYTES_MAX = 255
 
 _KEPT = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _HIDDEN = ("_", ".")
-_LITERAL = re.compile(r"[A-Za-z0-9_.=+@,~{}-]*")
+_LITERAL = re.compile(r"[A-Za-z0-9_.=+@,{}-]*")
 """What may stand beside columns: texts that no path, URL, glob or file system takes otherwise."""
 _PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|/|[^{}/]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -246,7 +246,7 @@ def _segment(path: str, part: Sequence[str]) -> Segment:
             raise _invalid(
                 path,
                 f"has {literal!r} among the names that hold columns, or below them",
-                hint="write letters, digits and '_-.=+@,~' there.",
+                hint="write letters, digits and '_-.=+@,' there.",
             )
     for between, one, other in zip(literals[1:-1], columns, columns[1:], strict=False):
         if _separator(between) is None:
