@@ -225,7 +225,8 @@ class UpsertBatchWriter(DataSourceArrowWriter):
             return self._write.stage(iterator)
 
     def commit(self, messages: _Messages) -> None:
-        self._write.commit(messages, self._transaction())
+        with frugal():
+            self._write.commit(messages, self._transaction())
 
     def abort(self, messages: _Messages) -> None:
         self._write.abort(messages)
@@ -249,7 +250,9 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
             return self._write.stage(iterator)
 
     def commit(self, messages: _Messages, batchId: int) -> None:
-        self._write.commit(messages, self._transaction(messages, batchId))
+        # By one process as long as the query runs, which may look into runs, too (`moves`).
+        with frugal():
+            self._write.commit(messages, self._transaction(messages, batchId))
 
     def abort(self, messages: _Messages, batchId: int) -> None:
         self._write.abort(messages)

@@ -32,11 +32,12 @@ class SplitQueue:
         self._is_ended = False
         self._barriers = 0
 
-    def add(self, split: Any) -> None:
-        """Put a split behind the others."""
+    def add(self, split: Any, *, with_barrier: bool = False) -> None:
+        """Put a split behind the others, and perhaps a barrier behind it."""
         with self._lock:
             self._waiting.append(split)
             self._total += 1
+            self._barriers += with_barrier
 
     def add_barrier(self) -> None:
         """Put a barrier behind all splits."""

@@ -6,6 +6,7 @@
 event               open                       under barrier   over
 ==================  =========================  ==============  =========
 add a split         queue it [1]_              refuse          pass by
+read a split        queue, begin one [3]_      refuse          refuse
 set the mark        it only rises              it only rises   nothing
 no more splits      end the leaf [2]_          end the leaf    nothing
 request a barrier   begin one [3]_             join it         over already
@@ -27,9 +28,9 @@ is told looks at the task. The count of barriers stays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
+from typing import NamedTuple
 
 from spark_upsert.errors import TaskError
 
@@ -67,9 +68,11 @@ class Action(Enum):
     """Close all, and tell who waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the table goes by.
+_NO_MARKS: Mapping[str, int] = MappingProxyType({})
+
+
+class State(NamedTuple):
+    """What the table goes by. A tuple, like events, for three are made for each split that is read.
 
     Parameters
     ----------
@@ -86,28 +89,31 @@ class State:
     leaves: frozenset[str]
     phase: Phase = Phase.OPEN
     ended: frozenset[str] = frozenset()
-    marks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    marks: Mapping[str, int] = _NO_MARKS
     barriers: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AddSplit:
+class AddSplit(NamedTuple):
     """A split of a leaf, with a number of its sequence or without."""
 
     leaf: str
     sequence: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SetMark:
+class ReadSplit(NamedTuple):
+    """A split of a leaf, with a barrier right behind it: the two events of most reads as one."""
+
+    leaf: str
+
+
+class SetMark(NamedTuple):
     """The splits of a leaf up to a number are done."""
 
     leaf: str
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoMoreSplits:
+class NoMoreSplits(NamedTuple):
     """A leaf gets no more."""
 
     leaf: str
@@ -124,7 +130,7 @@ class Plain(Enum):
     ABORT = auto()
 
 
-Event = AddSplit | SetMark | NoMoreSplits | Plain
+Event = AddSplit | ReadSplit | SetMark | NoMoreSplits | Plain
 
 
 def step(state: State, event: Event) -> tuple[State, Action]:
@@ -136,8 +142,11 @@ def step(state: State, event: Event) -> tuple[State, Action]:
         What is asked for is not possible there; the state stays.
     """
     match event, state.phase:
-        case AddSplit(leaf=leaf), Phase.UNDER_BARRIER:
-            raise _split_under_barrier(leaf)
+        case ReadSplit(), Phase.OPEN:
+            _require_no_end(state)
+            return _at(state, Phase.UNDER_BARRIER, state.barriers + 1), Action.QUEUE
+        case ReadSplit() | AddSplit(), Phase.UNDER_BARRIER:
+            raise _split_under_barrier(event.leaf)
         case AddSplit(leaf=leaf, sequence=sequence), Phase.OPEN:
             if leaf in state.ended:
                 raise _leaf_has_ended(leaf, "a split was added")
@@ -145,18 +154,19 @@ def step(state: State, event: Event) -> tuple[State, Action]:
             return state, Action.PASS_BY if is_done else Action.QUEUE
         case AddSplit(), _:
             return state, Action.PASS_BY
+        case ReadSplit(), _:
+            raise _is_over(state.phase)
 
         case SetMark(leaf=leaf, sequence=sequence), Phase.OPEN | Phase.UNDER_BARRIER:
             mark = max(sequence, state.marks.get(leaf, sequence))
             marks = MappingProxyType({**state.marks, leaf: mark})
-            return replace(state, marks=marks), Action.NOTHING
+            return state._replace(marks=marks), Action.NOTHING
 
         case NoMoreSplits(leaf=leaf), Phase.OPEN | Phase.UNDER_BARRIER:
-            return replace(state, ended=state.ended | {leaf}), Action.END_LEAF
+            return state._replace(ended=state.ended | {leaf}), Action.END_LEAF
 
         case Plain.REQUEST_BARRIER, Phase.OPEN:
-            for leaf in sorted(state.ended):
-                raise _leaf_has_ended(leaf, "a barrier was requested")
+            _require_no_end(state)
             return _at(state, Phase.UNDER_BARRIER, state.barriers + 1), Action.BEGIN_BARRIER
         case Plain.REQUEST_BARRIER, Phase.UNDER_BARRIER:
             return state, Action.JOIN_BARRIER
@@ -180,9 +190,14 @@ def step(state: State, event: Event) -> tuple[State, Action]:
 
 
 def _at(state: State, phase: Phase, barriers: int | None = None) -> State:
-    # By its constructor, because `replace` takes longer than all else of a small split's barrier.
+    # By its constructor: `_replace` takes longer than all else of a small split's barrier.
     count = state.barriers if barriers is None else barriers
     return State(state.leaves, phase, state.ended, state.marks, count)
+
+
+def _require_no_end(state: State) -> None:
+    if state.ended:
+        raise _leaf_has_ended(min(state.ended), "a barrier was requested")
 
 
 def _split_under_barrier(leaf: str) -> TaskError:

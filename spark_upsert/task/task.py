@@ -51,6 +51,7 @@ from spark_upsert.task.states import (
     NoMoreSplits,
     Phase,
     Plain,
+    ReadSplit,
     SetMark,
     State,
     step,
@@ -333,14 +334,18 @@ class Task:
         Exception
             By which an operator or a reader failed.
         """
-        if not self.add_split(node, split):
-            self._apply(Plain.PULL)
         if self._alone is None:
+            if not self.add_split(node, split):
+                self._apply(Plain.PULL)
             self.request_barrier()
             yield from self.iter_batches()
             return
-        self._apply(Plain.REQUEST_BARRIER)
-        self._begin_barrier()
+        # Nobody is to be woken up, and all is one event: of small splits this is what is felt.
+        self._require_leaf(node)
+        self._apply(ReadSplit(node))
+        self._begun = self._clock()
+        self._has_tail = False
+        self._pipelines.queues[node].add(split, with_barrier=True)
         while not isinstance(found := self._polled(self._alone), Signal):
             self._rows += found.num_rows
             yield found

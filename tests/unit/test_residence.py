@@ -112,13 +112,18 @@ class Staging:
     def stage(self, batches: Iterator[pa.RecordBatch]) -> None:
         self.seen.append(is_frugal())
 
+    def commit(self, messages: Any, transaction: Any) -> None:
+        self.seen.append(is_frugal())
 
-def test_what_spark_writes_is_staged_frugally() -> None:
+
+def test_what_spark_writes_is_staged_and_committed_frugally() -> None:
     staging = Staging()
     kinds: list[Any] = [UpsertBatchWriter, UpsertStreamWriter]
     for kind in kinds:
         writer = kind.__new__(kind)
         writer._write = staging
         writer.write(iter(()))
-    assert staging.seen == [True, True]
+        writer._transaction = lambda *_: None
+        writer.commit([], *([0] if kind is UpsertStreamWriter else []))
+    assert staging.seen == [True] * 4
     assert not is_frugal()

@@ -25,6 +25,7 @@ from spark_upsert.task.states import (
     AddSplit,
     NoMoreSplits,
     Plain,
+    ReadSplit,
     SetMark,
     State,
     step,
@@ -442,6 +443,7 @@ ROWS = [
     *[(MARKED, AddSplit("a", 5), Action.PASS_BY), (MARKED, AddSplit("a", 6), Action.QUEUE)],
     *[(MARKED, AddSplit("b", 5), Action.QUEUE), (MARKED, AddSplit("a"), Action.QUEUE)],
     *[(state, AddSplit("a"), Action.PASS_BY) for state in OVER],
+    *[(state, ReadSplit("a"), Action.QUEUE) for state in (OPEN, MARKED)],
     *[(state, NoMoreSplits("a"), Action.END_LEAF) for state in (OPEN, UNDER, ENDED)],
     *[(state, NoMoreSplits("a"), Action.NOTHING) for state in OVER],
     *[(state, SetMark("a", 1), Action.NOTHING) for state in (OPEN, UNDER, *OVER)],
@@ -469,7 +471,10 @@ ROWS = [
 def test_what_is_done(state: State, event: object, action: Action) -> None:
     after, found = step(state, event)  # type: ignore[arg-type]
     assert found is action
-    assert after.barriers == state.barriers + (action is Action.BEGIN_BARRIER)
+    begins = action is Action.BEGIN_BARRIER or isinstance(event, ReadSplit)
+    assert after.barriers == state.barriers + begins
+    if begins:
+        assert after.phase is Phase.UNDER_BARRIER
     if not state.phase.is_running:
         assert after == state, "nothing changes any more"
 
@@ -479,6 +484,7 @@ def test_what_is_done(state: State, event: object, action: Action) -> None:
     [
         *[(UNDER, AddSplit("a")), (ENDED, AddSplit("a")), (ENDED, Plain.REQUEST_BARRIER)],
         *[(state, Plain.PULL) for state in (OPEN, *OVER)],
+        *[(state, ReadSplit("a")) for state in (UNDER, ENDED, *OVER)],
     ],
     ids=lambda case: case.phase.value if isinstance(case, State) else str(case),
 )
