@@ -25,7 +25,7 @@ from spark_upsert.routed.park import (
 )
 from spark_upsert.routed.plan import RoutedPlan, require_room, table_below
 from spark_upsert.routed.routes import Route, Router
-from spark_upsert.routed.spool import Spool
+from spark_upsert.routed.spool import MEMORY_BYTES, Spool
 from spark_upsert.state.caps import Caps, OnFull
 from spark_upsert.state.compaction import Compacted, compact_runs
 from spark_upsert.state.log.manifest import Manifest, Transaction
@@ -37,8 +37,11 @@ from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.scratch import remove_runs
 from spark_upsert.upsert.stage import Staged, stage
 
-TABLES_AT_ONCE = 8
-"""So many tables a task stages side by side: it mostly waits for the storage."""
+TABLES_AT_ONCE = 32
+"""So many small tables a task stages side by side: it mostly waits for the storage."""
+
+SMALL_BYTES = MEMORY_BYTES // TABLES_AT_ONCE
+"""Tables with more rows than this are staged one after the other, each with all the memory."""
 
 COMPACT_BYTES_MIN = 16 << 20
 """A task compacts so much at least, if it is due."""
@@ -153,9 +156,13 @@ class _Staging:
 
     def all_of(self, counts: dict[Route, int], threads: int) -> tuple[StagedTable, ...]:
         """Stage all tables; of an error nothing is left."""
+        small = SMALL_BYTES * sum(counts.values()) // max(1, self._spool.bytes)
+        large = [route for route, rows in counts.items() if rows > small]
+        others = [route for route, rows in counts.items() if rows <= small]
+        one = partial(self._one, counts)
         try:
-            one = partial(self._one, counts)
-            return tuple(in_order(one, counts, min(threads, len(counts))))
+            alone = tuple(map(one, large))
+            return (*alone, *in_order(one, others, min(threads, len(others))))
         except BaseException:
             discard_staged(self._root, self._done)
             raise

@@ -43,7 +43,7 @@ class LogMemory:
     are mostly the same objects, and those that an open log holds count here as well.
     """
 
-    count_max: int = 256
+    count_max: int = 4096
     bytes_max: int = 64 << 20
     _known: OrderedDict[Hashable, Manifest] = field(default_factory=OrderedDict)
     _bytes: int = 0
