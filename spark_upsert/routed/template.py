@@ -45,6 +45,10 @@ class Segment:
     literals: tuple[str, ...]
     columns: tuple[str, ...]
 
+    def __str__(self) -> str:
+        doubled = tuple(each.replace("{", "{{").replace("}", "}}") for each in self.literals)
+        return Segment(doubled, ()).joined([f"{{{column}}}" for column in self.columns])
+
     @cached_property
     def _kept(self) -> str:
         """What values keep, as the inside of a regular expression's class."""
@@ -102,9 +106,8 @@ class Template:
 
     root: str
     """The folder before the first name that holds a column, absolute if it is local."""
-    relative: str
-    """What stands behind the root, as it was written."""
     segments: tuple[Segment, ...]
+    """Behind the root."""
 
     @classmethod
     def parse(cls, path: str) -> Template:
@@ -122,13 +125,17 @@ class Template:
         if first is None:
             raise _invalid(path, "names no column", hint=f"{_EXAMPLE}.")
         root = _root(path, parts[:first])
-        relative = "/".join("".join(part) for part in parts[first:])
         segments = tuple(_segment(path, part) for part in parts[first:])
         _require_each_once(path, [column for each in segments for column in each.columns])
-        return cls(root=root, relative=relative, segments=segments)
+        return cls(root=root, segments=segments)
 
     def __str__(self) -> str:
         return f"{self.root.rstrip('/')}/{self.relative}"
+
+    @cached_property
+    def relative(self) -> str:
+        """What stands behind the root, in the form in which templates are compared."""
+        return "/".join(map(str, self.segments))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

@@ -74,6 +74,12 @@ def test_p5_a_path_says_where_the_root_is_and_which_columns(
     assert (template.root, template.columns) == (root, columns)
 
 
+def test_p5_a_template_is_the_same_however_it_is_written() -> None:
+    template = Template.parse("/lake/a{{}}{ source . db }/rows/")
+    assert template.relative == "a{{}}{source.db}/rows"
+    assert Template.parse(f"/lake/{template.relative}") == template
+
+
 def test_p5_a_path_without_braces_is_one_table() -> None:
     assert not is_routed("/lake/orders")
 
