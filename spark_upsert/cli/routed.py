@@ -14,6 +14,8 @@ from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
 from spark_upsert.options.below import Pattern
 from spark_upsert.parallel import in_order
 from spark_upsert.routed.group import FOLDER, Batch, Group, GroupTable, Member
+from spark_upsert.routed.park import FOLDER as PARKED
+from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.template import Template, is_routed
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.store import Store, open_store
@@ -22,9 +24,6 @@ from spark_upsert.table import Table
 
 THREADS = 16
 """Tables that are looked at, or asked little of, at once."""
-
-PARKED = "_parked"
-"""The folder of the table of rows that their own could not take."""
 
 _ANY = Pattern(("*",))
 
@@ -69,14 +68,19 @@ class RoutedLine:
         )
 
     @classmethod
-    def of_stranger(cls, folder: str, template: Template) -> RoutedLine:
-        """Return the line of a table that the group does not know."""
+    def of_stranger(
+        cls, folder: str, template: Template, *, parked: int | None, is_there: bool = True
+    ) -> RoutedLine:
+        """Return the line of a table that the group does not know, or that is not there yet."""
         values = template.try_values(folder)
-        if values is None:
+        if not is_there:
+            note = "not there: all its rows are parked"
+        elif values is None:
             note = "not of the group: no values lead here"
-            return cls(folder=folder, name=None, values=None, note=note)
-        note = "not of the group: no whole batch had rows of it"
-        return cls(folder=folder, name=template.name(values), values=values, note=note)
+        else:
+            note = "not of the group: no whole batch had rows of it"
+        name = None if values is None else template.name(values)
+        return cls(folder=folder, name=name, values=values, parked=parked, note=note)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for programs."""
@@ -163,11 +167,15 @@ def _no_group(path: str) -> TableNotFoundError:
 
 
 def _strangers(root: Store, template: Template, group: Group) -> Iterator[RoutedLine]:
-    """Yield the tables that the group does not know."""
+    """Yield the tables that the group does not know, and those of which there are but rows."""
     pattern = Pattern(tuple("*" for _ in template.segments))
     below = Discovery(root, pattern, threads=THREADS)
-    for folder in below.tables(each for each in below.folders() if each not in group.members):
-        yield RoutedLine.of_stranger(folder, template)
+    parked = ParkedTable(root).counts()
+    there = below.tables(each for each in below.folders() if each not in group.members)
+    for folder in there:
+        yield RoutedLine.of_stranger(folder, template, parked=parked.get(folder))
+    for folder in parked.keys() - group.members.keys() - {*there, NAMELESS}:
+        yield RoutedLine.of_stranger(folder, template, parked=parked[folder], is_there=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,8 +135,8 @@ ROUTED_OPTIONS: Mapping[str, str] = {
     "write. Of several patterns the one with more characters that are no wildcards holds; two "
     "that are alike and say different things are an error. What is given without a pattern is of "
     "all tables; an empty text takes it back.",
-    "createTables": "Whether a value that is new makes a table. `false`: it is an error that names "
-    "the value. Default `true`.",
+    "createTables": "Whether a value that is new makes a table. `false`: where nobody has made it "
+    "before, it is an error that names the value. Default `true`.",
     "tablesMax": "How many tables there may be below the root. One more is an error that names the "
     "value. Default `2000`.",
     "onTableError": "What becomes of a table that cannot take its rows (schema, rows, damage, "

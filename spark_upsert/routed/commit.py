@@ -135,7 +135,7 @@ def commit_routed(
         for share in shares.values()
         if share.parts and share.folder != NAMELESS
     }
-    require_room(options, group.members, named, root.url)
+    require_room(options, root, group.members, named)
     planned = max((each.group_version for each in staged), default=group.version)
     commands = CommandParking(root, options, transaction, planned)
     parking = {folder: share for folder, share in shares.items() if share.is_parked}

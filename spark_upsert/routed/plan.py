@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import OptionError, OtherTableError, setting
 from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.parallel import in_order
 from spark_upsert.routed.group import Group, GroupTable
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.routes import Router
@@ -23,6 +24,9 @@ from spark_upsert.store import Store, open_store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table import Table
+
+_LOOKS_AT_ONCE = 16
+"""At tables that the group does not know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +159,13 @@ def require_template(group: Group, template: str, url: str) -> None:
 
 
 def require_room(
-    options: RoutedOptions, known: Mapping[str, object], wanted: Mapping[str, str], url: str
+    options: RoutedOptions, root: Store, known: Mapping[str, object], wanted: Mapping[str, str]
 ) -> None:
-    """Refuse new tables that must not be made.
+    """Refuse new tables that must not be made; those that somebody has made before may join.
 
     Parameters
     ----------
+    root : Store
     known : mapping
         Its keys are the folders of the group.
     wanted : mapping of str to str
@@ -171,24 +176,34 @@ def require_room(
     OptionError
         One is new, and none may be made; or they would be too many.
     """
-    new = [name for folder, name in sorted(wanted.items()) if folder not in known]
-    if new and not options.create_tables:
-        raise OptionError(
-            f"there are rows for the table '{new[0]}'"
-            f"{f' and {len(new) - 1} more' if len(new) > 1 else ''}, which is not among the "
-            f"{len(known)} tables below '{url}', and no tables may be made.",
-            hint=f"drop {setting('createTables', 'false')}, or filter such rows out.",
-            option="createTables",
-            table=new[0],
-        )
+    new = {folder: name for folder, name in sorted(wanted.items()) if folder not in known}
+    if not options.create_tables:
+        _require_made(root, new, len(known))
+    name = next(iter(new.values()), "")
     if len(known) + len(new) > options.tables_max:
         raise OptionError(
-            f"with the table '{new[0] if new else ''}' there would be {len(known) + len(new)} "
-            f"tables below '{url}', and no more than {options.tables_max} may be.",
+            f"with the table '{name}' there would be {len(known) + len(new)} tables below "
+            f"'{root.url}', and no more than {options.tables_max} may be.",
             hint=f"give {setting('tablesMax', str(2 * options.tables_max))}, if the values are "
             "right and so many tables are meant; else check the columns of the path.",
             option="tablesMax",
-            table=new[0] if new else "",
+            table=name,
+        )
+
+
+def _require_made(root: Store, new: Mapping[str, str], known: int) -> None:
+    heads = in_order(
+        lambda folder: table_below(root, folder).log.try_head(), new, min(_LOOKS_AT_ONCE, len(new))
+    )
+    missing = [name for name, head in zip(new.values(), heads, strict=True) if head is None]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise OptionError(
+            f"there are rows for the table '{missing[0]}'{more}, which is not there, and none may "
+            f"be made. Below '{root.url}' the stream has {known} tables.",
+            hint=f"make it, drop {setting('createTables', 'false')}, or filter such rows out.",
+            option="createTables",
+            table=missing[0],
         )
 
 

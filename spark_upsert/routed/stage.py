@@ -124,7 +124,7 @@ def stage_routed(
             if route.problem is not None and not plan.options.parks_nameless:
                 raise route.problem
         folders = {route.folder: route.name for route in counts if route.folder is not None}
-        require_room(plan.options, plan.places, folders, root.url)
+        require_room(plan.options, root, plan.places, folders)
         staging = _Staging(plan, root, spool, transaction, task_index)
         tables = staging.all_of(counts, threads)
         compacted = tuple(_compacted(plan, root, task_index, spool.bytes))

@@ -13,7 +13,9 @@ from spark_upsert.cli.commands import upsertflow
 from spark_upsert.routed.group import Batch, Member
 from spark_upsert.routed.template import Template
 from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.store import LocalStore
 from tests.support.group_worlds import Routed
+from tests.support.routed_worlds import routed_options, transaction, write
 
 TEMPLATE = Template.parse("/l/{db}.{table}")
 ORDERS, ODD = ("shop", "orders"), ("größe", "a.b")
@@ -80,6 +82,18 @@ def test_tables_that_the_group_does_not_know_are_told_apart(root: Path) -> None:
     assert "no whole batch had rows of it" in found["new.table"]["note"]
     assert found["by=hand"]["values"] is None
     assert "no values lead here" in found["by=hand"]["note"]
+
+
+def test_a_table_of_which_all_rows_are_parked_is_told(tmp_path: Path) -> None:
+    root = LocalStore(str(tmp_path))
+    bad = {"topic": "epoch", "id": None, "at": 1, "v": 1, "w": 1, "gone": False}
+    options = routed_options(**{"table.epoch.onError": "fail", "onTableError": "park"})
+    write(root, options, [[bad, {**bad, "topic": "last", "id": 1}]], transaction(0))
+    whole, epoch, last = lines(str(tmp_path))
+    assert (whole["tables"], whole["parked"]) == (2, 1)
+    assert (epoch["name"], epoch["parked"]) == ("epoch", 1)
+    assert "not there: all its rows are parked" in epoch["note"]
+    assert (last["name"], last["parked"], last["note"]) == ("last", 0, None)
 
 
 def test_people_see_a_grid(root: Path) -> None:
