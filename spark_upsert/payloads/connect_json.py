@@ -7,6 +7,7 @@ of one schema are decoded at once (`payloads.wrapped`), as those without a schem
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,9 @@ from spark_upsert.payloads.connect import DecimalForm, Said, Unreadable, Unsaid,
 from spark_upsert.payloads.decoder import Payloads, gathered, with_faults
 from spark_upsert.payloads.json_text import JsonDecoder
 from spark_upsert.payloads.wrapped import PAYLOAD, Alike, by_schema
+
+_READY_MAX = 1024
+"""Decoders that a process keeps, with the patterns that they have made of names and types."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,13 @@ def read_body(wire: Wire, bodies: pa.Array, *, may_be_null: bool = True) -> Payl
 
     A payload that is ``null`` is a row of nulls, or bad.
     """
-    body = pa.field(PAYLOAD, wire.type, nullable=may_be_null)
-    read = JsonDecoder(pa.schema([body])).decode(bodies)
+    read = _body_decoder(wire.type, may_be_null).decode(bodies)
     return converted(wire, read.columns[0], read)
+
+
+@lru_cache(maxsize=_READY_MAX)
+def _body_decoder(type_: pa.DataType, may_be_null: bool) -> JsonDecoder:
+    return JsonDecoder(pa.schema([pa.field(PAYLOAD, type_, nullable=may_be_null)]))
 
 
 def converted(wire: Wire, given: pa.Array, read: Payloads) -> Payloads:
