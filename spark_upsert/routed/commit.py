@@ -149,10 +149,11 @@ def commit_routed(
     for folder, outcome in outcomes.items():
         if outcome.error is None:
             continue
-        if overwrite or not (options.park and whole[folder].parts and is_parkable(outcome.error)):
+        if overwrite or not (options.park and is_parkable(outcome.error)):
             raise outcome.error
         failed[folder] = outcome.error
-    commands.park({folder: whole[folder].parts for folder in failed}, failed)
+    # One that was only to be compacted has no rows to be parked.
+    commands.park({f: whole[f].parts for f in failed if whole[f].parts}, failed)
     outcomes = {folder: each for folder, each in outcomes.items() if folder not in failed}
     _require_apart(group, named, outcomes)
     now_ms = group_table.table.log.now_ms()

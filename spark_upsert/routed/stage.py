@@ -6,6 +6,7 @@ however its rows were divided into tasks the last time.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from functools import partial
 import pyarrow as pa
 
 from spark_upsert.errors import TableFullError, UpsertFlowError, about_table
+from spark_upsert.log_fields import Fields
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.parallel import in_order
 from spark_upsert.routed.park import (
@@ -36,6 +38,8 @@ from spark_upsert.upsert.envelopes.found import found_options
 from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.scratch import remove_runs
 from spark_upsert.upsert.stage import Staged, stage
+
+_LOGGER = logging.getLogger(__name__)
 
 TABLES_AT_ONCE = 32
 """So many small tables a task stages side by side: it mostly waits for the storage."""
@@ -271,7 +275,7 @@ def _compacted(
     left = max(COMPACT_BYTES_MIN, COMPACT_FACTOR * bytes_given)
     for folder in plan.debts[task_index] if task_index < len(plan.debts) else ():
         table = table_below(root, folder)
-        head = table.log.try_head()
+        head = None if folder in plan.parked else table.log.try_head()
         if head is None or head.table_id != plan.places[folder].table_id:
             continue  # Whoever has rows for it says so.
         with table.log.as_seen():
@@ -280,4 +284,13 @@ def _compacted(
             if left <= 0:
                 return
             left -= job.bytes
-            yield folder, compact_runs(table.store, head, job)
+            try:
+                compacted = compact_runs(table.store, head, job)
+            except UpsertFlowError as error:
+                if not (plan.options.park and is_parkable(error)):
+                    raise
+                # Nothing is lost: whoever has rows for it, or reads it, meets the damage.
+                fields = Fields(table=folder, code=error.code, reason=error.message)
+                _LOGGER.warning("a table cannot be compacted, and is left as it is: %s", fields)
+                break
+            yield folder, compacted

@@ -208,3 +208,13 @@ class ParkedWorld(World):
             assert not table.check().findings
             member = group.members.get(topic)  # None: others have made it.
             assert member is None or table.log.place(member.place.version) == member.place
+
+    def check_past(self) -> None:
+        """Look at every whole batch once more: tables that took its rows at once have it."""
+        group_table = GroupTable(self.store)
+        for number, contents in enumerate(self.wholes):
+            members = group_table.of_batch(number).members
+            for topic, expected in contents.items():
+                assert members[topic].batch == number
+                found = content(table_below(self.store, topic), members[topic].place.version)
+                assert found == expected, (self.seed, number, topic)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,26 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.errors import DataError, OptionError, OtherTableError, SchemaError
+from spark_upsert.errors import (
+    CorruptionError,
+    DataError,
+    OptionError,
+    OtherTableError,
+    SchemaError,
+)
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import park
 from spark_upsert.routed.commit import GroupCommit, commit_routed
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.park import NAMELESS, ParkedTable
-from spark_upsert.routed.plan import plan_routed, table_below
+from spark_upsert.routed.plan import RoutedPlan, plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.routed.unpark import drop, unpark
+from spark_upsert.state.compaction import Compacted, due_jobs
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import LocalStore, Store
+from spark_upsert.table import Table
 from tests.support.routed_worlds import transaction
 from tests.support.stores import MemoryStore
 
@@ -280,3 +290,57 @@ def test_the_commands_show_apply_and_drop(tmp_path: Path) -> None:
     assert rows_in(root, "a") == {1: 1}
     assert run("unpark", str(tmp_path), "--drop", "--nameless").exit_code == 0
     assert run("parked", str(tmp_path), "--json").stdout == ""
+
+
+# -- damage that nobody has rows for ----------------------------------------------------------
+
+
+def damaged(root: MemoryStore) -> RoutedPlan:
+    """Damage a table that is due for compaction; return the plan of the next batch."""
+    for number in range(2):
+        write(root, number, [("old", number, number)])
+    for path in root.objects:
+        if path.startswith("old/") and "/_log/" not in path:
+            root.objects[path] = b""
+    return replace(plan_of(root), debts=(("old",),))
+
+
+def plan_of(root: Store, **given: str) -> RoutedPlan:
+    options = RoutedOptions.parse({**OPTIONS, "onTableError": "park", **given})
+    return plan_routed(options, ROWS, root=root, late_rows=LateRows.REJECT)
+
+
+def test_a_damaged_table_without_rows_is_not_compacted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = MemoryStore()
+    plan = damaged(root)
+    monkeypatch.setattr(Table, "compaction_jobs", lambda self: due_jobs(self.log, full=True))
+    with caplog.at_level(logging.WARNING, "spark_upsert"):
+        staged = stage_routed(plan, root, [batch_of([("new", 1, 1)])], transaction(2), 0)
+    assert staged.compacted == ()
+    assert "a table cannot be compacted, and is left as it is: table=old" in caplog.text
+    strict = replace(plan, options=replace(plan.options, park=False))
+    with pytest.raises(CorruptionError):
+        stage_routed(strict, root, [batch_of([("new", 1, 1)])], transaction(2), 0)
+
+
+def test_a_table_that_fails_in_its_compaction_alone_parks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = MemoryStore()
+    write(root, 0, [("old", 1, 1)])
+    plan = plan_of(root)
+    base = table_below(root, "old").log.head()
+    staged = stage_routed(plan, root, [batch_of([("new", 1, 1)])], transaction(1), 0)
+    due = Compacted(base=base.place, taken=(), added=())
+
+    def broken(_: Table, compacted: Iterable[Compacted]) -> int:
+        if list(compacted):
+            raise CorruptionError.in_file("x", "a file", "none")
+        return 0
+
+    monkeypatch.setattr(Table, "commit_compactions", broken)
+    commit_routed(root, plan.options, [replace(staged, compacted=(("old", due),))], transaction(1))
+    assert rows_in(root, "new") == {1: 1}
+    assert counts(root) == {}
