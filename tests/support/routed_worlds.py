@@ -214,11 +214,9 @@ class World:
         """Write a batch until it is whole, and perhaps once more."""
         rows = rows_of(self.rng)
         faults = self.rng.randrange(3)
-        between = self.meddle
-        while not self.attempt(rows, number, between, is_faulty=faults > 0):
+        while not self.attempt(rows, number, is_faulty=faults > 0):
             self.crashes += 1
             faults -= 1
-            between = partial(self.meddle_behind, rows, number)
         self.model.apply(rows)
         topics = sorted({each["topic"] for each in rows})
         contents = {topic: self.model.content(topic) for topic in topics}
@@ -230,7 +228,7 @@ class World:
             assert write(self.store, self.options, tasks, transaction(number)) is None
 
     def meddle_behind(self, rows: Sequence[Row], number: int) -> None:
-        """Let others come between behind a crash: some tables may have the batch already.
+        """Let others come between: tables may have the batch already, behind a crash.
 
         What is written there now is no part of the batch.
         """
@@ -241,13 +239,16 @@ class World:
                 self._had[topic] = self.model.copy().apply(own).content(topic)
         self.meddle()
 
-    def attempt(
-        self, rows: Sequence[Row], number: int, between: Callable[[], None], *, is_faulty: bool
-    ) -> bool:
+    def steps(self, rows: Sequence[Row], number: int, *, is_faulty: bool) -> Steps:
+        """Return the steps of an attempt, with its fault."""
+        fault = Fault(self.rng.randrange(250), self.rng.choice(list(Moment)), KilledError)
+        return Steps(fault if is_faulty else None)
+
+    def attempt(self, rows: Sequence[Row], number: int, *, is_faulty: bool) -> bool:
         """Try to write a batch; return whether it is whole now."""
         tasks = divided(self.rng, rows)
-        fault = Fault(self.rng.randrange(250), self.rng.choice(list(Moment)), KilledError)
-        root = FaultyStore(self.store, Steps(fault if is_faulty else None))
+        root = FaultyStore(self.store, self.steps(rows, number, is_faulty=is_faulty))
+        between = partial(self.meddle_behind, rows, number)
         with suppress(KilledError, ContentionError):
             write(root, self.options, tasks, transaction(number), between=between)
             return True
