@@ -46,6 +46,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_threads(sections),
         *_merge(sections),
         *_loading(sections),
+        *_routing(sections),
         *_indexing(sections),
         *_operators(sections),
         *_tasks(sections),
@@ -352,6 +353,30 @@ def _loading(sections: Sections) -> Iterator[str]:
     yield from ("", "| source | time |", "|---|---|")
     for name, taken in sorted(section["resume"].items()):
         yield _row([name, times(taken)])
+    yield ""
+
+
+def _routing(sections: Sections) -> Iterator[str]:
+    section = sections.get("routing")
+    if section is None:
+        return
+    yield from ("## One write into many tables", "")
+    yield (
+        f"Batches of {count(section['rows'])} rows into tables that exist, by {section['tasks']} tasks "
+        "without Spark; requests are what would be one to a bucket."
+    )
+    yield from ("", "| tables | time | processor time | requests |", "|---|---|---|---|")
+    for tables, took in section["tables"].items():
+        asked = count(round(took["requests"]["median"]))
+        yield _row([tables, times(took["seconds"]), times(took["cpu_s"]), asked])
+    if "spark" in section:
+        yield from ("", "The same on Spark, as a batch each:", "")
+        yield from ("| way | tables | time | processor time |", "|---|---|---|---|")
+        for way, found in section["spark"].items():
+            for tables, took in found.items():
+                yield _row([way, tables, times(took["seconds"]), times(took["cpu_s"])])
+    if "delta" in section:
+        yield from ("", f"Delta was not measured: {section['delta']}")
     yield ""
 
 

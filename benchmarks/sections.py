@@ -21,7 +21,16 @@ from benchmarks.contest import Entry, Place, contest, link_loaded
 from benchmarks.figures import course
 from benchmarks.host import ROOT, Host
 from benchmarks.measure import spread
-from benchmarks.peers import DELTA, HUDI, ICEBERG, OURS_BESIDE_DELTA, PAIMON, PYPAIMON, Environment
+from benchmarks.peers import (
+    DELTA,
+    HUDI,
+    ICEBERG,
+    OURS_BESIDE_DELTA,
+    PAIMON,
+    PYPAIMON,
+    Environment,
+    SetupError,
+)
 from benchmarks.workload import Files, Workload
 
 M = 1_000_000
@@ -62,6 +71,8 @@ class Size:
     """Of all threads together."""
     flooded: tuple[int, int]
     """Tables of one query of which three are flooded, and for how many seconds it is watched."""
+    routed: tuple[int, ...]
+    """Tables that one write goes to, ascending."""
     slow_s: float
     """How long a query is watched whose consumer is slow, or that has nothing to do: a fifth."""
 
@@ -82,6 +93,7 @@ QUICK = Size(
     queries=(4, 16),
     appends=320,
     flooded=(300, 60),
+    routed=(10, 100, 1_000),
     slow_s=15,
 )
 FULL = Size(
@@ -100,6 +112,7 @@ FULL = Size(
     queries=(16, 64),
     appends=320,
     flooded=(1 * K, 120),
+    routed=(10, 100, 1_000),
     slow_s=30,
 )
 TINY = Size(
@@ -118,6 +131,7 @@ TINY = Size(
     queries=(1, 2),
     appends=64,
     flooded=(8, 4),
+    routed=(2, 3),
     slow_s=2,
 )
 
@@ -375,6 +389,43 @@ def loading(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def routing(place: Place, size: Size) -> dict[str, Any]:
+    """Measure one write into many tables: alone, and on Spark against a write or MERGE of each."""
+    from benchmarks.routing import measure
+
+    folder, rows = place.work / "routing", min(30 * K, size.table)
+    try:
+        found = measure(folder, size.routed, rows, rounds=size.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    with _inputs(place) as host:
+        ways = {"one write": size.routed, "a write of each": size.routed[:2]}
+        found["spark"] = {way: _into(host, way, tables, rows, size) for way, tables in ways.items()}
+    try:
+        python, jars = DELTA.prepare(place.cache)
+    except SetupError as error:
+        return {**found, "delta": str(error)}
+    workload = Workload(table_rows=K, batch_rows=K)
+    with _host(place, "Delta on Spark", workload, python=python, jars=jars) as host:
+        found["spark"]["a MERGE of each on Delta"] = _into(host, "", size.routed[:2], rows, size)
+    return found
+
+
+def _into(
+    host: Host, way: str, tables: tuple[int, ...], rows: int, size: Size
+) -> dict[str, dict[str, Any]]:
+    """Write batches into so many tables; the first makes them and does not count."""
+    found = {}
+    for count in tables:
+        turns = []
+        for _ in range(1 + min(size.rounds, 3)):
+            before = host.cpu()
+            turns.append({**host.call("write_many", count, rows, way), "cpu_s": 0.0})
+            turns[-1]["cpu_s"] = host.cpu() - before
+        found[str(count)] = {key: spread([turn[key] for turn in turns[1:]]) for key in turns[0]}
+    return found
+
+
 def indexing(place: Place, size: Size) -> dict[str, Any]:
     """Measure commits with an index and without, and reads by it, by a prefix and of all rows."""
     from benchmarks.indexing import measure
@@ -600,6 +651,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "merge": merge,
     "loading": loading,
     "indexing": indexing,
+    "routing": routing,
     "operators": operators,
     "tasks": tasks,
     "union": union,
@@ -631,6 +683,7 @@ def _host(
     *,
     folder: str | None = None,
     keep: bool = False,
+    **setting: Any,
 ) -> Iterator[Host]:
     """Run a contender in an empty folder, or in the one that is there."""
     at = place.work / (folder or contender.replace(" ", "-"))
@@ -638,7 +691,7 @@ def _host(
         shutil.rmtree(at, ignore_errors=True)
     place.work.mkdir(parents=True, exist_ok=True)
     log = place.work / f"{contender.replace(' ', '-')}.log"
-    host = Host(contender, at, workload, log=log)
+    host = Host(contender, at, workload, log=log, **setting)
     try:
         yield host
     finally:

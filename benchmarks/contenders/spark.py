@@ -174,3 +174,15 @@ class SparkContender(ABC):
         for query in self._queries:
             query.stop()
         self.spark.stop()
+
+
+def rows_of_many(spark: SparkSession, tables: int, rows: int) -> DataFrame:
+    """Return a batch of random rows of so many tables: ``topic``, ``id`` and ``v``, computed."""
+    batch = spark.range(rows).selectExpr(
+        f"concat('topic-', cast(rand() * {tables} AS INT)) AS topic",
+        "cast(rand() * 1000000 AS BIGINT) AS id",
+        "0.5D AS v",
+    )
+    batch = batch.dropDuplicates(["topic", "id"]).cache()
+    batch.count()
+    return batch

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.contenders.spark import SparkContender
+from benchmarks.contenders.spark import SparkContender, rows_of_many
 from benchmarks.workload import Workload
 
 
@@ -72,3 +73,24 @@ class SparkDelta(SparkContender):
     def read_changes(self) -> DataFrame:
         reader = self.spark.read.format("delta").option("readChangeFeed", "true")
         return reader.option("startingVersion", self._first).load(self.path)
+
+    def write_many(self, tables: int, rows: int, way: str) -> dict[str, float]:
+        """Merge a batch into so many tables, one after the other; returns the seconds."""
+        batch = rows_of_many(self.spark, tables, rows)
+        root = f"{self._folder}/routed-{tables}"
+        for table in range(tables):
+            self.spark.sql(
+                f"CREATE TABLE IF NOT EXISTS delta.`{root}/topic-{table}` "
+                "(topic STRING, id BIGINT, v DOUBLE) USING delta"
+            )
+        batch.createOrReplaceTempView("updates")
+        before = time.perf_counter()
+        for table in range(tables):
+            self.spark.sql(
+                f"MERGE INTO delta.`{root}/topic-{table}` t "
+                f"USING (SELECT * FROM updates WHERE topic = 'topic-{table}') s ON t.id = s.id "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+        seconds = time.perf_counter() - before
+        batch.unpersist()
+        return {"seconds": seconds}

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks import transport
+from benchmarks.contenders.spark import rows_of_many
 from benchmarks.contenders.spark_ours import SparkUpsertflow
 from spark_upsert.table import Table
 
@@ -128,6 +129,26 @@ class SparkInputs(SparkUpsertflow):
                 _require_late(error)
                 starts += self._run_out(rows, place)[1]
         return {"seconds": time.perf_counter() - before, "starts": starts}
+
+    # -- one write into many tables --------------------------------------------------------
+
+    def write_many(self, tables: int, rows: int, way: str) -> dict[str, float]:
+        """Write a batch into so many tables, by one write or by one of each; returns the seconds."""
+        batch = rows_of_many(self.spark, tables, rows)
+        root = f"{self._folder}/routed-{way.replace(' ', '-')}-{tables}"
+        options = {"keys": "id", "allowUnordered": "true"}
+        before = time.perf_counter()
+        if way == "one write":
+            writer = batch.write.format("upsertflow").mode("append").options(**options)
+            writer.save(f"{root}/{{topic}}")
+        else:
+            for table in range(tables):
+                own = batch.where(f"topic = 'topic-{table}'")
+                writer = own.write.format("upsertflow").mode("append").options(**options)
+                writer.save(f"{root}/topic-{table}")
+        seconds = time.perf_counter() - before
+        batch.unpersist()
+        return {"seconds": seconds}
 
     # -- a slow consumer -----------------------------------------------------------------------
 

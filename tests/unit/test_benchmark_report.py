@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import indexing, loading, operators
+from benchmarks import indexing, loading, operators, routing
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
 from benchmarks.merging import measure
@@ -17,6 +17,7 @@ from benchmarks.report import (
     _indexing,
     _loading,
     _operators,
+    _routing,
     about_machines,
     write_report,
 )
@@ -113,6 +114,14 @@ def test_each_way_of_a_training_loop_gets_all_rows(tmp_path: Path) -> None:
     assert set(figures(found)["resume"]) == {"files", "a table"}
     page = "\n".join(_loading({"loading": found}))
     assert all(f"| {name} |" in page for name in (*found["ways"], *found["resume"]))
+
+
+def test_one_write_into_many_tables_makes_requests_for_each_of_them(tmp_path: Path) -> None:
+    found = routing.measure(tmp_path, (1, 3), 60, rounds=1)
+    one, three = (figures(found)["tables"][tables]["requests"] for tables in ("1", "3"))
+    assert 0 < one["median"] < three["median"]
+    page = "\n".join(_routing({"routing": found}))
+    assert "| 3 |" in page
 
 
 def test_joins_and_groups_of_a_task_give_as_many_rows_as_those_of_pyarrow() -> None:
