@@ -395,9 +395,16 @@ class TableNotFoundError(UpsertFlowError, FileNotFoundError):
 
     @classmethod
     def at(cls, path: str) -> Self:
+        hint = "check the 'path' option, or write to it once: the first write makes the table."
+        if "{" in path:
+            hint = (
+                "columns in braces are for writes. Read one of the tables by its own path "
+                "('upsertflow tables' lists them), or all below the root with "
+                f"{setting('inputsPattern', '*')}."
+            )
         return cls(
             f"there is no upsertflow table at '{path}' (no version 0 in its _log folder).",
-            hint="check the 'path' option, or write to it once: the first write makes the table.",
+            hint=hint,
             path=path,
         )
 

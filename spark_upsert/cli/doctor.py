@@ -28,6 +28,7 @@ from pathlib import Path
 from spark_upsert._version import __version__
 from spark_upsert.cli.java import find_java
 from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.routed.template import Template, is_routed
 from spark_upsert.store import open_store
 
 SECONDS_MAX = 120
@@ -246,7 +247,11 @@ def _discovery(asked: Interpreter) -> Check:
 
 
 def _can_write(path: str, storage: Mapping[str, str]) -> Check:
-    """Write and commit a small object as a writer would, and remove it."""
+    """Write and commit a small object as a writer would, and remove it.
+
+    Of a path that names columns, at its root.
+    """
+    path = Template.parse(path).root if is_routed(path) else path
     root = Path(path)
     missing = [] if "://" in path else [each for each in (root, *root.parents) if not each.exists()]
     name = f"_doctor-{uuid.uuid4().hex}"

@@ -186,3 +186,9 @@ def test_all_of_what_is_no_root_is_an_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(upsertflow, ["check", str(tmp_path), "--all"])
     assert result.exit_code == 1
     assert "no table in its folder '_group'" in result.stderr
+
+
+def test_a_path_with_columns_is_no_table_to_read(lake: Path) -> None:
+    result = CliRunner().invoke(upsertflow, ["info", f"{lake}/{{topic}}"])
+    assert result.exit_code == 1
+    assert "columns in braces are for writes" in result.stderr

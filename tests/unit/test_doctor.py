@@ -107,6 +107,16 @@ def test_a_place_that_cannot_be_written_is_told(environ: dict[str, str], tmp_pat
     assert "orders" in (found.problem or "")
 
 
+def test_a_path_that_names_columns_is_tried_at_its_root(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert "write" not in problems(environ, f"{tmp_path}/lake/{{topic}}")
+    assert not (tmp_path / "lake").exists()
+    found = problems(environ, f"{tmp_path}/file/{{topic}}")["write"]
+    assert found.found == f"{tmp_path}/file"
+
+
 class Replacing(MemoryStore):
     """A storage that takes no notice of ``If-None-Match``."""
 
