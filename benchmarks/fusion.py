@@ -18,6 +18,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -55,6 +57,7 @@ from spark_upsert.flow import (
     Work,
     expanded,
     fused,
+    iter_drawn,
     iter_plans,
     predicted,
     sampled,
@@ -83,11 +86,11 @@ def _tenth(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.filter(pc.equal(pc.bit_wise_and(batch["v"], 7), 0))
 
 
-def _heavy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take about a microsecond for each row."""
+def _heavy(batches: Iterator[pa.RecordBatch], times: int = 60) -> Iterator[pa.RecordBatch]:
+    """Take some tenths of a microsecond for each row."""
     for batch in batches:
         values = batch["v"].to_numpy().astype(np.float64)
-        for _ in range(60):
+        for _ in range(times):
             values = np.sqrt(values * values + 1.0)
         yield pa.record_batch([batch["id"], pa.array(values.astype(np.int64))], schema=ROWS)
 
@@ -96,7 +99,10 @@ WORKS: Mapping[str, Work] = {
     "same": PythonFunction(_same, ROWS),
     "tenth": PythonFunction(_tenth, ROWS),
     "heavy": PythonFunction(_heavy, ROWS),
+    "heaviest": PythonFunction(partial(_heavy, times=600), ROWS),
 }
+
+DRAWN_WORKS = ("same", "tenth", "heavy")
 
 
 class Bench:
@@ -172,7 +178,7 @@ def drawn(random: Random) -> Graph:
         flow = Flow()
         rows = flow.source("in", Given(ROWS))
         for name in "ABC":
-            work = WORKS[random.choice(list(WORKS))]
+            work = WORKS[random.choice(DRAWN_WORKS)]
             width = random.choice((None, 2, 2))
             if width is None:
                 rows = flow.operator(name, work, rows)
@@ -185,6 +191,22 @@ def drawn(random: Random) -> Graph:
         graph = flow.graph()
         if 6 <= len(expanded(graph).replicas) <= REPLICAS_MAX:
             return graph
+
+
+def eight() -> Graph:
+    """Return eight operators: two regions of two each, what looks at one row, and what must not."""
+    flow = Flow()
+    rows = flow.source("in", Given(ROWS))
+    with flow.parallel("first", 2):
+        rows = flow.operator("heavy", WORKS["heaviest"], rows)
+        rows = flow.operator("tenth", WORKS["tenth"], rows)
+    rows = flow.operator("fewer", FEWER, rows, schema=ROWS)
+    with flow.parallel("second", 2, partition_by=["id"]):
+        rows = flow.operator("same", WORKS["same"], rows)
+        rows = flow.operator("again", WORKS["heavy"], rows)
+    rows = flow.operator("last", WORKS["same"], rows)
+    flow.sink("out", Collected(), rows)
+    return flow.graph()
 
 
 # -- what is measured ------------------------------------------------------------------------
@@ -231,7 +253,7 @@ def best_and_worst(bench: Bench, *, graphs: int) -> list[dict[str, Any]]:
 def _all_plans(bench: Bench, graph: Graph) -> dict[str, Any]:
     physical, estimates = expanded(graph), bench.estimates(graph)
     every = list(iter_plans(physical))
-    costs = [predicted(plan, slots=SLOTS, estimates=estimates).cost for plan in every]
+    costs = [_cost(plan, estimates) for plan in every]
     plans = {
         "automatic": fused(physical, Automatic(SLOTS, estimates=estimates)),
         "worst": every[int(np.argmax(costs))],
@@ -247,6 +269,46 @@ def _all_plans(bench: Bench, graph: Graph) -> dict[str, Any]:
         **bench.compare(plans),
         **_predicted(plans, estimates),
     }
+
+
+DRAWN = 3_000
+"""Plans of a graph that has more than anybody looks at."""
+
+
+def of_eight(bench: Bench, *, drawn: int = DRAWN) -> dict[str, Any]:
+    """Compare the automatic plan of eight operators with the best and the worst of many drawn ones.
+
+    By what they are predicted to cost; measured are these, and those between.
+    """
+    graph = eight()
+    physical, estimates = expanded(graph), bench.estimates(graph)
+    every = {str(plan): plan for plan in islice(iter_drawn(physical, Random(8)), drawn)}
+    ranked = sorted(every.values(), key=lambda plan: _cost(plan, estimates))
+    plans = {
+        "automatic": fused(physical, Automatic(SLOTS, estimates=estimates)),
+        "best of the drawn": ranked[0],
+        "a quarter": ranked[len(ranked) // 4],
+        "half": ranked[len(ranked) // 2],
+        "worst of the drawn": ranked[-1],
+        "one for each": fused(physical, Legacy()),
+        "one for all": fused(physical, Manual(1)),
+    }
+    return {
+        "graph": " ".join(f"{name}x{len(them)}" for name, them in physical.replicas_of.items()),
+        "drawn": len(every),
+        "least_cost": _cost(ranked[0], estimates),
+        "greatest_cost": _cost(ranked[-1], estimates),
+        "better_than_automatic": sum(
+            _cost(plan, estimates) < _cost(plans["automatic"], estimates) for plan in ranked
+        ),
+        "pes": {name: str(plan) for name, plan in plans.items()},
+        **bench.compare(plans),
+        **_predicted(plans, estimates),
+    }
+
+
+def _cost(plan: Fused, estimates: Mapping[str, Estimate]) -> float:
+    return predicted(plan, slots=SLOTS, estimates=estimates).cost
 
 
 def _predicted(
@@ -315,6 +377,7 @@ def main(given: list[str]) -> int:
                 "chain": chains(bench),
                 "width": widths(bench),
                 "graphs": best_and_worst(bench, graphs=options.graphs),
+                "eight": of_eight(bench),
                 "hand_offs": hand_offs(spark, rounds=options.rounds),
             }
             print(json.dumps(found))

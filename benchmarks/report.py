@@ -628,6 +628,14 @@ def _fusion_groups(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
             f"`{each['pes']['worst']}`"
         )
         yield title, each
+    if "eight" in found:
+        each = found["eight"]
+        title = (
+            f"`{each['graph']}`: {count(each['drawn'])} drawn plans, of costs from {each['least_cost']:.2f} "
+            f"to {each['greatest_cost']:.2f}; {count(each['better_than_automatic'])} of them cost less than "
+            f"automatic, `{each['pes']['automatic']}`; the best of them `{each['pes']['best of the drawn']}`"
+        )
+        yield title, each
 
 
 def _slow(sections: Sections) -> Iterator[str]:

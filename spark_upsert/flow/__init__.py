@@ -24,6 +24,7 @@ from spark_upsert.flow.fusion import (
     Manual,
     Scheme,
     fused,
+    iter_drawn,
     iter_plans,
     predicted,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "changed_width",
     "expanded",
     "fused",
+    "iter_drawn",
     "iter_plans",
     "predicted",
     "require_widths_kept",

@@ -15,6 +15,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import combinations
+from random import Random
 from typing import TypeAlias, assert_never
 
 from spark_upsert.errors import OptionError
@@ -29,6 +31,7 @@ from spark_upsert.flow.partitions import (
     Units,
     best,
     iter_allowed,
+    numbered,
     order_of,
 )
 from spark_upsert.flow.placement import Unit, units_of
@@ -180,6 +183,36 @@ def iter_plans(physical: Physical, influence: Influence = Influence.NONE) -> Ite
     """
     units = units_of(physical)
     for partition, order in iter_allowed(_shared_out(physical, units, influence)):
+        yield Fused(physical, _pes(physical, units, partition, order), tuple(_closed(units)))
+
+
+def iter_drawn(
+    physical: Physical, random: Random, influence: Influence = Influence.NONE
+) -> Iterator[Fused]:
+    """Yield allowed plans at random, without end: of any number of PEs, and some again and again.
+
+    For graphs of which nobody looks at all plans. Two PEs are joined that may be, any two, until
+    there are as few as was drawn, or no two may be.
+
+    Raises
+    ------
+    PlacementError
+        Two replicas must be together and must be apart.
+    """
+    units = units_of(physical)
+    shared = _shared_out(physical, units, influence)
+    pairs = list(combinations(range(shared.count), 2))
+    while True:
+        partition, count = tuple(range(shared.count)), random.randint(1, shared.count)
+        for one, other in random.sample(pairs, len(pairs)):
+            if max(partition) < count:
+                break
+            into, element = partition[one], partition[other]
+            joined = numbered(into if each == element else each for each in partition)
+            if order_of(joined, shared) is not None:
+                partition = joined
+        order = order_of(partition, shared)
+        assert order is not None, "each step was allowed"
         yield Fused(physical, _pes(physical, units, partition, order), tuple(_closed(units)))
 
 

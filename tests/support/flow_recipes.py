@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from random import Random
 from typing import TypeAlias
 
@@ -30,7 +29,7 @@ from spark_upsert.flow import (
     Work,
     expanded,
     fused,
-    iter_plans,
+    iter_drawn,
 )
 from spark_upsert.flow.builder import Output
 from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Filter, HashJoin, JoinKind, Node
@@ -212,19 +211,15 @@ def _works(flow: Flow, name: str, step: Step, inputs: list[Output]) -> Output:
 
 
 def plan_of(graph: Graph, draw: Random) -> Fused:
-    """Draw a plan of a graph: one of a scheme, or any of the first that there are."""
+    """Draw a plan of a graph: one of a scheme, or any."""
     physical = expanded(graph)
     if draw.random() < 0.3:
-        return draw.choice(list(islice(iter_plans(physical), PLANS_MAX)))
+        return next(iter_drawn(physical, draw, draw.choice(list(Influence))))
     # Few rows are done by one element; of many it is worth while to have several.
     many = {name: Estimate(rows=draw.choice([10, 10**7])) for name in SOURCES.values()}
     automatic = Automatic(slots=draw.randint(1, 4), estimates=many)
     schemes: list[Scheme] = [Legacy(), automatic, Manual(draw.randint(1, 6))]
     return fused(physical, draw.choice(schemes), draw.choice(list(Influence)))
-
-
-PLANS_MAX = 60
-"""Of those that are drawn from; larger graphs have more than can be counted."""
 
 
 # -- the same in plain Python ----------------------------------------------------------------

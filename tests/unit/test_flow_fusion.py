@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
+from random import Random
 
 import pytest
 
 from spark_upsert.errors import OptionError, PlacementError
 from spark_upsert.flow import Flow, Graph, Parallel, Placement, by_channel, by_replica, expanded
-from spark_upsert.flow.fusion import Automatic, Fused, Influence, Legacy, Manual, Scheme, fused
+from spark_upsert.flow.fusion import (
+    Automatic,
+    Fused,
+    Influence,
+    Legacy,
+    Manual,
+    Scheme,
+    fused,
+    iter_drawn,
+    iter_plans,
+)
 from tests.support.flows import SAME, SINK, SOURCE, adjacent_pairs, chain, nested, one_region
 
 WITH_CHANNEL = Placement(colocate=(by_channel(),))
@@ -324,3 +336,13 @@ def test_a_channel_may_share_with_a_channel_of_another_region_where_channels_are
 ):
     plan = fused(expanded(adjacent_pairs()), Manual(2), Influence.CHANNEL_EXLOCATION)
     assert len(plan.pes) == 3
+
+
+def test_drawn_plans_are_allowed_ones_of_any_number_of_elements() -> None:
+    physical = expanded(one_region(A=ALONE))
+    every = {str(plan) for plan in iter_plans(physical)}
+    drawn = {str(plan) for plan in islice(iter_drawn(physical, Random(1)), 400)}
+    assert drawn == every
+    whole = expanded(one_region(A=together("x"), B=together("x")))
+    for plan in islice(iter_drawn(whole, Random(1)), 20):
+        assert len({plan.pe_of[name].index for name in ("R.A[0]", "R.A[1]", "R.B[0]")}) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from spark_upsert.flow.work import Given
 from tests.support.flows import SINK
 
 ROWS = pa.table({"k": pa.array([1, 1, 1, 2], pa.int64())})
+
+SOURCE = ArrowSource(ROWS)
 
 
 def halved(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -38,6 +41,23 @@ def test_a_sample_tells_rows_bytes_time_and_skew() -> None:
     assert found["R.half"].row_s > 0
     # Three of four rows have the key 1.
     assert found["R.half"].skew == 1.5
+
+
+def test_what_a_function_spends_is_counted_whatever_thread_it_has() -> None:
+    spent_s = 0.01
+
+    def busy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            begun = time.thread_time()
+            while time.thread_time() - begun < spent_s:
+                pass
+            yield batch
+
+    flow = Flow()
+    rows = flow.operator("busy", PythonFunction(busy, ROWS.schema), flow.source("Src", SOURCE))
+    flow.sink("Snk", SINK, rows)
+    found = sampled(flow.graph(), rows={"Src": 4})
+    assert found["busy"].row_s * ROWS.num_rows >= spent_s
 
 
 def test_a_sample_may_be_given() -> None:
