@@ -226,8 +226,9 @@ class Run:
         driver = Driver(self.folder, broker.address, environ)
         dice = random.Random(self.given.seed + 1)
         span = self.load.seconds
-        # Not at the very start, where there would be nothing to repeat.
-        due = sorted(dice.uniform(0.1, 1.0) * span for _ in range(self.given.kills))
+        # Spread over the time, but for its very start, where there would be nothing to repeat.
+        part = 0.9 * span / max(1, self.given.kills)
+        due = [0.1 * span + part * (n + dice.random()) for n in range(self.given.kills)]
         with ThreadPoolExecutor(1) as pool:
             driver.start()
             try:
