@@ -179,8 +179,8 @@ def require_room(
     new = {folder: name for folder, name in sorted(wanted.items()) if folder not in known}
     if not options.create_tables:
         _require_made(root, new, len(known))
-    name = next(iter(new.values()), "")
-    if len(known) + len(new) > options.tables_max:
+    if new and len(known) + len(new) > options.tables_max:
+        name = next(iter(new.values()))
         raise OptionError(
             f"with the table '{name}' there would be {len(known) + len(new)} tables below "
             f"'{root.url}', and no more than {options.tables_max} may be.",

@@ -1,0 +1,160 @@
+"""What a routed write refuses, without Spark; and what it leaves of the tables then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable
+
+import pytest
+
+from spark_upsert.errors import OptionError, OtherTableError
+from spark_upsert.routed.group import GroupTable
+from spark_upsert.routed.plan import plan_routed, table_below
+from spark_upsert.routed.stage import stage_routed
+from spark_upsert.store import Store
+from spark_upsert.store.below import StoreBelow
+from tests.support.routed_worlds import (
+    ROWS,
+    Row,
+    append,
+    batch_of,
+    content,
+    routed_options,
+    row,
+    transaction,
+    write,
+)
+from tests.support.stores import FaultyStore, MemoryStore, Steps
+
+
+class Folding(StoreBelow):
+    """A store to which names are one that differ in case alone."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore(), "root")
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        return None
+
+    def _path(self, path: str) -> str:
+        return super()._path(path.lower())
+
+
+def rows_of(*topics: str, seed: int = 0) -> list[Row]:
+    """Return two rows of each topic."""
+    rng = random.Random(seed)
+    return [row(rng, topic) for topic in topics for _ in range(2)]
+
+
+def paths_of(store: MemoryStore) -> set[str]:
+    """Return what lies in a store."""
+    return set(store.objects)
+
+
+def test_a_batch_whose_earlier_ones_are_missing_changes_no_table() -> None:
+    root, options = MemoryStore(), routed_options()
+    with pytest.raises(OtherTableError, match="must hold all batches before it"):
+        write(root, options, [rows_of("sum")], transaction(1))
+    assert table_below(root, "sum").log.try_head() is None
+    write(root, options, [rows_of("sum")], transaction(0))
+    before = content(table_below(root, "sum"))
+    with pytest.raises(OtherTableError, match="must hold all batches before it"):
+        write(root, options, [rows_of("sum")], transaction(2))
+    assert content(table_below(root, "sum")) == before
+
+
+def test_a_batch_without_rows_is_whole_too() -> None:
+    root, options = MemoryStore(), routed_options()
+    assert write(root, options, [[], []], transaction(0)) is not None
+    assert write(root, options, [], transaction(1)) is not None
+    batch = GroupTable(root).at().batch
+    assert batch is not None
+    assert (batch.number, batch.rows, batch.tasks) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["one batch later", "in one batch"])
+def test_names_that_are_one_to_the_storage_are_an_error_that_names_both(whole: bool) -> None:
+    root, options = Folding(), routed_options()
+    rows = rows_of("Sum", "sum")
+    if whole:
+        write(root, options, [rows[:2]], transaction(0))
+        with pytest.raises(OtherTableError, match=r"'sum'.*'Sum'"):
+            write(root, options, [rows], transaction(1))
+        assert GroupTable(root).at().members.keys() == {"Sum"}
+        return
+    for _ in range(2):
+        with pytest.raises(OtherTableError, match=r"'Sum' and of 'sum'"):
+            write(root, options, [rows], transaction(0))
+    assert not GroupTable(root).has(transaction(0))
+
+
+def removed(root: MemoryStore) -> None:
+    """Remove a table."""
+    for path in [path for path in root.objects if path.startswith("sum/")]:
+        root.delete(path)
+
+
+def replaced(root: MemoryStore) -> None:
+    """Put another table in the place of one."""
+    removed(root)
+    append(table_below(root, "sum"), routed_options(), "sum", batch_of(rows_of("sum")))
+
+
+@pytest.mark.parametrize("meddle", [removed, replaced])
+def test_a_table_that_is_not_the_one_of_the_group_stops_the_batch(meddle: object) -> None:
+    root, options = MemoryStore(), routed_options()
+    write(root, options, [rows_of("sum", "last")], transaction(0))
+    before = content(table_below(root, "last"))
+    assert callable(meddle)
+    meddle(root)
+    with pytest.raises(OtherTableError, match="the group's table 'sum'") as told:
+        write(root, options, [rows_of("sum", "last", seed=1)], transaction(1))
+    assert told.value.fields["table"] == "sum"
+    assert content(table_below(root, "last")) == before
+
+
+def test_a_table_that_somebody_removes_between_tasks_and_commit_stops_the_batch() -> None:
+    root, options = MemoryStore(), routed_options()
+    write(root, options, [rows_of("sum")], transaction(0))
+    with pytest.raises(OtherTableError, match="the group's table 'sum'"):
+        write(root, options, [rows_of("sum")], transaction(1), between=lambda: removed(root))
+
+
+def test_another_template_is_refused_before_a_row_moves() -> None:
+    root = MemoryStore()
+    write(root, routed_options(), [rows_of("sum")], transaction(0))
+    other = routed_options(path="/lake/{topic}/rows")
+    with pytest.raises(OptionError, match=r"'\{topic\}/rows'.*'\{topic\}'"):
+        plan_routed(other, ROWS, root=root)
+
+
+def test_an_overwrite_replaces_the_tables_that_have_rows_and_no_others() -> None:
+    root, options = MemoryStore(), routed_options()
+    write(root, options, [rows_of("sum", "last")], None)
+    before = content(table_below(root, "last"))
+    [new] = rows_of("sum", seed=9)[:1]
+    write(root, options, [[new]], None, overwrite=True)
+    assert [each["id"] for each in content(table_below(root, "sum"))] == [new["id"]]
+    assert content(table_below(root, "last")) == before
+
+
+def test_of_a_task_that_fails_at_its_second_table_nothing_is_left() -> None:
+    root, options = MemoryStore(), routed_options()
+    write(root, options, [rows_of("last", "sum")], transaction(0))
+    held = paths_of(root)
+    plan = plan_routed(options, ROWS, root=root)
+    bad: list[Row] = [{**each, "id": None} for each in rows_of("sum")]
+    with pytest.raises(Exception, match="table 'sum'"):
+        stage_routed(plan, root, [batch_of([*rows_of("last"), *bad])], transaction(1), 0, threads=1)
+    assert paths_of(root) == held
+
+
+def test_a_batch_that_is_whole_is_not_looked_at_table_by_table() -> None:
+    store: Store = MemoryStore()
+    options, rows = routed_options(), rows_of("last", "sum", "part")
+    write(store, options, [rows], transaction(0))
+    steps = Steps()
+    assert write(FaultyStore(store, steps), options, [rows], transaction(0)) is None
+    touched = {name.split()[1].partition("/")[0] for name in steps.names}
+    assert touched <= {"_group", "_parked"}
