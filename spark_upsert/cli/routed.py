@@ -46,13 +46,14 @@ class RoutedLine:
     batch: int | None = None
     rows: int | None = None
     """That came in that batch."""
-    parked: int | None = None
+    parked: int = 0
+    """Rows that wait in the table of parked rows, of all batches."""
     debt: int | None = None
     committed_ms: int | None = None
     note: str | None = None
 
     @classmethod
-    def of_member(cls, member: Member) -> RoutedLine:
+    def of_member(cls, member: Member, parked: int) -> RoutedLine:
         """Return the line of a table that a whole batch has brought rows."""
         return cls(
             folder=member.folder,
@@ -62,14 +63,14 @@ class RoutedLine:
             query=member.writer,
             batch=member.batch,
             rows=member.rows,
-            parked=member.parked,
+            parked=parked,
             debt=member.debt,
             committed_ms=member.committed_ms,
         )
 
     @classmethod
     def of_stranger(
-        cls, folder: str, template: Template, *, parked: int | None, is_there: bool = True
+        cls, folder: str, template: Template, *, parked: int, is_there: bool = True
     ) -> RoutedLine:
         """Return the line of a table that the group does not know, or that is not there yet."""
         values = template.try_values(folder)
@@ -110,6 +111,8 @@ class Listing:
     """The newest that is whole; None before the first."""
     lines: tuple[RoutedLine, ...]
     """Sorted by folder."""
+    nameless: int
+    """Rows that are parked because their values name no table."""
 
     def facts(self) -> dict[str, Any]:
         """Return what is said of all tables."""
@@ -121,7 +124,8 @@ class Listing:
             "query": batch and batch.writer,
             "batch": batch and batch.number,
             "rows": batch and batch.rows,
-            "parked": batch and batch.parked,
+            "parked": self.nameless + sum(line.parked for line in self.lines),
+            "parked_nameless": self.nameless,
             "committed_ms": batch and batch.committed_ms,
             "patterns_that_match_no_table": list(batch.unmatched) if batch else [],
         }
@@ -145,9 +149,18 @@ def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
     group = GroupTable(root).at()
     if template is None:
         template = _recorded(path, group)
-    known = (RoutedLine.of_member(member) for member in group.members.values())
-    lines = sorted([*known, *_strangers(root, template, group)], key=lambda line: line.folder)
-    return Listing(template=template.relative, batch=group.batch, lines=tuple(lines))
+    parked = ParkedTable(root).counts()
+    known = (
+        RoutedLine.of_member(member, parked.get(folder, 0))
+        for folder, member in group.members.items()
+    )
+    lines = [*known, *_strangers(root, template, group, parked)]
+    return Listing(
+        template=template.relative,
+        batch=group.batch,
+        lines=tuple(sorted(lines, key=lambda line: line.folder)),
+        nameless=parked.get(NAMELESS, 0),
+    )
 
 
 def _recorded(path: str, group: Group) -> Template:
@@ -166,14 +179,15 @@ def _no_group(path: str) -> TableNotFoundError:
     )
 
 
-def _strangers(root: Store, template: Template, group: Group) -> Iterator[RoutedLine]:
+def _strangers(
+    root: Store, template: Template, group: Group, parked: Mapping[str, int]
+) -> Iterator[RoutedLine]:
     """Yield the tables that the group does not know, and those of which there are but rows."""
     pattern = Pattern(tuple("*" for _ in template.segments))
     below = Discovery(root, pattern, threads=THREADS)
-    parked = ParkedTable(root).counts()
     there = below.tables(each for each in below.folders() if each not in group.members)
     for folder in there:
-        yield RoutedLine.of_stranger(folder, template, parked=parked.get(folder))
+        yield RoutedLine.of_stranger(folder, template, parked=parked.get(folder, 0))
     for folder in parked.keys() - group.members.keys() - {*there, NAMELESS}:
         yield RoutedLine.of_stranger(folder, template, parked=parked[folder], is_there=False)
 

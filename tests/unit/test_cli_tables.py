@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.routed.group import Batch, Member
 from spark_upsert.routed.template import Template
+from spark_upsert.routed.unpark import drop
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import LocalStore
 from tests.support.group_worlds import Routed
@@ -73,7 +74,7 @@ def test_each_table_is_told_by_its_values(root: Path) -> None:
     odd = by_name["größe.a.b"]
     assert odd["values"] == ["größe", "a.b"]
     assert odd["folder"] == "gr=C3=B6=C3=9Fe.a=2Eb"
-    assert (odd["version"], odd["batch"], odd["parked"]) == (1, 7, 2)
+    assert (odd["version"], odd["batch"], odd["parked"]) == (1, 7, 0)
 
 
 def test_tables_that_the_group_does_not_know_are_told_apart(root: Path) -> None:
@@ -90,10 +91,25 @@ def test_a_table_of_which_all_rows_are_parked_is_told(tmp_path: Path) -> None:
     options = routed_options(**{"table.epoch.onError": "fail", "onTableError": "park"})
     write(root, options, [[bad, {**bad, "topic": "last", "id": 1}]], transaction(0))
     whole, epoch, last = lines(str(tmp_path))
-    assert (whole["tables"], whole["parked"]) == (2, 1)
+    assert (whole["tables"], whole["parked"], whole["parked_nameless"]) == (2, 1, 0)
     assert (epoch["name"], epoch["parked"]) == ("epoch", 1)
     assert "not there: all its rows are parked" in epoch["note"]
     assert (last["name"], last["parked"], last["note"]) == ("last", 0, None)
+
+
+def test_what_is_parked_is_what_waits_now(tmp_path: Path) -> None:
+    root = LocalStore(str(tmp_path))
+    bad = {"topic": "epoch", "id": None, "at": 1, "v": 1, "w": 1, "gone": False}
+    options = routed_options(**{"table.epoch.onError": "fail", "onTableError": "park"})
+    write(root, options, [[bad, {**bad, "topic": None}]], transaction(0))
+    whole, line = lines(str(tmp_path))
+    assert (whole["parked"], whole["parked_nameless"], line["parked"]) == (2, 1, 1)
+    drop(root, ["epoch"])
+    (whole,) = lines(str(tmp_path))
+    assert (whole["parked"], whole["parked_nameless"]) == (1, 1)
+    drop(root, [], nameless=True)
+    (whole,) = lines(str(tmp_path))
+    assert (whole["parked"], whole["parked_nameless"]) == (0, 0)
 
 
 def test_people_see_a_grid(root: Path) -> None:
