@@ -6,7 +6,7 @@ from tests.support.parked_worlds import ParkedWorld
 from tests.support.seeds import seeds
 
 
-@seeds(8, quick=2)
+@seeds(6, quick=1)
 def test_every_table_equals_its_model_when_it_is_mended_and_unparked(seed: int) -> None:
     world = ParkedWorld(seed)
     world.play(batches=6)

@@ -11,7 +11,8 @@ from spark_upsert.routed.park_staged import CommandParking
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_parking_promises as promises
 
-CAUGHT_BY = promises.test_p1_what_is_parked_is_applied_once_and_in_order
+MIXED = promises.test_p1_a_table_that_fails_in_one_task_gets_the_rows_of_all
+ORDER = promises.test_p1_rows_do_not_come_before_those_that_are_parked
 REPEATED = promises.test_p1_a_batch_that_is_parked_and_repeated_counts_once
 DYING = promises.test_p1_what_is_applied_when_it_dies_is_applied_once
 
@@ -24,7 +25,7 @@ def _() -> Patch:
     return wrapped(unpark, "WriteSet", without)
 
 
-@bug("parked rows are forgotten before they are applied", CAUGHT_BY)
+@bug("parked rows are forgotten before they are applied", DYING)
 def _() -> Patch:
     def forgotten(original: Any, root: Any, table: Any, parked: Any, given: Any) -> Any:
         read = [*table.read(parked)]
@@ -41,12 +42,12 @@ def _() -> Patch:
     return wrapped(ParkedTable, "_has", lambda original, self, folder, transaction: False)
 
 
-@bug("of a table that fails in one task the rows of others are lost", CAUGHT_BY)
+@bug("of a table that fails in one task the rows of others are lost", MIXED)
 def _() -> Patch:
     return wrapped(CommandParking, "_piece", lambda original, self, part, parking: part.parked)
 
 
-@bug("rows are written although others before them are parked", CAUGHT_BY)
+@bug("rows are written although others before them are parked", ORDER)
 def _() -> Patch:
     def at_once(original: Any, self: Any, route: Any, rows: int) -> Any:
         self._plan = replace(self._plan, parked=frozenset())
@@ -55,7 +56,7 @@ def _() -> Patch:
     return wrapped(stage._Staging, "_staged_or_parked", at_once)
 
 
-@bug("parked batches are applied from the last to the first", CAUGHT_BY)
+@bug("parked batches are applied from the last to the first", ORDER)
 def _() -> Patch:
     def turned(original: Any, row: Any) -> Any:
         planned, query, batch = original(row)
@@ -64,7 +65,7 @@ def _() -> Patch:
     return wrapped(park, "_order", turned)
 
 
-@bug("a batch is parked in the tasks that fail, and written from the others", CAUGHT_BY)
+@bug("a batch is parked in the tasks that fail, and written from the others", MIXED)
 def _() -> Patch:
     from spark_upsert.routed import commit
 
