@@ -46,6 +46,7 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
     yield _watchers_row(sections.get("threads", {}))
     for name in ("join", "sum"):
         yield _view_row(sections.get("views", {}), name)
+    yield _lived_row(sections.get("views", {}))
     yield _fusion_row(sections.get("fusion", {}))
     imports = sections.get("imports", {})
     yield _judged(
@@ -243,11 +244,32 @@ def _view_row(views: dict[str, Any], name: str) -> Row:
         f"What stands in the way: a micro-batch of Spark that reads one row from nowhere takes "
         f"{times(views['floor'])}, and one with a Python source or sink more; and what computes again reads "
         "three narrow columns from files that lie in memory. The one grows with the table, and much of the "
-        "other is that floor, and rows that go through Spark to the sink. DuckDB, one process without Spark, "
+        "other is that floor. DuckDB, one process without Spark, "
         "computes rows like these faster than Spark begins a batch"
     )
     ratio = again["median"] / ours["median"]
     return _judged(what, "20x", ratio, lambda value: value >= 20, "{:.1f}x", told)
+
+
+def _lived_row(views: dict[str, Any]) -> Row:
+    what = "memory of a query that keeps a view for hundreds of batches, last fifth over the first"
+    if "lived" not in views:
+        return what, "≤ 1.1", "not measured", "–", ""
+    lived = views["lived"]
+    told = []
+    for name in ("python_anonymous", "python_rss"):
+        first, last = (lived["stretches"][at][name] / MIB for at in (0, -1))
+        told.append(f"{first:.0f} MiB, then {last:.0f} MiB")
+    first, last = (lived["stretches"][at]["python_anonymous"] for at in (0, -1))
+    return _judged(
+        what,
+        "≤ 1.1",
+        last / first,
+        lambda value: value <= 1.1,
+        "{:.2f}",
+        f"the largest Python process, without mapped files: {told[0]}; with them: {told[1]}. "
+        f"{lived['rounds']} batches of {count(lived['changed'])} changes",
+    )
 
 
 def _times_less(ours: dict[str, Any], theirs: dict[str, Any]) -> str:

@@ -600,9 +600,14 @@ def flood(place: Place, size: Size) -> dict[str, Any]:
     return _program("flood", "--tables", str(tables), "--seconds", str(seconds))
 
 
+LIVED_ROUNDS = 40
+"""Rounds of the long run for each one that is measured by itself."""
+
+
 def views(place: Place, size: Size) -> dict[str, Any]:
     """Measure views that are kept up by changes, against computing them again."""
-    return _program("views", "--orders", str(size.table), "--rounds", str(size.rounds))
+    asked = {"orders": size.table, "rounds": size.rounds, "lived": LIVED_ROUNDS * size.rounds}
+    return _program("views", *(text for name, n in asked.items() for text in (f"--{name}", str(n))))
 
 
 def fusion(place: Place, size: Size) -> dict[str, Any]:

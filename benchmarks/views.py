@@ -11,6 +11,9 @@ cores, and `refresh`, which keeps the sums in this process, without Spark.
 
 What counts is the work: the time of the micro-batches that hold the changes, or of the computation. What a
 micro-batch costs that has next to nothing to do is told beside it: nobody who goes through Spark is below it.
+
+Last one query keeps groups of the join over hundreds of small rounds, while somebody compacts and expires the
+tables: what its processes take then is to be what they took before.
 """
 
 from __future__ import annotations
@@ -51,6 +54,12 @@ MOVED = 1_000
 
 WARM_UP = 2
 """Rounds that do not count, of everybody: Java compiles what is run often."""
+
+LIVED_ORDERS, LIVED_CHANGED, LIVED_MOVED = 400_000, 20_000, 40
+"""Orders of the long run, and how many of them and of their customers change in a round."""
+
+LIVED_CARED_FOR = 10
+"""Rounds of the long run behind which its tables are compacted and expired."""
 
 EVERY = "1 second"
 """How often a query looks for changes: those of a round mostly come in one micro-batch."""
@@ -101,7 +110,7 @@ class Rows:
         return pa.table([keys, [f"country-{number}" for number in drawn]], schema=CUSTOMERS)
 
 
-def measure(folder: Path, *, orders: int, rounds: int) -> dict[str, Any]:
+def measure(folder: Path, *, orders: int, rounds: int, lived: int = 0) -> dict[str, Any]:
     """Keep both views over some rounds of changes, everybody alone and in turn.
 
     Returns
@@ -109,8 +118,8 @@ def measure(folder: Path, *, orders: int, rounds: int) -> dict[str, Any]:
     dict
         By view, then by who keeps it: spreads of seconds over the rounds that count, and below
         ``cpu_s`` of processor time, of all processes; ``floor``, those of a micro-batch of one row; ``memory``, bytes of the largest Python worker without mapped
-        files, in the first of these rounds and in the last; and ``same``, whether what was kept is
-        what the rows say.
+        files, in the first of these rounds and in the last; ``lived``, what a long run takes (`_lived`),
+        if it has rounds; and ``same``, whether what was kept is what the rows say.
     """
     rows = Rows(orders)
     _make(folder, rows)
@@ -132,11 +141,14 @@ def measure(folder: Path, *, orders: int, rounds: int) -> dict[str, Any]:
         took[name] = [_timed(compute) for _ in range(count)]
     took["floor"] = _floor(spark, folder, count)
     told = {name: _spread(each[WARM_UP:]) for name, each in took.items()}
+    long_run = {"lived": _lived(spark, folder / "lived", lived)} if lived else {}
     return {
         "orders": orders,
+        **long_run,
         "join": {
             "upsertflow": told["join"],
             "Spark, again from Parquet": told["spark join"],
+            "upsertflow, kept in a table": told["kept join"],
             "Spark, again from Parquet, and written as Parquet": told["spark join, written"],
             "DuckDB, again from Parquet": told["duckdb join"],
         },
@@ -229,9 +241,18 @@ def _refreshed(folder: Path, rows: Rows, rounds: int) -> list[Took]:
 
 
 def _join(spark: SparkSession, folder: Path) -> StreamingQuery:
+    return _into_nothing(_joined(folder).stream(spark), folder / "checkpoint")
+
+
+def _kept_join(spark: SparkSession, folder: Path) -> StreamingQuery:
+    return _joined(folder).keep(
+        spark, str(folder / "kept"), str(folder / "checkpoint"), every=EVERY
+    )
+
+
+def _joined(folder: Path) -> View:
     orders, customers = view(str(folder / "orders")), view(str(folder / "customers"))
-    joined = orders.join(customers, {"customer_id": "id"}, how="left").stream(spark)
-    return _into_nothing(joined, folder / "checkpoint")
+    return orders.join(customers, {"customer_id": "id"}, how="left")
 
 
 def _sum(spark: SparkSession, folder: Path) -> StreamingQuery:
@@ -256,6 +277,7 @@ def _stateful(spark: SparkSession, folder: Path) -> StreamingQuery:
 
 QUERIES: dict[str, Callable[[SparkSession, Path], StreamingQuery]] = {
     "join": _join,
+    "kept join": _kept_join,
     "sum": _sum,
     "stateful": _stateful,
 }
@@ -275,6 +297,60 @@ def _floor(spark: SparkSession, folder: Path, rounds: int) -> list[Took]:
         return [Took(each, cpu) for each in seconds[:rounds]]
     finally:
         query.stop()
+
+
+def _lived(spark: SparkSession, folder: Path, rounds: int) -> dict[str, Any]:
+    """Return the memory of the largest Python process in the fifths of a long run.
+
+    Returns
+    -------
+    dict
+        ``rounds``, ``changed`` rows of each, and for each fifth in ``stretches`` the medians of
+        the rounds' peaks: ``python_anonymous`` and ``python_rss``, bytes.
+    """
+    dice = np.random.Generator(np.random.PCG64(3))
+    owners = LIVED_ORDERS // PER_CUSTOMER
+
+    def orders_of(keys: Any) -> pa.Table:
+        drawn = [dice.integers(owners, size=len(keys)), dice.integers(10_000, size=len(keys))]
+        return pa.table([keys, *drawn], schema=ORDERS)
+
+    def customers_of(keys: Any) -> pa.Table:
+        drawn = [f"country-{number}" for number in dice.integers(COUNTRIES, size=len(keys))]
+        return pa.table([keys, drawn], schema=CUSTOMERS)
+
+    indexed = {"indexBy": "customer_id"}
+    orders = Table.create(str(folder / "orders"), ORDERS, keys=["order_id"], properties=indexed)
+    customers = Table.create(str(folder / "customers"), CUSTOMERS, keys=["id"])
+    orders.append(orders_of(np.arange(LIVED_ORDERS)))
+    customers.append(customers_of(np.arange(owners)))
+    wanted = {"n": agg.count(), "total": agg.sum("amount"), "top": agg.max("amount")}
+    kept = _joined(folder).group_by("country").agg(**wanted)
+    query = kept.keep(spark, str(folder / "kept"), str(folder / "checkpoint"))
+    sampler = Sampler(os.getpid())
+    peaks = []
+    try:
+        query.processAllAvailable()
+        for number in range(1, rounds + 1):
+            sampler.take()
+            orders.append(orders_of(dice.choice(LIVED_ORDERS, LIVED_CHANGED, replace=False)))
+            customers.append(customers_of(dice.choice(owners, LIVED_MOVED, replace=False)))
+            query.processAllAvailable()
+            query.processAllAvailable()
+            peaks.append(sampler.take())
+            if number % LIVED_CARED_FOR == 0:
+                for table in (orders, customers):
+                    table.compact()
+                    table.expire(retain_versions=2 * LIVED_CARED_FOR)
+    finally:
+        sampler.close()
+        query.stop()
+    fifths = [peaks[at * rounds // 5 : (at + 1) * rounds // 5] for at in range(5)]
+    names = ("python_anonymous", "python_rss")
+    stretches = [
+        {name: int(np.median([peak[name] for peak in fifth])) for name in names} for fifth in fifths
+    ]
+    return {"rounds": rounds, "changed": LIVED_CHANGED, "stretches": stretches}
 
 
 def _into_nothing(rows: DataFrame, checkpoint: Path, mode: str = "append") -> StreamingQuery:
@@ -390,9 +466,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--orders", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lived", type=int, default=0, help="rounds of the long run")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), orders=options.orders, rounds=options.rounds)
+        found = measure(
+            Path(folder), orders=options.orders, rounds=options.rounds, lived=options.lived
+        )
     sys.stdout.write(json.dumps(found, indent=2) + "\n")
     return 0
 

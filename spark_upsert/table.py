@@ -28,6 +28,7 @@ from spark_upsert.changelog.read import read_changes
 from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import (
     ContentionError,
+    CorruptionError,
     DataLossError,
     OptionError,
     TableExistsError,
@@ -803,10 +804,17 @@ class Table:
         wanted = values.cast(type_) if isinstance(values, pa.Array) else pa.array(values, type_)
         # In the newest types: keys that came later may not fit into those of an old version.
         snapshot = Snapshot(self.store, replace(manifest, schema=newest))
-        batches = rows_having(self.index_of(own), snapshot, own, wanted, names)
         wide = pa.schema([newest.columns.field(name) for name in names])
         fields = pa.schema([schema.columns.field(name) for name in names])
-        return pa.Table.from_batches(batches, schema=wide).cast(fields)
+
+        def by(index: Index | None) -> pa.Table:
+            found = rows_having(index, snapshot, own, wanted, names)
+            return pa.Table.from_batches(found, schema=wide).cast(fields)
+
+        try:
+            return by(self.index_of(own))
+        except CorruptionError:
+            return by(None)  # Where it is the table that is damaged, that is found again.
 
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that could not be applied and that nothing has cleared yet.

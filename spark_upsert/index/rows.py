@@ -37,6 +37,8 @@ def rows_having(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a version that have one of some values in a column.
 
+    Held at once are the bridge and a piece of the keys, however many rows have a value.
+
     Parameters
     ----------
     index : Index, optional
@@ -49,34 +51,52 @@ def rows_having(
         Equal as keys are; a null finds nothing.
     names : sequence of str
         Columns of the table.
+
+    Raises
+    ------
+    CorruptionError
+        The table is damaged, or the index, whose last piece may be read behind the first rows:
+        without it all rows are found.
     """
     values = values.drop_null()
-    keys = None if index is None else proposed(index, values, snapshot.manifest)
+    pieces = None if index is None else proposed(index, values, snapshot.manifest)
     wanted = [*names, *({column} - set(names))]
-    if keys is None:
+    if pieces is None:
         batches = snapshot.read(wanted)
     else:
-        pieces = range(0, keys.num_rows, CHUNK_ROWS)
-        batches = (look_up(snapshot, keys.slice(at, CHUNK_ROWS), wanted) for at in pieces)
+        batches = (look_up(snapshot, keys, wanted) for keys in pieces)
     for batch in batches:
         chosen = is_among([batch.column(column)], [values], seed=0)
         if bool(chosen.any()):
             yield batch.filter(pa.array(chosen)).select(list(names))
 
 
-def proposed(index: Index, values: pa.Array, at: Manifest) -> Keys | None:
-    """Return keys, each once, among which are those of all rows with a value at a version.
+def proposed(index: Index, values: pa.Array, at: Manifest) -> Iterator[Keys] | None:
+    """Return pieces of keys, each once, among which are those of all rows with a value.
 
-    None if only that version itself can tell.
+    None if only the version itself can tell.
     """
     try:
-        keys, shows = index.keys_having(values)
+        shows, pieces = index.iter_keys_having(values)
     except (DataLossError, CorruptionError):
         return None
     between = keys_between(index, shows, at)
-    if between is None or not between.num_rows:
-        return None if between is None else keys
-    return distinct([keys, between.cast(keys.schema)])
+    return None if between is None else _bridged(pieces, between)
+
+
+def _bridged(pieces: Iterator[Keys], between: Keys) -> Iterator[Keys]:
+    """Yield the keys of the bridge, and those of an index that are none of it.
+
+    The index has each key once: a row has one value.
+    """
+    for at in range(0, between.num_rows, CHUNK_ROWS):
+        yield between.slice(at, CHUNK_ROWS)
+    for keys in pieces:
+        if between.num_rows:
+            seen = is_among(keys.columns, between.cast(keys.schema).columns, seed=0)
+            keys = keys.filter(pa.array(~seen))
+        if keys.num_rows:
+            yield keys
 
 
 def keys_between(index: Index, shows: int, at: Manifest) -> Keys | None:

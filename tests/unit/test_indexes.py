@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,17 +15,25 @@ import pyarrow as pa
 import pytest
 
 from integration.pages import code_of
-from spark_upsert.errors import DataLossError, OptionError, SchemaError, UpsertFlowError
+from spark_upsert.errors import (
+    CorruptionError,
+    DataLossError,
+    OptionError,
+    SchemaError,
+    UpsertFlowError,
+)
 from spark_upsert.index import advance as advancing
+from spark_upsert.index import rows as index_rows
 from spark_upsert.index import upkeep
 from spark_upsert.index.advance import advance
 from spark_upsert.index.index import Index
-from spark_upsert.index.rows import keys_between
+from spark_upsert.index.rows import keys_between, look_up
 from spark_upsert.metadata import VIEWS
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.options.below import Pattern
 from spark_upsert.options.read import Metadata
 from spark_upsert.source.discovery import Discovery
+from spark_upsert.state import snapshot as snapshots
 from spark_upsert.state.indexed import index_folder
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
@@ -141,6 +150,44 @@ def test_a_table_that_is_there_gets_an_index_by_a_property() -> None:
     assert ids(table.rows_having("c", [7])) == [1], "found by reading all rows"
     [index] = table.build_indexes()
     assert index.keys_having(pa.array([7])).keys.column("id").to_pylist() == [1]
+
+
+def test_the_keys_of_a_value_are_looked_up_in_pieces() -> None:
+    """The table holds what is found, and never all keys beside it; the bridge counts once."""
+    table = table_of(MemoryStore())
+    table.append(rows(*((key, 7) for key in range(900))))
+    version = table.log.head().version
+    table.append(rows((3, 8), (5, 7), (901, 7)))
+    looked: list[int] = []
+
+    def noting(snapshot: Snapshot, keys: pa.RecordBatch, names: Any) -> pa.RecordBatch:
+        looked.append(keys.num_rows)
+        return look_up(snapshot, keys, names)
+
+    with (
+        patch.object(index_rows, "look_up", noting),
+        patch.object(index_rows, "CHUNK_ROWS", 2),
+        patch.object(snapshots, "CHUNK_ROWS", 100),
+    ):
+        found = table.rows_having("c", [7, 8, 7], version=version)
+    assert ids(found) == list(range(900))
+    assert sum(looked) == 901, "each key once, also those of the bridge"
+    assert max(looked) < 400
+
+
+def test_an_index_that_breaks_behind_the_first_rows_is_done_without() -> None:
+    table = table_of(MemoryStore())
+    table.append(rows((1, 7), (2, 7), (3, 8)))
+
+    def breaking(self: Index, values: pa.Array) -> tuple[int, Iterator[pa.RecordBatch]]:
+        def pieces() -> Iterator[pa.RecordBatch]:
+            yield pa.record_batch({"id": [1]})
+            raise CorruptionError("a file of the index is damaged", hint="build it anew")
+
+        return table.log.head().version, pieces()
+
+    with patch.object(Index, "iter_keys_having", breaking):
+        assert ids(table.rows_having("c", [7])) == [1, 2]
 
 
 # -- nulls, types, kinds of tables -----------------------------------------------------------
