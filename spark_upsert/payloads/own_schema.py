@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -266,29 +267,31 @@ def fields_in(schemas: Schemas, batches: Iterable[pa.Array]) -> pa.Schema | None
     StorageError
         The registry does not answer.
     """
-    found: pa.Schema | None = None
-    for payloads in batches:
-        for part in schemas.parts(payloads):
-            if isinstance(part.own, OwnSchema) and part.own.fields is not found:
-                found = part.own.fields if found is None else joined(found, part.own.fields)
-    return found
+    # Each once, and kept until all are seen: an identity is free again once its owner is gone.
+    found = {
+        id(part.own): part.own
+        for payloads in batches
+        for part in schemas.parts(payloads)
+        if isinstance(part.own, OwnSchema)
+    }
+    return joined(*(own.fields for own in found.values())) if found else None
 
 
-def joined(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return the fields of both, of types that hold the values of both; the first one's first.
+def joined(*schemas: pa.Schema) -> pa.Schema:
+    """Return the fields of all, of types that hold the values of all; the first one's first.
 
     Raises
     ------
     SchemaError
-        No type holds both.
+        No type holds them.
     """
-    return pa.schema(_joined(one, other, ""))
+    return pa.schema(_joined(schemas, ""))
 
 
-def _joined(one: Iterable[pa.Field], other: Iterable[pa.Field], above: str) -> list[pa.Field]:
-    found = {field.name: field for field in one}
-    spelt = {name.lower(): name for name in found}
-    for field in other:
+def _joined(parts: Iterable[Iterable[pa.Field]], above: str) -> list[pa.Field]:
+    found: dict[str, pa.Field] = {}
+    spelt: dict[str, str] = {}
+    for field in chain.from_iterable(parts):
         where = f"{above}{field.name}"
         own = spelt.setdefault(field.name.lower(), field.name)
         if own != field.name:
@@ -307,7 +310,7 @@ def _wider(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
     if widens(one, other):
         return other
     if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return pa.struct(_joined(one, other, f"{where}."))
+        return pa.struct(_joined((one, other), f"{where}."))
     raise _contradiction(f"'{where}' as {one} and as {other}")
 
 

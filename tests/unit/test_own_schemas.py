@@ -407,3 +407,11 @@ def test_a_plan_before_the_rows_says_what_to_do(tmp_path: Path, options: dict[st
     with pytest.raises(OptionError, match="planned before it has any") as caught:
         plan(tmp_path / "t", KAFKA, **options)
     assert "/lake/{topic}" in str(caught.value)
+
+
+def test_more_schemas_than_are_kept_are_all_found() -> None:
+    count = 1100
+    payloads = [inline(struct(member(f"c{n}", "int8")), {f"c{n}": 1}) for n in range(count)]
+    found = fields_in(Inline("value"), [pa.array(payloads)])
+    assert found is not None
+    assert found.names == [f"c{n}" for n in range(count)]
