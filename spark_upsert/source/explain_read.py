@@ -29,9 +29,9 @@ from spark_upsert.source.kinds import (
     plan_columns,
     with_found_inputs,
 )
-from spark_upsert.source.packs import InputSplit, Pack, packed
+from spark_upsert.source.packs import InputSplit, Pack
 from spark_upsert.source.passage import splits_in_order, steps_of
-from spark_upsert.source.read_flow import Channel, explain_flow
+from spark_upsert.source.read_flow import explain_packs, planned
 
 _NAMES = 3
 """So many inputs of a task are named."""
@@ -55,13 +55,12 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     columns = plan_columns(known, kinds) if known.inputs else pa.schema([])
     inputs = batch_inputs(plan, columns, with_elsewhere(kinds))
     splits = _planned(inputs, plan)
-    if plan.is_unnamed:
-        own = splits[UNNAMED]
-        graph = explain_flow({"rows": len(own)}, [[Channel("rows", at)] for at in range(len(own))])
-        return "\n".join([inputs[UNNAMED].explain(own), *_graph(graph)])
     tasks = _packs(inputs, splits, plan)
+    graph = _graph(explain_packs(splits, tasks))
+    if plan.is_unnamed:
+        return "\n".join([inputs[UNNAMED].explain(splits[UNNAMED]), *graph])
     lines = [explain_merge(plan), *_inputs(inputs, splits), *_tasks(inputs, tasks, plan)]
-    return "\n".join([*lines, *_graph(_flow_of(splits, tasks))])
+    return "\n".join([*lines, *graph])
 
 
 def _refuse_of_the_log(plan: ReadPlan) -> None:
@@ -93,14 +92,11 @@ def _inputs(inputs: Mapping[str, Bounded], splits: _Splits) -> Iterator[str]:
 
 def _packs(inputs: Mapping[str, Bounded], splits: _Splits, plan: ReadPlan) -> list[Pack]:
     """Return what each task reads."""
-    found = [
-        (InputSplit(name, split), inputs[name].split_bytes(split))
-        for name, own in splits.items()
-        for split in own
-    ]
     if plan.query.order is None:
-        return packed(found, plan.query.slots)
-    return [tuple(split for split, _ in found)]
+        return planned(
+            splits, lambda name, split: inputs[name].split_bytes(split), plan.query.slots
+        )
+    return [tuple(InputSplit(name, split) for name, own in splits.items() for split in own)]
 
 
 def _tasks(inputs: Mapping[str, Bounded], packs: Sequence[Pack], plan: ReadPlan) -> Iterator[str]:
@@ -110,15 +106,6 @@ def _tasks(inputs: Mapping[str, Bounded], packs: Sequence[Pack], plan: ReadPlan)
         size = sum(inputs[each.name].split_bytes(each.split) for each in pack)
         yield f"  {_named(pack)}: {size:,} bytes"
     yield from more(len(packs))
-
-
-def _flow_of(splits: _Splits, packs: Sequence[Pack]) -> str:
-    """Return the graph of the read: which channels of which inputs share a task."""
-    at = {
-        (name, id(split)): index for name, own in splits.items() for index, split in enumerate(own)
-    }
-    tasks = [[Channel(each.name, at[each.name, id(each.split)]) for each in pack] for pack in packs]
-    return explain_flow({name: len(own) for name, own in splits.items()}, tasks)
 
 
 def _graph(told: str) -> Iterator[str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.at_once import of_each
 from spark_upsert.source.kinds import Bounded
-from spark_upsert.source.packs import InputSplit, packed
 from spark_upsert.source.passage import whole_passage
+from spark_upsert.source.read_flow import planned
 from spark_upsert.source.work import Work, read_work
 
 
@@ -44,12 +44,11 @@ class MergedRead:
         """Return the work: what each task reads."""
         if self._query.order is not None:
             return [whole_passage(self._inputs, self._query.order)]
-        found = [
-            (InputSplit(name, split), self._inputs[name].split_bytes(split))
-            for name, splits in of_each(self._inputs, lambda each: each.splits()).items()
-            for split in splits
-        ]
-        return [*packed(found, len(found) if UNNAMED in self._inputs else self._query.slots)]
+        splits = of_each(self._inputs, lambda each: each.splits())
+        return [*planned(splits, self._split_bytes, self._query.slots)]
+
+    def _split_bytes(self, name: str, split: Any) -> int:
+        return self._inputs[name].split_bytes(split)
 
     def read(self, work: Work) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task reads."""

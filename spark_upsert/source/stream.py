@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import about_input
-from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.ahead import Ahead
 from spark_upsert.source.at_once import of_each
@@ -27,11 +26,11 @@ from spark_upsert.source.inputs import Heads, Inputs, Seen
 from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
-from spark_upsert.source.packs import InputSplit, packed
 from spark_upsert.source.patience import Patience
 from spark_upsert.source.position import Position
 from spark_upsert.source.pressed import Pressed
 from spark_upsert.source.progress import Progress
+from spark_upsert.source.read_flow import planned
 from spark_upsert.source.standings import Standings
 from spark_upsert.source.work import Work, read_work
 
@@ -216,13 +215,14 @@ class Stream:
             for name, position in last.positions.items()
             if position != (before := first.positions.get(name))
         }
-        found = [
-            (InputSplit(name, split), moved[name][0].split_bytes(split))
-            for name, splits in of_each(moved, _splits).items()
-            for split in splits
+        splits = of_each(moved, _splits)
+        return [
+            *planned(
+                splits,
+                lambda name, split: moved[name][0].split_bytes(split),
+                self._query.slots,
+            )
         ]
-        slots = len(found) if UNNAMED in last.positions else self._query.slots
-        return [*packed(found, slots)]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Let go of what is before an offset: Spark begins no batch there any more."""
