@@ -40,7 +40,7 @@ from tests.support.stores import (
     is_place,
 )
 
-EVERY = int(os.environ.get("CRASH_STRIDE", "23"))
+EVERY = int(os.environ.get("CRASH_STRIDE", "37"))
 """One of so many steps fails, another one in each way; 1 tries them all."""
 
 OPTIONS = routed_options()

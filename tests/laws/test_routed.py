@@ -6,7 +6,7 @@ from tests.support.routed_worlds import World
 from tests.support.seeds import seeds
 
 
-@seeds(6, quick=1)
+@seeds(4, quick=1)
 def test_every_table_equals_its_model_and_the_group_names_its_versions(seed: int) -> None:
     world = World(seed)
     world.play(batches=6)

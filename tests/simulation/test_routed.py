@@ -20,7 +20,7 @@ from spark_upsert.routed.plan import table_below
 from tests.support.routed_worlds import TOPICS, Row, World, divided, rows_of, transaction, write
 from tests.support.stores import Fault, FaultyStore, KilledError, Moment, Steps
 
-SEEDS = int(os.environ.get("SIMULATION_ROUTED_SEEDS", "6"))
+SEEDS = int(os.environ.get("SIMULATION_ROUTED_SEEDS", "4"))
 
 VISITS = 3
 """So often another process comes into an attempt."""
