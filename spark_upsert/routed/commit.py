@@ -124,11 +124,7 @@ def commit_routed(
     if group_table.has(transaction):
         discard_routed(root, staged)
         return None
-    writer = "" if transaction is None else transaction.writer
-    group_table.require_owner(writer, take_over=options.take_over)
-    _require_no_gap(group_table, transaction)
-    group = group_table.at()
-    require_template(group, options.template.relative, root.url)
+    group = _allowed(group_table, options, transaction)
     shares = _shares(staged)
     named = {
         share.folder: share.route.name
@@ -145,13 +141,7 @@ def commit_routed(
     outcomes = dict(
         zip(whole, in_order(tables.commit, whole.values(), options.commit_threads), strict=True)
     )
-    failed: dict[str, UpsertFlowError] = {}
-    for folder, outcome in outcomes.items():
-        if outcome.error is None:
-            continue
-        if overwrite or not (options.park and is_parkable(outcome.error)):
-            raise outcome.error
-        failed[folder] = outcome.error
+    failed = _parkable(outcomes, parks=options.park and not overwrite)
     # One that was only to be compacted has no rows to be parked.
     commands.park({f: whole[f].parts for f in failed if whole[f].parts}, failed)
     outcomes = {folder: each for folder, each in outcomes.items() if folder not in failed}
@@ -167,7 +157,7 @@ def commit_routed(
     members = _with_parked(group, members, counts)
     batch = Batch(
         template=options.template.relative,
-        writer=writer,
+        writer=_writer(transaction),
         number=None if transaction is None else transaction.number,
         rows=sum(share.rows for share in shares.values()),
         parked=sum(counts.values()),
@@ -189,6 +179,33 @@ def discard_routed(root: Store, staged: Iterable[RoutedStaged]) -> None:
         discard_staged(root, task.tables)
         for folder, each in task.compacted:
             remove_runs(table_below(root, folder).store, (slice_.file for slice_ in each.added))
+
+
+def _writer(transaction: Transaction | None) -> str:
+    return "" if transaction is None else transaction.writer
+
+
+def _allowed(
+    group_table: GroupTable, options: RoutedOptions, transaction: Transaction | None
+) -> Group:
+    """Return the group, to which the batch may come; raise before any table has it if not."""
+    group_table.require_owner(_writer(transaction), take_over=options.take_over)
+    _require_no_gap(group_table, transaction)
+    group = group_table.at()
+    require_template(group, options.template.relative, group_table.root.url)
+    return group
+
+
+def _parkable(outcomes: Mapping[str, _Outcome], *, parks: bool) -> dict[str, UpsertFlowError]:
+    """Return the errors of tables whose rows are to be parked; raise the first other one."""
+    failed = {}
+    for folder, outcome in outcomes.items():
+        if outcome.error is None:
+            continue
+        if not (parks and is_parkable(outcome.error)):
+            raise outcome.error
+        failed[folder] = outcome.error
+    return failed
 
 
 def _names(group: Group) -> Iterator[str]:
