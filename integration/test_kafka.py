@@ -17,7 +17,9 @@ import pytest
 from integration.conftest import import_roots
 from integration.promises import assert_sound, epochs_of
 from integration.servers.kafka import Broker, spark_jars
+from spark_upsert.routed.park import ParkedTable
 from spark_upsert.state.log.manifest import Kind
+from spark_upsert.store import LocalStore
 from tests.support.envelopes import quarantine_of, rows_of
 
 pytestmark = pytest.mark.spark
@@ -88,13 +90,22 @@ for code in code_of("docs/envelopes.md", "python", runner=runner):
     query.stop()
 
 # The topics of many tables.
-(routed,) = code_of("docs/routed.md", "python", runner=runner)
+routed, found = code_of("docs/routed.md", "python", runner=runner)
 orders = '{"customer": 1, "amount": 30}'
 names["producer"].produce("crm.customers", key='{"id": 1}', value='{"name": "Ada", "city": "Paris"}')
 names["producer"].produce("crm.orders", key='{"id": 7}', value=orders)
 names["producer"].flush()
 exec(routed, names | {"lake": f"{folder}/lake", "checkpoint": f"{folder}/lake.checkpoint"})
 (query,) = spark.streams.active
+query.processAllAvailable()
+query.stop()
+
+# It begins with what comes later, and a topic of a table is parked that has no schemas.
+exec(found, names | {"lake": f"{folder}/found", "checkpoint": f"{folder}/found.checkpoint"})
+(query,) = spark.streams.active
+query.processAllAvailable()
+names["producer"].produce("shop.public.customers", key=key, value=value)
+names["producer"].flush()
 query.processAllAvailable()
 query.stop()
 spark.stop()
@@ -179,6 +190,8 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
     for topic, held in {"customers": ("city", "Paris"), "orders": ("amount", 30)}.items():
         [row] = rows_of(tmp_path / "lake" / f"crm.{topic}")
         assert row[held[0]] == held[1]
+    parked = ParkedTable(LocalStore(str(tmp_path / "found"))).counts()
+    assert parked == {"shop.public.customers": 1}
     # A new checkpoint reads the topic from its beginning as one epoch, which changes nothing.
     assert again.kind is Kind.APPEND
     assert rows_of(table, again.version) == rows_of(table, third.version)
