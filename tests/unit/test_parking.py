@@ -45,9 +45,9 @@ Rows = list[tuple[str | None, int | None, int]]
 
 def write(root: Store, number: int, *tasks: Rows, **given: Any) -> GroupCommit | None:
     """Write a batch; by default tables that fail are parked."""
-    overwrite = given.pop("overwrite", False)
+    overwrite, query = given.pop("overwrite", False), given.pop("query", "q")
     options = RoutedOptions.parse({**OPTIONS, "onTableError": "park", **given})
-    late, batch = LateRows.REJECT, transaction(number)
+    late, batch = LateRows.REJECT, transaction(number, query)
     plan = plan_routed(options, ROWS, root=root, overwrite=overwrite, late_rows=late)
     staged = [
         stage_routed(plan, root, [batch_of(rows)], batch, index, threads=1)
@@ -117,6 +117,17 @@ def test_parked_rows_are_applied_in_order_when_the_table_takes_them(root: Memory
     assert numbers == [0, 1]
     write(root, 2, [("a", 4, 4)])
     assert rows_in(root, "a") == {1: 3, 2: 2, 4: 4}
+
+
+def test_batches_of_a_query_that_took_over_come_behind_those_before(root: MemoryStore) -> None:
+    for number in range(2):
+        write(root, number, [("a", 1, number)])
+    write(root, 0, [("a", 1, 10)], query="a-later-one", takeOver="true")
+    unpark(root, given={"mergeSchema": "true"})
+    assert rows_in(root, "a") == {1: 10}
+    commits = table_below(root, "a").log.commits(0, 5)
+    told = [(each.writer, each.number) for commit in commits for each in commit.transactions]
+    assert told == [("query:q", 0), ("query:q", 1), ("query:a-later-one", 0)]
 
 
 def test_without_the_option_the_write_stops_and_names_the_table(root: MemoryStore) -> None:
