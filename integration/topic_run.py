@@ -32,6 +32,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
 
 import psutil  # noqa: E402 - needs the path
+import pyarrow as pa  # noqa: E402
+import pyarrow.compute as pc  # noqa: E402
 from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402
 from confluent_kafka.admin import AdminClient  # noqa: E402
 from confluent_kafka.cimpl import NewTopic  # noqa: E402
@@ -274,14 +276,24 @@ class Run:
         return len(self._group())
 
     def _group(self) -> list[dict[str, Any]]:
-        """Return the row of each whole batch, which the group's changes tell."""
+        """Return the row of each whole batch, which the group's changes tell; reads what is new."""
         try:
             table = Table.open(str(self.lake / "_group"))
         except TableNotFoundError:
-            return []
-        changes = table.changes(0, table.log.head().upper, emit_unchanged=True).to_pylist()
-        kinds = ("insert", "update_postimage")
-        return [c for c in changes if c["folder"] == "" and c["_change_type"] in kinds]
+            return self._whole
+        upper = table.log.head().upper
+        if upper > self._seen:
+            changes = table.changes(self._seen, upper, emit_unchanged=True)
+            is_after = pc.is_in(
+                changes["_change_type"], value_set=pa.array(["insert", "update_postimage"])
+            )
+            batches = changes.filter(pc.and_(pc.equal(changes["folder"], ""), is_after))
+            self._whole += batches.select(["batch", "rows"]).to_pylist()
+            self._seen = upper
+        return self._whole
+
+    _seen: int = 0
+    _whole: list[dict[str, Any]] = field(default_factory=list)
 
     def _arrived(self) -> int:
         return sum(row["rows"] for row in self._group())
