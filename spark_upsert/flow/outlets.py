@@ -34,7 +34,17 @@ def by_address(parcel: Parcel) -> Iterator[tuple[int, pa.RecordBatch]]:
     if isinstance(to, int):
         yield to, batch
         return
-    found, targets = np.unique(to, return_inverse=True)
+    if not len(to):
+        return
+    # Addresses are few and small: they are counted rather than sorted.
+    least = int(to.min())
+    above = to - least
+    if not above.any():
+        yield least, batch
+        return
+    is_there = np.bincount(above) > 0
+    found = np.flatnonzero(is_there) + least
+    targets = (np.cumsum(is_there) - 1)[above]
     routed = Routed(np.arange(len(to)), targets, ())
     yield from ((int(found[index]), part) for index, part in iter_parts(batch, routed))
 
