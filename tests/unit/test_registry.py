@@ -13,6 +13,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+import urllib3
 
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
 from spark_upsert.payloads import registry as client
@@ -232,7 +233,10 @@ def test_hostile_payloads_are_bad_and_their_neighbours_not(
     assert f"schema id {other} is one of JSON, expected AVRO" in found
 
 
-def test_an_outage_is_no_bad_data(registry: RegistryDouble, tmp_path: Path) -> None:
+def test_an_outage_is_no_bad_data(
+    registry: RegistryDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urllib3.Retry, "get_backoff_time", lambda self: 0)
     key, row = registry.register("t-key", KEY), registry.register("t-value", ROW)
     rows = records([(avro(key, KEY, {"id": 1}), avro(row, ROW, {"id": 1, "name": "a", "n": 5}))])
     registry.refuse_next[:] = [500] * 5
