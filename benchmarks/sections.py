@@ -399,30 +399,33 @@ def routing(place: Place, size: Size) -> dict[str, Any]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     with _inputs(place) as host:
-        ways = {"one write": size.routed, "a write of each": size.routed[:2]}
-        found["spark"] = {way: _into(host, way, tables, rows, size) for way, tables in ways.items()}
+        found["spark"] = {
+            "one write": _into(host, "one write", size.routed, rows, turns=min(size.rounds, 3)),
+            # Minutes each: once says enough.
+            "a write of each": _into(host, "a write of each", size.routed[:2], rows, turns=1),
+        }
     try:
         python, jars = DELTA.prepare(place.cache)
     except SetupError as error:
         return {**found, "delta": str(error)}
     workload = Workload(table_rows=K, batch_rows=K)
     with _host(place, "Delta on Spark", workload, python=python, jars=jars) as host:
-        found["spark"]["a MERGE of each on Delta"] = _into(host, "", size.routed[:2], rows, size)
+        found["spark"]["a MERGE of each on Delta"] = _into(host, "", size.routed[:2], rows, turns=1)
     return found
 
 
 def _into(
-    host: Host, way: str, tables: tuple[int, ...], rows: int, size: Size
+    host: Host, way: str, tables: tuple[int, ...], rows: int, *, turns: int
 ) -> dict[str, dict[str, Any]]:
     """Write batches into so many tables; the first makes them and does not count."""
     found = {}
     for count in tables:
-        turns = []
-        for _ in range(1 + min(size.rounds, 3)):
+        took = []
+        for _ in range(1 + turns):
             before = host.cpu()
-            turns.append({**host.call("write_many", count, rows, way), "cpu_s": 0.0})
-            turns[-1]["cpu_s"] = host.cpu() - before
-        found[str(count)] = {key: spread([turn[key] for turn in turns[1:]]) for key in turns[0]}
+            took.append({**host.call("write_many", count, rows, way), "cpu_s": 0.0})
+            took[-1]["cpu_s"] = host.cpu() - before
+        found[str(count)] = {key: spread([turn[key] for turn in took[1:]]) for key in took[0]}
     return found
 
 
