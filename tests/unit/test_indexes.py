@@ -307,6 +307,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["an append", "the first append", "a build"])
 def test_after_a_fault_at_any_step_the_rows_are_found(what: str) -> None:
     """P6: nothing needs to be done; the next commit brings the index up to date."""

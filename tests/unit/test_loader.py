@@ -415,14 +415,21 @@ def test_an_error_of_a_read_ends_the_pass_and_the_loader_stays_where_it_was(
 
 
 INTERRUPTED = """
+import os
 import sys
+from threading import main_thread
 from spark_upsert.loader import Loader
 from tests.support.loading import MemoryRows
 
 source = MemoryRows([3] * 100)
 
+def is_waiting():
+    return sys._current_frames()[main_thread().ident].f_code.co_name == "wait"
+
 def read(index):
     if index == 1:
+        while not is_waiting():
+            os.sched_yield()
         print("reading", flush=True)
         sys.stdin.readline()
 

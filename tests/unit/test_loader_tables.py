@@ -233,6 +233,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_new_process_goes_on_and_so_do_its_children(table: Table, tmp_path: Path) -> None:
     loader = loader_of(table)
     list(islice(loader, 4))

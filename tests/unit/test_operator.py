@@ -347,6 +347,7 @@ def test_rows_that_cannot_be_applied_leave_no_trace(table: Table) -> None:
     assert loop.frontiers.buffered == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
 @pytest.mark.parametrize("spills", [False, True], ids=["in memory", "spilled"])
 def test_a_fault_at_any_step_and_a_retry_apply_each_row_once(

@@ -19,6 +19,8 @@ import pyspark_upsertflow
 import spark_upsert
 import spark_upsert_sink
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
     "spark_upsert": ROOT / "spark_upsert",
