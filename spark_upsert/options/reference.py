@@ -144,7 +144,8 @@ ROUTED_OPTIONS: Mapping[str, str] = {
     "`upsertflow unpark`, and the other tables go on. Default `fail`.",
     "takeOver": "Streams: whether the query may take the root from the one that writes there, and "
     "which is refused from then on. Default `false`.",
-    "commitThreads": "How many tables are committed side by side. Default `16`.",
+    "commitThreads": "How many tables are committed side by side. Default `16` in an object "
+    "store; on a file system `1`, which is faster there.",
 }
 """Of writes into many tables; the other options of writes are those of each table."""
 

@@ -22,11 +22,15 @@ from spark_upsert.options.parse import TABLE_PREFIX, Options, choice, fold
 from spark_upsert.options.reference import COLUMN, ROUTED_OPTIONS, STORAGE_PREFIX, WRITE_OPTIONS
 from spark_upsert.options.write import WriteOptions, named_transaction
 from spark_upsert.routed.template import Template, is_routed
+from spark_upsert.store import is_remote
 
 TABLES_MAX = 2000
 """What was measured; each has folders, versions and work of its own."""
 
 COMMIT_THREADS = 16
+"""On storage behind a network. On a file system one table after the other is done in half the time:
+threads would wait for each other, and not for the storage."""
+
 COMMIT_THREADS_MAX = 256
 
 _OF_WRITE = (
@@ -126,14 +130,15 @@ class RoutedOptions:
         app_id, app_version = named_transaction(options)
         of_write = {fold(name) for name in _OF_WRITE}
         tables_max = options.number("tablesMax", least=1)
+        template = Template.parse(path)
         found = cls(
-            template=Template.parse(path),
+            template=template,
             storage=options.storage,
             create_tables=options.flag("createTables", default=True),
             tables_max=TABLES_MAX if tables_max is None else tables_max,
             park=choice(options, "onTableError", OnTableError) is OnTableError.PARK,
             take_over=options.flag("takeOver"),
-            commit_threads=_commit_threads(options),
+            commit_threads=_commit_threads(options, is_remote=is_remote(template.root)),
             checkpoint=options.text("checkpointLocation"),
             app_id=app_id,
             app_version=app_version,
@@ -320,10 +325,12 @@ def _strongest(name: str, about: Sequence[Told]) -> Told:
     return one
 
 
-def _commit_threads(options: Options) -> int:
+def _commit_threads(options: Options, *, is_remote: bool) -> int:
     threads = options.number("commitThreads", least=1)
     if threads is not None and threads > COMMIT_THREADS_MAX:
         raise OptionError.invalid(
             "commitThreads", threads, f"a whole number from 1 to {COMMIT_THREADS_MAX}"
         )
-    return COMMIT_THREADS if threads is None else threads
+    if threads is None:
+        return COMMIT_THREADS if is_remote else 1
+    return threads

@@ -32,7 +32,7 @@ from spark_upsert.state.caps import Caps, OnFull
 from spark_upsert.state.compaction import Compacted, compact_runs
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.store import Store
+from spark_upsert.store import Store, is_remote
 from spark_upsert.table import Table
 from spark_upsert.upsert.envelopes.found import found_options
 from spark_upsert.upsert.plan import usual_late_rows
@@ -42,7 +42,7 @@ from spark_upsert.upsert.stage import Staged, stage
 _LOGGER = logging.getLogger(__name__)
 
 TABLES_AT_ONCE = 32
-"""So many small tables a task stages side by side: it mostly waits for the storage."""
+"""So many small tables a task stages side by side where it mostly waits for the storage."""
 
 SMALL_BYTES = MEMORY_BYTES // TABLES_AT_ONCE
 """Tables with more rows than this are staged one after the other, each with all the memory."""
@@ -95,7 +95,7 @@ def stage_routed(
     transaction: Transaction | None,
     task_index: int,
     *,
-    threads: int = TABLES_AT_ONCE,
+    threads: int | None = None,
 ) -> RoutedStaged:
     """Stage the rows of one task, and do its share of the compaction.
 
@@ -108,8 +108,8 @@ def stage_routed(
     transaction : Transaction or None
         That of the batch, if the task knows it.
     task_index : int
-    threads : int
-        How many tables are staged at once.
+    threads : int, optional
+        How many tables are staged at once. By default several where the storage is behind a network.
 
     Raises
     ------
@@ -130,7 +130,8 @@ def stage_routed(
         folders = {route.folder: route.name for route in counts if route.folder is not None}
         require_room(plan.options, root, plan.places, folders)
         staging = _Staging(plan, root, spool, transaction, task_index)
-        tables = staging.all_of(counts, threads)
+        usual = TABLES_AT_ONCE if is_remote(plan.options.template.root) else 1
+        tables = staging.all_of(counts, usual if threads is None else threads)
         compacted = tuple(_compacted(plan, root, task_index, spool.bytes))
     return RoutedStaged(
         task_index=task_index,

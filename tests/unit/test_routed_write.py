@@ -8,6 +8,7 @@ from collections.abc import Hashable
 import pytest
 
 from spark_upsert.errors import OptionError, OtherTableError
+from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
@@ -148,6 +149,27 @@ def test_of_a_task_that_fails_at_its_second_table_nothing_is_left() -> None:
     with pytest.raises(Exception, match="table 'sum'"):
         stage_routed(plan, root, [batch_of([*rows_of("last"), *bad])], transaction(1), 0, threads=1)
     assert paths_of(root) == held
+
+
+def test_tables_side_by_side_are_as_one_after_the_other() -> None:
+    topics = [f"t{number}" for number in range(40)]
+    found = []
+    for threads in (1, 8):
+        options = routed_options(sequenceBy="at", commitThreads=str(threads))
+        root = MemoryStore()
+        for number in range(3):
+            plan, batch = plan_routed(options, ROWS, root=root), transaction(number)
+            shares = [batch_of(rows_of(*topics, seed=2 * number + task)) for task in range(2)]
+            staged = [
+                stage_routed(plan, root, [share], batch, task, threads=threads)
+                for task, share in enumerate(shares)
+            ]
+            commit_routed(root, options, staged, batch)
+        members = GroupTable(root).at().members
+        assert members.keys() == set(topics)
+        tables = {topic: content(table_below(root, topic)) for topic in topics}
+        found.append((tables, {topic: members[topic].rows for topic in topics}))
+    assert found[0] == found[1]
 
 
 def test_a_batch_that_is_whole_is_not_looked_at_table_by_table() -> None:
