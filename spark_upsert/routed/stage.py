@@ -109,7 +109,7 @@ def stage_routed(
         That of the batch, if the task knows it.
     task_index : int
     threads : int, optional
-        How many tables are staged at once. By default several where the storage is behind a network.
+        How many tables are staged at once. By default several where storage is behind a network.
 
     Raises
     ------
