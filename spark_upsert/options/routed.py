@@ -245,9 +245,9 @@ class RoutedOptions:
 
 
 def _is_secret(name: str) -> bool:
-    lower = name.lower()
-    is_of_access = lower.startswith(_REGISTRY) and lower not in _REGISTRY_OPEN
-    return is_of_access or lower.startswith(STORAGE_PREFIX)
+    folded = fold(name)  # It may be written in any way in which it is known.
+    is_of_access = folded.startswith(_REGISTRY) and folded not in _REGISTRY_OPEN
+    return is_of_access or folded.startswith(STORAGE_PREFIX)
 
 
 def _is_told(name: str) -> bool:

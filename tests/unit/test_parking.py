@@ -256,14 +256,18 @@ def test_a_name_for_which_nothing_is_parked_is_told(root: MemoryStore) -> None:
         unpark(root, ["x"])
 
 
-def test_secrets_are_not_kept_with_the_rows() -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["schemaRegistry.password", "schema_registry.password", "table.*.Schema-Registry.Password"],
+)
+def test_secrets_are_not_kept_with_the_rows(name: str) -> None:
     options = RoutedOptions.parse(
         {
             **OPTIONS,
             "storage.secret_access_key": "s3cr3t",
             "schemaRegistry.url": "http://registry",
             "schemaRegistry.user": "me",
-            "schemaRegistry.password": "s3cr3t",
+            name: "s3cr3t",
             "envelope": "kafka",
             "keySchema": "registry",
             "valueSchema": "registry",
