@@ -50,6 +50,11 @@ SMALL_BYTES = MEMORY_BYTES // TABLES_AT_ONCE
 COMPACT_BYTES_MIN = 16 << 20
 """A task compacts so much at least, if it is due."""
 
+COMPACT_TABLES_MIN = 16
+COMPACT_SHARE = 4
+"""And so many of them, or one for so many tables that it was given: tables that fill alike are all
+due in one batch, which would take three times as long as the others."""
+
 COMPACT_FACTOR = 4
 """Else so many times what it was given: compaction is amortized work, and ends with the batch."""
 
@@ -132,7 +137,7 @@ def stage_routed(
         staging = _Staging(plan, root, spool, transaction, task_index)
         usual = TABLES_AT_ONCE if is_remote(plan.options.template.root) else 1
         tables = staging.all_of(counts, usual if threads is None else threads)
-        compacted = tuple(_compacted(plan, root, task_index, spool.bytes))
+        compacted = tuple(_compacted(plan, root, task_index, spool.bytes, len(counts)))
     return RoutedStaged(
         task_index=task_index,
         group_version=plan.group_version,
@@ -270,11 +275,12 @@ def discard_staged(root: Store, tables: Iterable[StagedTable]) -> None:
 
 
 def _compacted(
-    plan: RoutedPlan, root: Store, task_index: int, bytes_given: int
+    plan: RoutedPlan, root: Store, task_index: int, bytes_given: int, tables_given: int
 ) -> Iterator[tuple[str, Compacted]]:
     """Do a task's share of the compactions that are due, as much as goes with its rows."""
     left = max(COMPACT_BYTES_MIN, COMPACT_FACTOR * bytes_given)
-    for folder in plan.debts[task_index] if task_index < len(plan.debts) else ():
+    due = plan.debts[task_index] if task_index < len(plan.debts) else ()
+    for folder in due[: max(COMPACT_TABLES_MIN, tables_given // COMPACT_SHARE)]:
         table = table_below(root, folder)
         head = None if folder in plan.parked else table.log.try_head()
         if head is None or head.table_id != plan.places[folder].table_id:

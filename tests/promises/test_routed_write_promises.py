@@ -12,6 +12,7 @@ from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import table_below
 from spark_upsert.routed.routes import Router
 from spark_upsert.routed.spool import Spool
+from spark_upsert.routed.stage import COMPACT_TABLES_MIN
 from spark_upsert.routed.template import Template
 from tests.laws.test_mixed_bases import check as check_mixed_bases
 from tests.support.routed_worlds import (
@@ -99,3 +100,18 @@ def test_p1_a_table_that_the_batch_compacts_stands_in_the_group_with_its_own_row
         assert content(table, member.place.version) == expected[topic]
         assert table.log.head().run_count < 4
         assert (member.place.version > before.place.version) == (topic == "last")
+
+
+def test_p7_tables_that_are_due_at_once_are_compacted_in_several_batches() -> None:
+    root, options, rng = MemoryStore(), routed_options(sequenceBy="at"), random.Random(7)
+    topics = [f"t{number:02}" for number in range(2 * COMPACT_TABLES_MIN)]
+    for number in range(9):
+        write(root, options, [[row(rng, topic) for topic in topics]], transaction(number))
+        if any(member.debt for member in GroupTable(root).at().members.values()):
+            break
+    left = []
+    for after in range(1, 4):
+        write(root, options, [[]], transaction(number + after))
+        members = GroupTable(root).at().members.values()
+        left.append(sum(member.debt > 0 for member in members))
+    assert left == [COMPACT_TABLES_MIN, 0, 0]
