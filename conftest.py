@@ -9,7 +9,9 @@ A test that fails is reported by the name that runs it alone: `pytest <name>`.
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +65,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sort the tests, on a lane only: a run without lanes keeps the order of the folders."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank(file_of(item.nodeid)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without a look for garbage, and do not look through what is collected later.
+
+    Thousands of tests and modules live to the end. To visit them again and again took a fifth of
+    the processor time of `make check`.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # Without pytest-xdist there is no such hook, and no lane.

@@ -8,6 +8,7 @@ both tables have all that the feed holds.
     <folder>/table              what they amount to
     <folder>/copy               the same, by way of the changelog
     <folder>/checkpoints/...
+    <folder>/flowed             the copy through a flow, of a Connect session
     <folder>/started            appears when the queries start; names the kind of session
 """
 
@@ -17,7 +18,7 @@ import argparse
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 
@@ -29,6 +30,16 @@ import pyspark_upsertflow
 from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import Feed, end, upserts
 from integration.tables import columns
+from pyspark_upsertflow import flow as flows
+from spark_upsert.flow import (
+    Flow,
+    Legacy,
+    PythonFunction,
+    TableSink,
+    TableSource,
+    expanded,
+    fused,
+)
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.counters import Counters
 from spark_upsert.table import Table
@@ -111,6 +122,19 @@ def run(spark: SparkSession, folder: Path, *, gates: bool = False) -> None:
     end(written.trigger(availableNow=True).start(), seconds=END_SECONDS)
     copying.processAllAvailable()
     copying.stop()
+
+
+def flowed(spark: SparkSession, folder: Path) -> None:
+    """Bring the copy into a table of its own, through two regions of a flow."""
+    table = TableSource(str(folder / "copy"))
+    columns = Table.open(table.path).snapshot().schema
+    flow = Flow()
+    rows = flow.source("copy", table, schema=columns)
+    for name, width, keys in (("in-turn", 3, None), ("by-key", 2, ("k",))):
+        with flow.parallel(name, width, partition_by=keys):
+            rows = flow.operator("same", PythonFunction(iter, columns), rows)
+    flow.sink("kept", TableSink(str(folder / "flowed"), {"keys": "k"}), rows)
+    flows.run(spark, fused(expanded(flow.graph()), Legacy()))
 
 
 def gated(rows: DataFrame, gate: Path) -> DataFrame:
@@ -200,6 +224,19 @@ def session(master: str, *, connect: bool) -> SparkSession:
     return builder.getOrCreate()
 
 
+def program(about: str | None, run: Callable[[SparkSession, Path], object]) -> None:
+    """Run a program that takes a folder and a master, in a session of its own."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--master", default="local[2]")
+    given = parser.parse_args()
+    spark = session(given.master, connect=False)
+    try:
+        run(spark, given.folder.absolute())
+    finally:
+        spark.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
@@ -213,6 +250,7 @@ def main() -> None:
         if given.connect:
             merges = pyspark_upsertflow.compact(spark, str(given.folder / "copy"), full=True)
             (given.folder / "merges").write_text(str(merges))
+            flowed(spark, given.folder)
     finally:
         spark.stop()
 

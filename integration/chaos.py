@@ -6,7 +6,8 @@ Each round adds commands to the feed, starts `chain` in processes of its own and
 all, the driver, Java and the Python workers, at a random moment; with ``--executors`` it
 sometimes kills one executor only, which the queries must survive. At the end the chain runs
 undisturbed, and `chain.check` compares the tables with a model. With ``--inputs`` the program
-is `confluence`, one query over so many tables; with ``--view`` it is `kept_view`, which keeps one.
+is `confluence`, one query over so many tables; with ``--view`` it is `kept_view`, which keeps one;
+with ``--flow`` it is `two_regions`, a flow in both plans.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
 
-from integration import chain, confluence, kept_view  # noqa: E402 - needs the path
+from integration import chain, confluence, kept_view, two_regions  # noqa: E402 - needs the path
 from tests.support.model import Command  # noqa: E402
 
 WINDOW_SECONDS = 4.0
 """From the start of the queries to the latest kill: recovery and a few micro-batches."""
 
 COMMITS_PER_ROUND = 4
-"""A program that keeps a view is killed behind fewer commits than these, by `WINDOW_SECONDS` at most."""
+"""A program that keeps a view, or runs a flow, is killed behind fewer commits than these, by
+`WINDOW_SECONDS` at most."""
 
 BATCHES_PER_ROUND = 3
 """About what a round comes to do before it is killed; the last one does the rest."""
@@ -98,6 +100,21 @@ def kill_tree(root: int) -> None:
     kill(tree(root))
 
 
+def started(
+    module: str, *arguments: str, environ: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a program of ours whose words are appended to a file; `kill_tree` ends all of it."""
+    with log.open("ab") as words:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env=dict(environ),
+            stdout=words,
+            stderr=words,
+            start_new_session=True,
+        )
+
+
 def _signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
@@ -122,6 +139,8 @@ class Chaos:
     """How they are merged."""
     view: bool = False
     """Whether the program keeps a view."""
+    flow: bool = False
+    """Whether it runs a flow."""
     kills: int = 0
     batches: list[list[Command]] = field(default_factory=list)
 
@@ -137,7 +156,7 @@ class Chaos:
             if self._module is not chain:
                 self._add()  # Beside the query.
             delay = self._dice.uniform(0, WINDOW_SECONDS)
-            if self.view:
+            if self.view or self.flow:
                 self._wait_for_commits(driver)
             try:
                 code = driver.wait(timeout=delay)
@@ -148,19 +167,24 @@ class Chaos:
 
     def _wait_for_commits(self, driver: subprocess.Popen[bytes]) -> None:
         """Let some batches end, however fast the machine is."""
-        wanted = kept_view.commits(self.folder) + self._dice.randrange(COMMITS_PER_ROUND)
+        commits = self._module.commits
+        wanted = commits(self.folder) + self._dice.randrange(COMMITS_PER_ROUND)
         deadline = time.monotonic() + START_SECONDS
-        while kept_view.commits(self.folder) < wanted and driver.poll() is None:
+        while commits(self.folder) < wanted and driver.poll() is None:
             assert time.monotonic() < deadline, f"no batch ends:\n{self.log}"
             time.sleep(0.02)
 
     @property
     def _module(self) -> ModuleType:
-        return kept_view if self.view else confluence if self.inputs else chain
+        if self.view or self.flow:
+            return kept_view if self.view else two_regions
+        return confluence if self.inputs else chain
 
     def _add(self) -> None:
         if self.view:
             kept_view.add_epochs(self.folder, self.seed, epochs=2)
+        elif self.flow:
+            two_regions.add_epochs(self.folder, self.seed, epochs=3)
         elif self.inputs:
             confluence.add_epochs(self.folder, self.seed, inputs=self.inputs, epochs=2)
         else:
@@ -198,30 +222,23 @@ class Chaos:
     @contextmanager
     def program(self) -> Iterator[subprocess.Popen[bytes]]:
         """Start the program and wait until its queries start; nothing of it is left behind."""
-        started = self.folder / "started"
-        started.unlink(missing_ok=True)
+        mark = self.folder / "started"
+        mark.unlink(missing_ok=True)
+        self._log.unlink(missing_ok=True)
         # A relative path, which an executor must not take as relative to its own folder. The
         # server of a Connect client has another one: there a relative path means nothing.
         folder = str(self.folder) if self.connect else os.path.relpath(self.folder, ROOT)
-        arguments = [sys.executable, "-m", self._module.__name__, folder]
+        arguments = [folder, "--master", self.master]
         if self.inputs:
             arguments += ["--merge", self.merge]
         if self.connect:
             arguments.append("--connect")
         if self.gates:
             arguments.append("--gates")
-        with self._log.open("wb") as log:
-            driver = subprocess.Popen(
-                [*arguments, "--master", self.master],
-                cwd=ROOT,
-                env=dict(self.environ),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        driver = started(self._module.__name__, *arguments, environ=self.environ, log=self._log)
         try:
             deadline = time.monotonic() + START_SECONDS
-            while not started.exists():
+            while not mark.exists():
                 assert driver.poll() is None, f"the program did not start:\n{self.log}"
                 assert time.monotonic() < deadline, f"the program does not start:\n{self.log}"
                 time.sleep(0.02)
@@ -234,6 +251,8 @@ class Chaos:
         """Compare what was written with what was to be; returns how much it was."""
         if self.view:
             return kept_view.check(self.folder)
+        if self.flow:
+            return two_regions.check(self.folder)
         if self.inputs:
             return confluence.check(self.folder)
         chain.check(self.folder, self.batches)
@@ -268,6 +287,7 @@ def main() -> None:
     merges = [confluence.LIVE, *confluence.EXACT]
     parser.add_argument("--merge", choices=merges, default=confluence.LIVE, help="of the inputs")
     parser.add_argument("--view", action="store_true", help="queries that keep a view")
+    parser.add_argument("--flow", action="store_true", help="a flow of two regions")
     given = parser.parse_args()
     # Whoever has no more time ends the killing, behind a round, and still learns what it did.
     is_over = threading.Event()
@@ -284,6 +304,7 @@ def main() -> None:
             inputs=given.inputs,
             merge=given.merge,
             view=given.view,
+            flow=given.flow,
         )
         print(f"seed {seed}, {given.kills} kills")
         while chaos.kills < given.kills and not is_over.is_set():

@@ -13,7 +13,6 @@ its checkpoint, too.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from integration.chain import session
+from integration.chain import program
 from integration.promises import assert_sound
 from pyspark_upsertflow import agg, view
 from pyspark_upsertflow.views import View
@@ -207,17 +206,5 @@ def _batches(folder: Path) -> list[Path]:
     return [log for log in (folder / "_spark_metadata").glob("*") if log.name[0].isdigit()]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--master", default="local[2]")
-    given = parser.parse_args()
-    spark = session(given.master, connect=False)
-    try:
-        run(spark, given.folder.absolute())
-    finally:
-        spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    program(__doc__, run)

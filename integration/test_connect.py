@@ -8,6 +8,7 @@ import pytest
 
 from integration import chain
 from integration.chaos import Chaos, environment
+from integration.promises import rows_of
 from spark_upsert.table import Table
 
 pytestmark = pytest.mark.spark
@@ -24,3 +25,5 @@ def test_a_table_and_its_copy_are_right_through_a_connect_server(
     assert (tmp_path / "merges").read_text() == "1"
     assert Table.open(str(tmp_path / "copy")).log.head().run_count == 1
     run.check()
+    # A flow runs, too: its functions go to the server's workers.
+    assert rows_of(tmp_path / "flowed") == rows_of(tmp_path / "copy")

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from integration import kept_view
+from examples.flow.latest import LATEST
+from integration import kept_view, two_regions
 from integration.chain import require_whole_batches
 from integration.chaos import Chaos, environment
+from spark_upsert.table import Table
 from tests.support.view_queries import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -95,3 +97,43 @@ def test_a_change_of_a_view_that_is_lost_doubled_or_wrong_is_seen(
     write_down(changes, tmp_path / "changes")
     with pytest.raises(AssertionError, match=r"twice|lost|was not there"):
         kept_view.check(tmp_path)
+
+
+def write_of_two_regions(folder: Path, stretches: list[range]) -> None:
+    """Write what the flows would, a version for each stretch of the readings."""
+    two_regions.add_epochs(folder, 1, epochs=3)
+    readings = two_regions.readings_of(folder)
+    for name, plan in two_regions.PLANS.items():
+        tables = {"latest": ["device"], **({"all": ["device", "seq"]} if plan.writes_all else {})}
+        for table, keys in tables.items():
+            path = folder / name / table
+            Table.create(str(path), LATEST, keys=keys, sequence_by=["seq"])
+            for stretch in stretches:
+                rows = [row for row in readings if row[1] in stretch]
+                rows = two_regions.newest_of(rows) if table == "latest" else rows
+                columns = dict(zip(LATEST.names, zip(*rows, strict=True), strict=True))
+                Table.open(str(path)).append(pa.table(columns, schema=LATEST))
+
+
+END = 10_000
+
+
+def test_what_a_flow_wrote_is_right(tmp_path: Path) -> None:
+    write_of_two_regions(tmp_path, [range(50), range(50, END)])
+    assert two_regions.check(tmp_path).startswith("12 micro-batches written")
+
+
+@pytest.mark.parametrize(
+    "stretches",
+    [
+        [range(50), range(50), range(50, END)],
+        [range(50), range(51, END)],
+        [range(50, END), range(50)],
+        [range(50)],
+    ],
+    ids=["a batch twice", "a row lost", "out of order", "the last lost"],
+)
+def test_what_a_flow_lost_or_doubled_is_seen(tmp_path: Path, stretches: list[range]) -> None:
+    write_of_two_regions(tmp_path, stretches)
+    with pytest.raises(AssertionError, match=r"lost|is not the readings|took"):
+        two_regions.check(tmp_path)

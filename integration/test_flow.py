@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -312,18 +313,53 @@ def test_a_function_that_cannot_be_pickled_is_refused_before_anything_runs(
 def test_what_cannot_run_on_spark_is_refused_by_the_name_of_its_operator(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    given = {"rows": spark.range(0).selectExpr("id k", "id v")}
+    stream = spark.readStream.format("rate").load().selectExpr("value k", "value v")
     scan = ArrowScan(id="input", schema=ROWS)
     halves = PythonFunction(iter, pa.schema({"half": pa.float16()}))
-    for work, text in (
-        (halves, "'odd' gives the column 'half' of the type halffloat, which Spark does not have"),
-        (Limit(id="few", input=scan, count=3), "operator 'odd' has a limit, whose counter"),
+    twice = PythonFunction(iter, pa.schema([("k", pa.int64()), ("k", pa.int64())]))
+    for work, given, text in (
+        (halves, stream, "'odd' gives the column 'half' of the type halffloat, which Spark does"),
+        (twice, stream, "'odd' gives 2 columns 'k', which Spark cannot tell apart"),
+        (Limit(id="few", input=scan, count=3), stream, "operator 'odd' has a limit, whose counter"),
+        (
+            scan,
+            spark.range(0).selectExpr("id k", "id v"),
+            "source 'rows' is to be a stream, and is",
+        ),
+        (scan, ROWS.empty_table(), "no frame is given for the source 'rows', but Table"),
     ):
         flow = Flow()
         odd = flow.operator("odd", work, flow.source("rows", Given(ROWS)), schema=ROWS)
         flow.sink("kept", TableSink(str(tmp_path / "kept")), odd)
         with pytest.raises(GraphError, match=text):
-            flows.start(spark, flow.graph(), str(tmp_path / "checkpoint"), given)
+            flows.start(spark, flow.graph(), str(tmp_path / "checkpoint"), {"rows": given})
+
+
+def test_columns_come_back_as_they_were_said_whatever_spark_makes_of_them(
+    spark: SparkSession,
+) -> None:
+    noon = datetime(2026, 3, 29, 12)
+    given = pa.table(
+        {
+            "at": pa.array([noon], pa.timestamp("us")),
+            "there": pa.array([noon.replace(tzinfo=UTC)], pa.timestamp("us", "Europe/Oslo")),
+            "text": pa.array(["a"], pa.large_string()),
+            "kind": pa.array(["b"]).dictionary_encode(),
+        }
+    )
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert batch.schema.types == given.schema.types
+            yield batch
+
+    flow = Flow()
+    rows = flow.source("rows", ArrowSource(given))
+    with flow.parallel("wide", 2):
+        rows = flow.operator("seen", PythonFunction(seen, given.schema), rows)
+    flow.sink("kept", Collected(), rows)
+    [found] = flows.frames(spark, flow.graph()).values()
+    assert found.toArrow().to_pylist() == given.to_pylist()
 
 
 # -- the plans of the connector itself -------------------------------------------------------

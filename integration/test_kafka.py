@@ -1,6 +1,6 @@
 """A real broker, Spark's real Kafka source, and a table: keys, nulls and broken payloads end to end.
 
-What envelopes do is tested without a broker elsewhere (`test_envelopes.py`); this one shows that
+What envelopes do is tested without a broker elsewhere (`test_kafka_envelope.py`); this one shows that
 Spark's source gives what they expect.
 """
 
@@ -21,6 +21,8 @@ from spark_upsert.routed.park import ParkedTable
 from spark_upsert.state.log.manifest import Kind
 from spark_upsert.store import LocalStore
 from tests.support.envelopes import quarantine_of, rows_of
+from tests.support.own_schemas import avro, record
+from tests.support.registry import RegistryDouble, running_registry
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +35,7 @@ import json, sys
 from pyspark.sql import SparkSession
 from integration.pages import code_of
 
-jars, servers, folder, runner = sys.argv[1:]
+jars, servers, folder, runner, registry = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[2]")
     .config("spark.jars", jars)
@@ -77,11 +79,13 @@ upsert("another")
 events = json.load(open(f"{folder}/events.json"))
 for code in code_of("docs/envelopes.md", "python", runner=runner):
     topic = "customers" if "keySchema" in code else "shop.public.customers"
-    key, value = events[topic]
+    topic = "shop.public.invoices" if "schemaRegistry" in code else topic
+    key, value = map(bytes.fromhex, events[topic])
     names["producer"].produce(topic, key=key, value=value)
     names["producer"].flush()
     path = f"{folder}/{topic}"
-    exec(code, names | {"path": path, "checkpoint": f"{path}.checkpoint"})
+    own = {"path": path, "checkpoint": f"{path}.checkpoint", "registry": registry, "lake": folder}
+    exec(code, names | own)
     (query,) = spark.streams.active
     query.processAllAvailable()
     names["producer"].produce(topic, key=key, value=value)
@@ -111,25 +115,35 @@ query.stop()
 spark.stop()
 """
 
-# What the queries of docs/envelopes.md take: a key and a value by topic.
-EVENTS = {
-    "customers": (
-        '{"id": 7}',
-        '{"name": "Ada", "address": {"city": "Paris"}, "since": "2026-01-31"}',
-    ),
-    "shop.public.customers": (
-        '{"id": 7}',
-        json.dumps(
-            {
-                "op": "c",
-                "before": None,
-                # 1234 as the bytes of a decimal of scale 2, and a second after 1970.
-                "after": {"id": 7, "name": "Ada", "balance": "BNI=", "since": 1_000_000},
-                "source": {"lsn": 1},
-            }
+ID = record("Key", id="long")
+ROW = record("Row", id="long", total="double")
+EVENT = record(
+    "Envelope",
+    op="string",
+    before=["null", ROW],
+    after=["null", "Row"],
+    source=record("Source", lsn="long"),
+)
+
+
+def events(registry: RegistryDouble) -> dict[str, tuple[bytes, bytes]]:
+    """Return what the queries of docs/envelopes.md take: a key and a value by topic."""
+    text = {"name": "Ada", "address": {"city": "Paris"}, "since": "2026-01-31"}
+    # 1234 as the bytes of a decimal of scale 2, and a second after 1970.
+    row = {"id": 7, "name": "Ada", "balance": "BNI=", "since": 1_000_000}
+    event = {"op": "c", "before": None, "source": {"lsn": 1}}
+    key, value = (
+        registry.register(f"shop.public.invoices-{side}", schema)
+        for side, schema in (("key", ID), ("value", EVENT))
+    )
+    return {
+        "customers": (b'{"id": 7}', json.dumps(text).encode()),
+        "shop.public.customers": (b'{"id": 7}', json.dumps({**event, "after": row}).encode()),
+        "shop.public.invoices": (
+            avro(key, ID, {"id": 7}),
+            avro(value, EVENT, {**event, "after": {"id": 7, "total": 12.5}}),
         ),
-    ),
-}
+    }
 
 
 def key(number: int) -> str:
@@ -153,17 +167,20 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
         [(BAD_KEY, None), (key(6), value("c6"))],
     ]
     (tmp_path / "batches.json").write_text(json.dumps(batches))
-    (tmp_path / "events.json").write_text(json.dumps(EVENTS))
     connector = ",".join(map(str, spark_jars()))
     roots = ":".join(map(str, import_roots()))
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, connector, broker.address, str(tmp_path), RUNNER],
-        env={**spark_environ, "PYTHONPATH": roots},
-        capture_output=True,
-        text=True,
-        timeout=QUERY_SECONDS_MAX,
-        check=False,
-    )
+    with running_registry() as registry:
+        sides = {topic: [side.hex() for side in each] for topic, each in events(registry).items()}
+        (tmp_path / "events.json").write_text(json.dumps(sides))
+        told = (connector, broker.address, str(tmp_path), RUNNER, registry.url)
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, *told],
+            env={**spark_environ, "PYTHONPATH": roots},
+            capture_output=True,
+            text=True,
+            timeout=QUERY_SECONDS_MAX,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-3000:]
 
     table = tmp_path / "table"
@@ -187,6 +204,7 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
     [customer] = rows_of(tmp_path / "shop.public.customers")
     assert (customer["name"], str(customer["balance"])) == ("Ada", "12.34")
     assert customer["since"] == datetime(1970, 1, 1, 0, 0, 1)
+    assert rows_of(tmp_path / "shop.public.invoices") == [{"id": 7, "total": 12.5}]
     for topic, held in {"customers": ("city", "Paris"), "orders": ("amount", 30)}.items():
         [row] = rows_of(tmp_path / "lake" / f"crm.{topic}")
         assert row[held[0]] == held[1]

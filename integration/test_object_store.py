@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import json
@@ -35,6 +36,7 @@ from spark_upsert.routed.plan import plan_routed, root_of
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import Store, open_store
+from spark_upsert.store.copies import LocalCopies
 from spark_upsert.store.objects import RANGE_BYTES
 from spark_upsert.table import Table
 from tests.support.proxy import Fault, Proxy, proxy_before
@@ -149,6 +151,7 @@ def test_a_table_lives_in_a_bucket(url: str, storage: Storage) -> None:
 
 
 def test_rows_go_to_the_tables_of_odd_values_in_a_bucket(url: str, storage: Storage) -> None:
+    url = f"{url}/a lake~1 & more+"
     values = ["orders", "a/b", "../x", "_group", "100%", "größe 1", "a?b#c", "[a]*"]
     told = {f"storage.{name}": text for name, text in storage.items()}
     options = RoutedOptions.parse({"path": f"{url}/{{topic}}/rows", "keys": "k", **told})
@@ -553,13 +556,27 @@ def test_a_large_object_goes_up_in_parts_and_comes_back_in_ranges(
     assert proxy.seen("GET", "data/large") == 1 + parts
 
 
-def test_a_small_object_takes_one_request_each_way(
+def test_a_small_object_takes_one_request_each_way_and_none_back_to_who_wrote_it(
     url: str, proxied: Storage, proxy: Proxy
 ) -> None:
     store = open_store(url, proxied)
     write(store, "data/small", b"small")
-    assert store.map("data/small").to_pybytes() == b"small"
-    assert [method for method, _ in proxy.requests] == ["PUT", "GET"]
+    for methods in (["PUT"], ["PUT", "GET"]):
+        assert store.map("data/small").to_pybytes() == b"small"
+        assert [method for method, _ in proxy.requests] == methods
+        store.forget("data/small")
+
+
+def test_an_object_of_which_no_copy_can_be_made_is_put_all_the_same(
+    url: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCopies, "map", full)
+        write(open_store(url, storage), "data/small", b"small")
+    assert open_store(url, storage).map("data/small").to_pybytes() == b"small"
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["an object", "its absence"])
@@ -622,7 +639,9 @@ def test_memory_does_not_grow_with_the_object(
 def test_processes_that_want_the_same_object_fetch_it_once(
     url: str, proxied: Storage, proxy: Proxy, workers: ProcessPoolExecutor
 ) -> None:
-    write(open_store(url, proxied), "data/a", b"x" * 1000)
+    store = open_store(url, proxied)
+    write(store, "data/a", b"x" * 1000)
+    store.forget("data/a")
     running = [workers.submit(mapped_bytes, url, proxied, "data/a") for _ in range(8)]
     assert [each.result() for each in running] == [1000] * 8
     assert proxy.seen("GET", "data/a") == 1
@@ -677,7 +696,9 @@ def test_a_damaged_object_is_named(s3: S3, url: str, storage: Storage, damage: s
 def test_a_fetch_that_was_killed_does_not_block_the_next(
     url: str, proxied: Storage, proxy: Proxy
 ) -> None:
-    write(open_store(url, proxied), "data/a", b"whole")
+    store = open_store(url, proxied)
+    write(store, "data/a", b"whole")
+    store.forget("data/a")
     proxy.strike(Fault.SILENCE, "GET", "data/a")
     process = multiprocessing.get_context("spawn").Process(
         target=mapped_bytes, args=(url, proxied, "data/a")

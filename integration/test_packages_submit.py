@@ -56,26 +56,6 @@ spark.stop()
 """
 
 # A jar of Python files is no place where Spark looks by itself.
-BATCH = """
-import json, sys
-import pyspark_upsertflow
-from pyspark.sql import SparkSession
-
-folder, report = sys.argv[1:]
-spark = SparkSession.builder.getOrCreate()
-pyspark_upsertflow.register(spark)
-rows = spark.createDataFrame([(1, "a", 1), (2, "b", 1)], "id long, name string, seq long")
-options = {"path": f"{folder}/table", "keys": "id", "sequenceBy": "seq"}
-rows.write.format("upsertflow").options(**options).mode("append").save()
-latest = spark.read.format("upsertflow").option("path", f"{folder}/table").load()
-facts = {
-    "origin": pyspark_upsertflow.__file__,
-    "latest": sorted(map(list, latest.select("id", "name").collect())),
-}
-json.dump(facts, open(report, "w"))
-spark.stop()
-"""
-
 STREAM = """
 import json, sys
 import pyspark_upsertflow
@@ -244,13 +224,11 @@ def test_spark_discovers_what_pip_installed(
     assert facts["rows"] == [[1, "a"], [2, "b"]]
 
 
-def submit(
-    program: str, master: str, built: Package, environ: dict[str, str], folder: Path
-) -> dict[str, Any]:
+def submit(master: str, built: Package, environ: dict[str, str], folder: Path) -> dict[str, Any]:
     """Run a job that gets the package from Maven; returns what it reports."""
     environment = Environment.make(folder / "environment")
     file, report = folder / "program.py", folder / "report.json"
-    file.write_text(program)
+    file.write_text(STREAM)
     settings = folder / "ivysettings.xml"
     settings.write_text(IVY_SETTINGS)
     conf = {
@@ -274,17 +252,10 @@ def submit(
     return facts
 
 
-def test_a_job_that_gets_the_package_from_maven_writes_and_reads_a_table(
-    built: Package, spark_environ: dict[str, str], tmp_path: Path
-) -> None:
-    facts = submit(BATCH, "local[2]", built, spark_environ, tmp_path)
-    assert facts["latest"] == [[1, "a"], [2, "b"]]
-
-
 def test_a_job_on_a_cluster_that_gets_the_package_from_maven_writes_and_follows_a_table(
     built: Package, spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    facts = submit(STREAM, "local-cluster[2,1,1024]", built, spark_environ, tmp_path)
+    facts = submit("local-cluster[2,1,1024]", built, spark_environ, tmp_path)
     assert facts["columns"] == [
         *("id", "name", "seq"),
         *("_change_type", "_commit_version", "_commit_timestamp", "_diff"),

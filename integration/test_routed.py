@@ -169,7 +169,7 @@ def test_a_root_has_one_query_and_one_template(
     with pytest.raises(PySparkException, match="are written by 'query:"):
         save(frame(spark, row("shop.orders", 5, 5)), template(root))
     feed.add([row("shop.orders", 2, 2)])
-    with pytest.raises(PySparkException, match=r"the tables below '.*' are named by it"):
+    with pytest.raises(PySparkException, match="they have their names by"):
         run("one", "{source.table}.{source.db}")
     run("one")
     assert contents(root) == {"shop.orders": {1: 1, 2: 2}}

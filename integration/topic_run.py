@@ -38,7 +38,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402
 from confluent_kafka.admin import AdminClient  # noqa: E402
 from confluent_kafka.cimpl import NewTopic  # noqa: E402
 
-from integration.chaos import environment, kill_tree, tree  # noqa: E402
+from integration.chaos import environment, kill_tree, started, tree  # noqa: E402
 from integration.servers.kafka import Broker, running_broker  # noqa: E402
 from integration.topics import PATTERN, Topic, told  # noqa: E402
 from spark_upsert.errors import TableNotFoundError  # noqa: E402
@@ -165,15 +165,9 @@ class Driver:
         """Start it, without waiting for it."""
         self.starts += 1
         (self.folder / "started").unlink(missing_ok=True)
-        with (self.folder / f"driver.{self.starts}.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "integration.topics", str(self.folder), self.broker],
-                cwd=ROOT,
-                env=dict(self.environ),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        log = self.folder / f"driver.{self.starts}.log"
+        told = (str(self.folder), self.broker)
+        self.process = started("integration.topics", *told, environ=self.environ, log=log)
 
     def kill(self) -> None:
         """Kill it, and all that it started."""

@@ -79,7 +79,7 @@ from spark_upsert.state.tombstones import LateRows
 from spark_upsert.state.unused import remove_unused
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.tokens import new_token
-from spark_upsert.upsert.admission import Admission, Sleep
+from spark_upsert.upsert.admission import Admission, Guard, Sleep
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.commit import commit
 from spark_upsert.upsert.contributions import as_collected
@@ -415,6 +415,7 @@ class Table:
         *,
         heeds_pressure: bool = True,
         waits_for_relief: bool = False,
+        guard: Guard | None = None,
     ) -> Admission:
         """Return what judges whether an epoch may come in, for one write (`Admission`)."""
         return Admission(
@@ -425,6 +426,7 @@ class Table:
             wait_ms=full_wait_ms,
             waits_for_relief=waits_for_relief,
             sleep=self._sleep,
+            guard=guard,
         )
 
     def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tools.layers import LAYERS, ROOT, imports, modules, unit_of
+from tools.layers import LAYERS, ROOT, imports, modules, tree_of, unit_of
 
 TARGET = ROOT / "docs" / "house.md"
 
@@ -86,7 +86,7 @@ def _picture(whole: Graph) -> Iterator[str]:
 def _described(own: Mapping[str, Path]) -> Iterator[str]:
     """Yield a line for each module: its place and the first sentence of its docstring."""
     for path in _folder_first(own.values()):
-        told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        told = ast.get_docstring(tree_of(path)) or ""
         first = told.split("\n\n")[0].replace("\n", " ").replace("``", "`")
         place = path.relative_to(ROOT).as_posix()
         yield f"- [`{place.removeprefix('spark_upsert/')}`](../{place}): {first}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -86,11 +87,21 @@ def _parts(path: Path) -> tuple[str, ...]:
 def imports(known: dict[str, Path]) -> Iterator[Import]:
     """Yield which module imports which."""
     for module, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for name in _names(node):
-                found = _module_of(name, known)
-                if found not in (None, module):
-                    yield Import(module, found or "")
+        for name in _imported(path):
+            found = _module_of(name, known)
+            if found not in (None, module):
+                yield Import(module, found or "")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return what a file says; each is read once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _imported(path: Path) -> tuple[str, ...]:
+    return tuple(name for node in ast.walk(tree_of(path)) for name in _names(node))
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import COMMIT_VERSION
+from spark_upsert.options.view import put_off_text
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.log.manifest import QUERY, Manifest, Transaction
 from spark_upsert.store import open_store
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _FORMAT = "upsertflow"
-_DEFERRED = {"deferred": "true"}
 
 
 def keep(
@@ -62,14 +62,22 @@ def keep(
         reads |= _consumer(made_for_rows(table, text, given, shown))
     else:
         reads = _groups(Kept.made(table, view.grouping, text))
-    # Spark says who reads what; who writes it reads it, and no row goes through Java.
-    changes = source.options(**{**reads, **options, **_DEFERRED}).load()
-    writer = changes.writeStream.format(_FORMAT).options(**{**own, **writes, **_DEFERRED})
+    reads, put_off = _put_off({**reads, **options}, text)
+    changes = source.options(**reads).load()
+    writer = changes.writeStream.format(_FORMAT).options(**{**own, **writes, **put_off})
     if available_now:
         writer = writer.trigger(availableNow=True)
     elif every is not None:
         writer = writer.trigger(processingTime=every)
     return writer.option("path", path).option("checkpointLocation", checkpoint).start()
+
+
+def _put_off(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return how a plan is read and how its writer is told: no row goes through Java.
+
+    Spark says who reads what, and who writes it reads it.
+    """
+    return {**reads, "deferred": "true"}, {"deferred": put_off_text({**reads, "plan": text})}
 
 
 def _require_own_checkpoint(table: Table, checkpoint: str, storage: Mapping[str, str]) -> None:

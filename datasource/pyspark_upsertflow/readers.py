@@ -29,6 +29,7 @@ from spark_upsert.source.work import splits_of
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.frugal import frugally
 from spark_upsert_sink.deferred import with_split
+from spark_upsert_sink.worker import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -123,6 +124,7 @@ class BatchReader(DataSourceReader):
         return [InputPartition(work) for work in self._read.splits()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_in()
         work = partition.value
         if work is None:
             return  # Spark makes one empty partition out of none.

@@ -32,6 +32,7 @@ from spark_upsert.source.splits import RowsSplit
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.work import refuse_own_epochs, splits_of
 from spark_upsert_sink.deferred import put_off, without_split
+from spark_upsert_sink.worker import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -112,17 +113,16 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading, in the tasks ----------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_in()
         if partition.value is None:
             return  # Spark makes one empty partition out of none.
-        if self._plan.query.deferred:
-            yield put_off(self, partition, to_arrow_schema(self._schema, timezone="UTC"))
-        else:
-            yield from self.rows(partition)
-
-    def rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition; of a deferred one, where they are written."""
         work = partition.value
+        splits = list(splits_of(work))
+        if self._plan.query.deferred:
+            schema = to_arrow_schema(self._schema, timezone="UTC")
+            yield put_off(splits, self._plan.view.plan, schema)
+            return
         context = TaskContext.get()
-        refuse_own_epochs(work, context.getLocalProperty(_QUERY_ID) if context else None)
-        is_scan = all(isinstance(split, RowsSplit) for split in splits_of(work))
+        refuse_own_epochs(splits, context.getLocalProperty(_QUERY_ID) if context else None)
+        is_scan = all(isinstance(split, RowsSplit) for split in splits)
         yield from to_spark(self._stream.read(work), self._columns, is_scan=is_scan)

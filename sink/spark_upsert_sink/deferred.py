@@ -1,34 +1,34 @@
 """Reads that are put off: what a task is to read goes through Spark, and its rows do not.
 
-Where a stream of ours is written into a table of ours as it is, Spark is to say who reads what, and
-when: it need not carry the rows from one process of Python through Java to the next. With
+Where the changes of a view are written into a table of ours as they are, Spark is to say who reads
+what, and when: it need not carry the rows from one process of Python through Java to the next. With
 ``deferred`` the reader gives one row for each split, of nothing but NULLs and, in `SPLIT`, the
-pickled read; the writer's task, to which Spark hands that row, reads and stages in one. A split is
-what it was, a function of two offsets, so that a task that is run again does the same again.
+split (`spark_upsert.source.view_records`); the writer's task, to which Spark hands that row, reads
+and stages in one. A split is what it was, a function of two offsets, so that a task that is run
+again does the same again.
 
-Only `keep` asks for it. What is unpickled was pickled by a reader of ours in the same job.
+Only `keep` asks for it. The writer is told by its own options which view it reads, and in which
+way: whatever a row says, nothing but rows of that view are read.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from spark_upsert.errors import SchemaError
+from spark_upsert.errors import DataError, SchemaError
+from spark_upsert.options.view import ViewOptions
+from spark_upsert.source.conform import conformed
+from spark_upsert.source.view_input import ViewInput
+from spark_upsert.source.view_records import split_from_json, split_to_json
+from spark_upsert.source.view_splits import ViewSplit
+from spark_upsert.source.work import refuse_own_epochs
+from spark_upsert.state.run.file import RUNS
+from spark_upsert.views.plan import plan_from_json
 
 SPLIT = "_deferred_split"
-
-
-class Deferrable(Protocol):
-    """What reads a split later."""
-
-    def rows(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition, in the types of `without_split`."""
-        ...
 
 
 def with_split(columns: StructType) -> StructType:
@@ -55,24 +55,64 @@ def without_split(columns: StructType) -> StructType:
     return StructType([each for each in columns if each.name != SPLIT])
 
 
-def put_off(reader: Deferrable, partition: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the row that stands for the rows of a partition.
+def put_off(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows that stand for the rows of some splits.
 
     Parameters
     ----------
-    reader : Deferrable
-    partition : object
+    splits : iterable of ViewSplit
+    plan : str
+        The JSON of the plan that they are of.
     schema : pyarrow.Schema
         As Spark expects it, `SPLIT` included.
     """
-    own = {SPLIT: pa.array([pickle.dumps((reader, partition))], pa.binary())}
-    arrays = [own.get(field.name, pa.nulls(1, field.type)) for field in schema]
+    node = plan_from_json(plan)
+    records = [split_to_json(split, node) for split in splits]
+    own = {SPLIT: pa.array(records, pa.binary())}
+    arrays = [own.get(field.name, pa.nulls(len(records), field.type)) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def rows_behind(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that were put off, split by split."""
+def rows_behind(
+    batches: Iterator[pa.RecordBatch],
+    view: ViewOptions,
+    columns: pa.Schema,
+    query_id: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that were put off, split by split.
+
+    Parameters
+    ----------
+    view : ViewOptions
+        How the view is read; the storage is the writer's.
+    columns : pyarrow.Schema
+        What the batches are brought to.
+    query_id : str, optional
+        The query that writes, which must not read what it has written.
+
+    Raises
+    ------
+    DataError
+        A row holds no split of the view, or something beside it.
+    """
+    reader, plan = ViewInput(view), plan_from_json(view.plan)
     for batch in batches:
+        _require_nothing_else(batch)
         for cell in batch.column(SPLIT):
-            reader, partition = pickle.loads(cell.as_py())
-            yield from reader.rows(partition)
+            split = split_from_json(cell.as_py(), plan)
+            refuse_own_epochs((split,), query_id)
+            for rows in conformed(reader.read(split), columns):
+                yield rows
+                RUNS.settle(rows.num_rows)
+
+
+def _require_nothing_else(batch: pa.RecordBatch) -> None:
+    """Refuse rows that are more than a split: they would not be written."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name != SPLIT and column.null_count < len(column):
+            raise DataError(
+                f"a row of a deferred read holds values in the column '{name}'; expected NULLs "
+                f"beside '{SPLIT}'.",
+                hint="drop 'deferred', which only 'keep' sets: then rows are written as they are.",
+                column=name,
+            )

@@ -36,6 +36,7 @@ from spark_upsert_sink.transactions import (
     refuse_application,
 )
 from spark_upsert_sink.types import require_kept
+from spark_upsert_sink.worker import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -74,12 +75,14 @@ class _RoutedWrite:
         )
 
     def __getstate__(self) -> dict[str, Any]:
+        settle_in()
         return {**self.__dict__, "_plan": self._plan}
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], transaction: Transaction | None
     ) -> RoutedMessage:
         """Stage the rows of this task, and do its share of the compaction."""
+        settle_in()
         context = TaskContext.get()
         staged = stage_routed(
             self._plan,
@@ -92,6 +95,7 @@ class _RoutedWrite:
 
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
         """Make what the tasks staged one epoch of each table, and of the group."""
+        settle_in()
         commit_routed(
             root_of(self._options),
             self._options,

@@ -46,6 +46,7 @@ from spark_upsert_sink.transactions import (
     refuse_application,
 )
 from spark_upsert_sink.types import require_kept
+from spark_upsert_sink.worker import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -94,6 +95,7 @@ class _Write:
         return plan
 
     def __getstate__(self) -> dict[str, Any]:
+        settle_in()
         return {**self.__dict__, "_plan": self._plan}
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
@@ -104,14 +106,17 @@ class _Write:
         TableFullError, ThrottledError
             There was no room when the write was planned, or no relief; nothing is staged.
         """
+        settle_in()
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
         plan, write = self._plan, self._plan.write
         if plan.refusal is not None and self._is_due():
             raise plan.refusal
         store = open_store(plan.path, plan.storage)
-        rows = rows_behind(batches) if self._options.deferred else batches
-        commands = (write.envelope.commands(batch) for batch in rows)
+        view, query_id = self._options.deferred, query_of_task()
+        if view is not None:
+            batches = rows_behind(batches, view, self._incoming, query_id)
+        commands = (write.envelope.commands(batch) for batch in batches)
         staged = stage(
             Snapshot(store, write.base),
             commands,
@@ -124,7 +129,7 @@ class _Write:
             unborn=write.base if write.base.is_unborn else None,
             compacted=tuple(compact_runs(store, write.base, job) for job in jobs),
             task_index=task_index,
-            query_id=query_of_task(),
+            query_id=query_id,
         )
 
     def _is_due(self) -> bool:
@@ -139,6 +144,7 @@ class _Write:
 
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
         """Make what the tasks staged one epoch."""
+        settle_in()
         table = self.table()
         write_set = WriteSet(
             base=Snapshot(table.store, self._base(table, messages)),
@@ -178,11 +184,12 @@ class _Write:
             if isinstance(message, StagedMessage) and message.unborn is not None:
                 return message.unborn
         bases = {each.base for each in _staged(messages)}
-        for base in bases:
-            table.log.require(base, "the batch")
         if not bases:
             return self._plan.write.base
-        with table.log.as_seen():  # The bases are in what was looked at for them.
+        table.log.seen_at(max(bases, key=lambda base: base.version))
+        with table.log.as_seen():  # The bases are in it, or the table is another one.
+            for base in bases:
+                table.log.require(base, "the batch")
             return table.log.at(min(base.version for base in bases))
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -29,7 +30,7 @@ from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.read import Metadata
 from spark_upsert.options.reference import STORAGE_PREFIX
 from spark_upsert.routed.park import ParkedTable
-from spark_upsert.routed.unpark import drop, unpark
+from spark_upsert.routed.unpark import Unparked, drop, unpark
 from spark_upsert.source.explain_read import explain_read
 from spark_upsert.source.kinds import with_found_inputs
 from spark_upsert.source.table_input import open_table
@@ -44,6 +45,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _EXAMPLES = 5
 """Files that are shown by name where there may be thousands."""
+
+_REASONS = 3
+"""Why tables keep their past: each may have a consumer of its own."""
 
 
 class _Group(click.Group):
@@ -188,10 +192,13 @@ def _work_on_all(
     """Return whether a table failed, or is not sound."""
     count = failed = 0
     shown: list[dict[str, Any]] = []
+    kept_by = Counter[str]()
     for done in for_each_table(root, storage, work, threads=threads):
         count += 1
         failed += done.problem is not None or not done.facts.get("is_sound", True)
         if done.problem is None and not is_news(done.facts):
+            if (reason := done.facts.get("bound_by")) is not None:
+                kept_by[reason] += 1
             continue
         shown.append({"table": done.table, **done.facts, "problem": done.problem})
         if as_json:
@@ -199,7 +206,10 @@ def _work_on_all(
     if shown and not as_json:
         names = list(dict.fromkeys(name for line in shown for name in line))
         print_rows([dict.fromkeys(names) | line for line in shown], names, as_json=False)
-    total = {"tables": count, "shown": len(shown), "failed": failed}
+    total: dict[str, Any] = {"tables": count, "shown": len(shown), "failed": failed}
+    if kept_by:  # Else nobody would know why nothing was done.
+        few = kept_by.most_common(_REASONS)
+        total["bound_by"] = "; ".join(f"{why} ({tables} tables)" for why, tables in few)
     print_facts({"table": "", **total} if as_json else total, as_json=as_json)
     return failed > 0
 
@@ -589,18 +599,22 @@ def unpark_rows(
     """Apply what is parked below ROOT: to the tables of some NAMES, or to all.
 
     Each batch becomes a version of its table, in order and exactly once; the stream may run
-    meanwhile. With --drop, the rows are forgotten instead.
+    meanwhile. A table that cannot take its rows yet does not stop the others. With --drop, the
+    rows are forgotten instead.
     """
     if nameless and not drops:
         raise click.UsageError("--nameless goes with --drop: such rows have no table.")
     if drops and not (names or nameless):
         raise click.UsageError("--drop needs NAMES, or --nameless.")
     store = open_root(root, storage)
-    if drops:
-        done = drop(store, names, nameless=nameless)
-    else:
-        done = unpark(store, names, given=dict(given))
-    print_rows([asdict(each) for each in done], UNPARKED, as_json=as_json)
+    done: list[Unparked] = []
+    try:
+        if drops:
+            done = drop(store, names, nameless=nameless)
+        else:
+            unpark(store, names, given=dict(given), told=done.append)
+    finally:  # What was done is told beside what failed.
+        print_rows([asdict(each) for each in done], UNPARKED, as_json=as_json)
 
 
 @upsertflow.command()

@@ -16,6 +16,7 @@ from spark_upsert.parallel import in_order
 from spark_upsert.routed.group import FOLDER, Batch, Group, GroupTable, Member
 from spark_upsert.routed.park import FOLDER as PARKED
 from spark_upsert.routed.park import NAMELESS, ParkedTable
+from spark_upsert.routed.plan import require_same
 from spark_upsert.routed.template import Template, is_routed
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.store import Store, open_store
@@ -211,6 +212,8 @@ def for_each_table(
 ) -> Iterator[Done]:
     """Work on each table of a group and on its own ones; one that fails does not stop the others.
 
+    One that is gone, or that is not the table of the group any more, has failed.
+
     Raises
     ------
     TableNotFoundError
@@ -221,14 +224,18 @@ def for_each_table(
     if group.batch is None:
         raise _no_group(root)
     names = {folder: member.name for folder, member in sorted(group.members.items())}
+    places = {folder: member.place for folder, member in group.members.items()}
     own = [folder for folder in (FOLDER, PARKED) if Discovery(store, _ANY).is_table(folder)]
 
     def one(folder: str) -> Done:
         name = names.get(folder, folder)
         try:
             table = Table(StoreBelow(store, folder))
-            if table.log.try_head() is None:
+            head = table.log.try_head()
+            if head is None:
                 raise TableNotFoundError.at(table.store.url)
+            if folder in names:
+                require_same(places, folder, name, head, table.store.url)
             return Done(table=name, facts=work(table))
         except (UpsertFlowError, OSError) as error:
             return Done(table=name, facts={}, problem=masked(str(error)).partition("\n")[0])

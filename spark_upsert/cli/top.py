@@ -21,7 +21,7 @@ from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.options.below import Pattern, path_below
 from spark_upsert.parallel import in_order
 from spark_upsert.schedule.bands import bands_of
-from spark_upsert.schedule.priority import PROPERTY, parse_priority
+from spark_upsert.schedule.priority import priority_in
 from spark_upsert.source.discovery import Discovery
 from spark_upsert.state.caps import heeds_pressure
 from spark_upsert.state.log.entries import commit_path
@@ -198,8 +198,7 @@ class Top:
         head, now_ms = table.log.head(), int(self._clock() * 1000)
         before = self._versions.get(name, head.version)
         self._versions[name] = head.version
-        given = head.properties.get(PROPERTY)
-        priority = None if given is None else parse_priority(given)
+        priority = priority_in(head.properties)
         return TableLine(
             table=name,
             version=head.version,

@@ -221,7 +221,7 @@ class Flow:
         name: str,
         width: int,
         *,
-        partition_by: Partition = (),
+        partition_by: Partition | None = None,
         broadcast: Iterable[str] = (),
         placement: Placement = Placement(),  # noqa: B008
     ) -> Iterator[None]:
@@ -229,7 +229,7 @@ class Flow:
 
         Parameters
         ----------
-        partition_by : sequence of str, or mapping of str to sequence of str
+        partition_by : sequence of str, or mapping of str to sequence of str, optional
             Columns: rows with equal values in them meet in one channel, whichever port they enter
             by. Or the columns for each port, as ``{"sum.input": ["customer"]}``. Ports that are not
             named share rows out in turn.
@@ -336,15 +336,27 @@ def _at_every_port(graph: Graph, region: Region, columns: tuple[str, ...]) -> Pa
     )
 
 
-def _partition(name: str, given: Partition) -> tuple[tuple[str, ...], tuple[PartitionBy, ...]]:
+def _partition(
+    name: str, given: Partition | None
+) -> tuple[tuple[str, ...], tuple[PartitionBy, ...]]:
     """Return the columns for every port, and the columns of each port; one of them is empty."""
+    if given is None:
+        return (), ()
     if isinstance(given, Mapping):
         pairs = (
             (port, _texts(name, "partition_by", "columns", columns))
             for port, columns in given.items()
         )
         return (), tuple(PartitionBy(port, columns) for port, columns in pairs)
-    return _texts(name, "partition_by", "columns", given), ()
+    columns = _texts(name, "partition_by", "columns", given)
+    if not columns:
+        raise GraphError(
+            f"region '{name}': partition_by names no column.",
+            hint="name the columns whose equal values are to meet, or leave it out: then rows go "
+            "to the channels in turn.",
+            operators=(name,),
+        )
+    return columns, ()
 
 
 def _texts(name: str, which: str, what: str, given: object) -> tuple[str, ...]:

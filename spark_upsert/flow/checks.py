@@ -134,6 +134,8 @@ def check_kind(name: str, operator: Operator) -> None:
             hint="a source takes nothing; sinks and operators are fed by streams.",
             operators=(name,),
         )
+    if isinstance(operator.work, PythonFunction):
+        _check_function(name, operator.work)
     if isinstance(operator.work, PythonFunction) and len(operator.inputs) > 1:
         raise GraphError(
             f"'{name}' is a Python function, which takes the rows of one port, found ports "
@@ -149,6 +151,19 @@ def check_kind(name: str, operator: Operator) -> None:
             hint="give each port a name of its own.",
             operators=(name,),
         )
+
+
+def _check_function(name: str, work: PythonFunction) -> None:
+    for what, value, is_right in (
+        ("a function over batches of Arrow", work.function, callable(work.function)),
+        ("a pyarrow.Schema of what it gives", work.schema, isinstance(work.schema, pa.Schema)),
+    ):
+        if not is_right:
+            raise GraphError(
+                f"operator '{name}' takes {what}, found {value!r}.",
+                hint="give PythonFunction(function, schema).",
+                operators=(name,),
+            )
 
 
 def check_siblings(around: str, members: Iterable[Member]) -> None:

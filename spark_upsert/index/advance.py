@@ -68,7 +68,7 @@ def advance(
     threads : int
         How many pieces of the changes are computed at once.
     """
-    own = index.log.try_head() or _make(index)
+    own = index.try_head() or _make(index)
     place = None if rebuild else index.usable(own)
     head = index.table_log.head()
     if place is not None and place.version >= head.version:

@@ -31,7 +31,7 @@ def check_index(index: Index) -> Iterator[Finding]:
     """Yield what is wrong with an index; one that is not built, or of no use, has no rows to be."""
     folder = index.folder
     try:
-        own = index.log.try_head()
+        own = index.try_head()
     except CorruptionError as error:
         yield Finding(place=folder, expected="a sound log", found=error.message)
         return

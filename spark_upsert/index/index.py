@@ -49,10 +49,22 @@ class Index:
         self.table_store = table_store
         self.folder = index_folder(column)
         self.store: Store = StoreBelow(table_store, self.folder)
+        self._clock = clock
         self.log = Log(self.store, clock=clock)
 
     def __repr__(self) -> str:
         return f"Index({self.column!r}, {self.store.url!r})"
+
+    def try_head(self) -> Manifest | None:
+        """Return the newest state of the index; None if it was never built.
+
+        Whoever removed it, or built it anew in its place, lost nothing: what was here is forgotten.
+        """
+        try:
+            return self.log.try_head()
+        except OtherTableError:
+            self.log = Log(self.store, clock=self._clock)
+            return self.log.try_head()
 
     def place(self) -> Place | None:
         """Return the version of the table that the index shows; None if it is of no use.
@@ -60,7 +72,7 @@ class Index:
         It is of no use if it was never built, or if what lies between it and the table's readable
         versions is expired, or not of this table: then it is to be built anew.
         """
-        own = self.log.try_head()
+        own = self.try_head()
         return None if own is None else self.usable(own)
 
     def usable(self, own: Manifest) -> Place | None:
@@ -109,9 +121,9 @@ class Index:
 
         A piece holds about `CHUNK_ROWS` keys, also of one value that more rows have.
         """
-        own = self.log.head()
-        place = self.usable(own)
-        if place is None:
+        own = self.try_head()
+        place = None if own is None else self.usable(own)
+        if own is None or place is None:
             raise DataLossError(
                 f"the index on '{self.column}' at '{self.store.url}' shows no version of the "
                 "table that could be compared with others.",

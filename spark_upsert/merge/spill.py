@@ -11,7 +11,6 @@ repeated.
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import MemoryLimitError
 from spark_upsert.merge.pressure import Holder, Pressure, choose_spills
+from spark_upsert.store.spills import SpillFolder
 from spark_upsert.store.system_errors import translated
 
 
@@ -57,13 +57,13 @@ class SpillingStore:
     pressure : Pressure
         How much memory it may use. Where it may not spill, more is an error.
     folder : path or None
-        Where a folder for its files is made; None: where the system keeps such files.
+        Where a folder for its files is made; None: as `SpillFolder` has it.
     """
 
     def __init__(self, pressure: Pressure | None = None, *, folder: Path | None = None) -> None:
         self._pressure = pressure or Pressure()
         self._parent = folder
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: SpillFolder | None = None
         self._kept: dict[str, _Kept] = {}
         self._files = 0
         self.bytes_in_memory = 0
@@ -95,7 +95,7 @@ class SpillingStore:
         self._kept.clear()
         self.bytes_in_memory = 0
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
             self._folder = None
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
@@ -159,10 +159,8 @@ class SpillingStore:
 
     def _path_of_next(self) -> Path:
         if self._folder is None:
-            parent = None if self._parent is None else str(self._parent)
-            with translated("create a folder in", self._parent or Path(tempfile.gettempdir())):
-                self._folder = tempfile.TemporaryDirectory(prefix="upsertflow-merge-", dir=parent)
-        return Path(self._folder.name) / f"{self._files}.arrow"
+            self._folder = SpillFolder(self._parent)
+        return self._folder.path / f"{self._files}.arrow"
 
 
 def _append(file: BinaryIO, batch: pa.RecordBatch) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.parse import Options, fold
@@ -70,6 +70,50 @@ class Below:
     """Whether all are read at one batch of the query that writes them."""
     as_of_batch: int | None = None
     """Its number, if it is not the newest."""
+    named: Mapping[str, str] = field(default_factory=dict)
+    """The folders of inputs that have names; none: they are found, and called by their folders."""
+
+    @classmethod
+    def of_named(
+        cls, options: Options, shared: Mapping[str, str], paths: Mapping[str, str]
+    ) -> Below:
+        """Check the options of named inputs that are read at one batch.
+
+        Parameters
+        ----------
+        paths : mapping of str to str
+            Where each input lies, by its name.
+
+        Raises
+        ------
+        OptionError
+            One does not lie below the root, which is the ``path``.
+        """
+        _refuse_what_is_not_consistent(options)
+        root = options.path().rstrip("/")
+        below = {name: path.strip().rstrip("/") for name, path in paths.items()}
+        for name, path in below.items():
+            if not path.startswith(f"{root}/"):
+                raise OptionError(
+                    f"the input '{name}' lies at '{path}', and not below '{root}': inputs are read "
+                    "at one batch only where one query writes them below one root.",
+                    hint=f"give the root as 'path', and 'input.{name}.path' = '{root}/...'.",
+                    option=f"input.{name}.path",
+                )
+        return cls(
+            root=options.path(),
+            pattern=Pattern(("*",)),
+            storage=options.storage,
+            fail_on_data_loss=True,
+            begins_at_latest=(options.text("startingVersion") or "").lower() == "latest",
+            shared={name: text for name, text in shared.items() if fold(name) != "path"},
+            is_consistent=True,
+            as_of_batch=options.number("asOfBatch"),
+            named={
+                name: unquote(folder) if ":/" in root else folder
+                for name, folder in ((name, path[len(root) + 1 :]) for name, path in below.items())
+            },
+        )
 
     @classmethod
     def parse(cls, options: Options, shared: Mapping[str, str]) -> Below | None:
@@ -114,7 +158,7 @@ class Below:
         joins : bool
             Whether it came when the stream had begun: what is in it then is new, too.
         """
-        told = {"path": path_below(self.root, name)}
+        told = {"path": path_below(self.root, self.named.get(name, name))}
         if joins and self.begins_at_latest:
             told["startingVersion"] = "earliest"
         return told

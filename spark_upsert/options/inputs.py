@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_upsert.errors import OptionError, about_input, did_you_mean
-from spark_upsert.options.below import Below
+from spark_upsert.options.below import Below, path_below
 from spark_upsert.options.handed_down import users_own
 from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import QueryOptions
@@ -194,12 +194,18 @@ class ReadPlan:
         return self.is_unnamed and self.inputs[0].format == TABLE
 
     @property
+    def view(self) -> ViewOptions:
+        """The view that it reads; only of a read that has a plan."""
+        assert self.inputs[0].format == VIEW
+        return ViewOptions.parse(self.inputs[0].own)
+
+    @property
     def paths(self) -> list[str]:
         """Where the inputs lie, or all that are found, as far as it is said."""
         if self.below is not None:
             return [self.below.root]
         if self.inputs[0].format == VIEW:
-            return plan_paths(ViewOptions.parse(self.inputs[0].own).plan)
+            return plan_paths(self.view.plan)
         return [
             text for each in self.inputs for name, text in each.own.items() if fold(name) == "path"
         ]
@@ -226,6 +232,12 @@ class ReadPlan:
         _refuse_of_files(of_query, of_inputs)
         _refuse_priority_of_all(of_query, of_inputs)
         options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
+        if options.text(PLAN) is None:
+            options.refuse(
+                "deferred",
+                f"has no meaning without '{PLAN}': only what is read of a view is put off",
+                hint="drop it: 'keep' sets it.",
+            )
         names = _names(options.text("inputs"))
         shared = {
             name: text for name, text in of_query.items() if _meant(name, INPUT_OPTIONS) is None
@@ -240,8 +252,8 @@ class ReadPlan:
             return cls(
                 query=QueryOptions.parse(options), inputs=(), below=below, storage=options.storage
             )
-        _refuse_without_root(options)
         if not names:
+            _refuse_without_root(options)
             _refuse_without_inputs(options, of_inputs)
             if options.text(PLAN) is not None:
                 view = ViewOptions.parse(of_query)
@@ -249,6 +261,10 @@ class ReadPlan:
                 return cls(query=view.query, inputs=(only,), storage=view.storage)
             only = InputOptions(name=UNNAMED, format=TABLE, own=of_query)
             return cls(query=QueryOptions.parse(options), inputs=(only,))
+        told = _told(names, of_inputs)
+        if (below := _at_one_batch(options, shared, told)) is not None:
+            query = QueryOptions.parse(options, _priorities(told))
+            return cls(query=query, inputs=(), below=below, storage=options.storage)
         for name, what in (
             ("path", "each input has its own"),
             ("metadata", "it is of one table"),
@@ -263,17 +279,6 @@ class ReadPlan:
                 if name == "metadata"
                 else "drop 'inputs'.",
             )
-        by_lower = {name.lower(): name for name in names}
-        told: dict[str, dict[str, str]] = {name: {} for name in names}
-        for lower, own in of_inputs.items():
-            if lower not in by_lower:
-                raise OptionError(
-                    f"option '{_PREFIX}{lower}.{next(iter(own))}' is of an input that 'inputs' "
-                    f"({', '.join(names)}) does not name.",
-                    hint=did_you_mean(lower, names),
-                    option="inputs",
-                )
-            told[by_lower[lower]] = own
         priorities = _priorities(told)
         inputs = tuple(_input(name, told[name], shared) for name in names)
         _refuse_one_path_twice(inputs)
@@ -332,6 +337,54 @@ def _names(text: str | None) -> tuple[str, ...]:
             )
         seen[name.lower()] = name
     return names
+
+
+def _told(
+    names: tuple[str, ...], of_inputs: Mapping[str, dict[str, str]]
+) -> dict[str, dict[str, str]]:
+    """Return what each input is told by itself, by its name as it was written."""
+    by_lower = {name.lower(): name for name in names}
+    told: dict[str, dict[str, str]] = {name: {} for name in names}
+    for lower, own in of_inputs.items():
+        if lower not in by_lower:
+            raise OptionError(
+                f"option '{_PREFIX}{lower}.{next(iter(own))}' is of an input that 'inputs' "
+                f"({', '.join(names)}) does not name.",
+                hint=did_you_mean(lower, names),
+                option="inputs",
+            )
+        told[by_lower[lower]] = own
+    return told
+
+
+def _at_one_batch(
+    options: Options, shared: Mapping[str, str], told: Mapping[str, Mapping[str, str]]
+) -> Below | None:
+    """Return where named inputs lie that are read at one batch; None if they are not.
+
+    A table is the folder of its name, unless its path is told. All else is said of all of them.
+    """
+    if not options.flag("consistent", default=options.text("asOfBatch") is not None):
+        _refuse_without_root(options)
+        return None
+    for name in ("metadata", PLAN, "allowInputRemoval"):
+        options.refuse(
+            name, "has no meaning where named inputs are read at one batch", hint="drop it."
+        )
+    paths = {}
+    for name, own in told.items():
+        for option in own:
+            if fold(option) not in (_PATH, _PRIORITY):
+                raise OptionError(
+                    f"option '{_PREFIX}{name}.{option}': inputs that are read at one batch differ "
+                    "in their paths and priorities alone.",
+                    hint=f"give '{option}' without '{_PREFIX}{name}.', for all of them.",
+                    option=f"{_PREFIX}{name}.{option}",
+                )
+        path = next((text for option, text in own.items() if fold(option) == _PATH), None)
+        paths[name] = path_below(options.path(), name) if path is None else path
+    _refuse_one_path_twice(tuple(_input(name, {_PATH: path}, {}) for name, path in paths.items()))
+    return Below.of_named(options, shared, paths)
 
 
 def _refuse_of_inputs(of_inputs: Mapping[str, Mapping[str, str]]) -> None:

@@ -101,7 +101,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "indexBy": "Comma-separated columns by whose values rows are to be found: for each, a table of "
     "keys below `_index`, kept up behind each commit. A property of the table. Default: none.",
     "priority": "How urgent the table is to streams over several inputs that limit their batches, "
-    "from -1000 to 1000: `input.<name>.priority` of a read overrules it. A property of the table. "
+    "from -1000 to 1000: `input.<name>.priority` of a read overrules it. In a write into many "
+    "tables also when it is compacted, beside the others. A property of the table. "
     "Default: none, which counts as 0.",
     "ties": "What becomes of two rows of a key with equal order keys and other values. `last`: the "
     "later one wins (the later row of a task, the later epoch; between tasks of one epoch, where "
@@ -119,8 +120,8 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "txnAppId": "With `txnVersion`: makes a batch write idempotent under this name.",
     "txnVersion": "A number that grows with each batch write of `txnAppId`.",
     "checkpointLocation": "Spark's own: where a streaming query keeps its progress.",
-    "deferred": "Streams: the rows are those of a read with `deferred`, and are read by the tasks "
-    "that write them. Set by `keep`. Default `false`.",
+    "deferred": "Streams: the options of a read of a view, as JSON, whose splits come in the place "
+    "of rows and are read by the tasks that write them. Set by `keep`.",
 }
 
 ROUTED_OPTIONS: Mapping[str, str] = {
@@ -144,7 +145,10 @@ ROUTED_OPTIONS: Mapping[str, str] = {
     "`upsertflow unpark`, and the other tables go on. Default `fail`.",
     "takeOver": "Streams: whether the query may take the root from the one that writes there, and "
     "which is refused from then on. Default `false`.",
-    "commitThreads": "How many tables are committed side by side. Default `16` in an object "
+    "groupRetention": "For how long it stays known at which versions all tables had a batch "
+    "(`asOfBatch`, the past of `metadata=group`): older records are removed by the query itself, "
+    "each 100 batches, as far as no consumer that follows the group needs them. Default `7 days`.",
+    "commitThreads": "How many tables are committed side by side. Default `32` in an object "
     "store; on a file system `1`, which is faster there.",
 }
 """Of writes into many tables; the other options of writes are those of each table."""
@@ -169,9 +173,9 @@ READ_OPTIONS: Mapping[str, str] = {
     "startingTimestamp": "The same by time: the first version committed at or after it.",
     "startingPosition": "Stream of a `plan`: where it goes on, as a table that keeps the view has "
     "recorded it. Set by `keep`; a checkpoint stands above it.",
-    "deferred": "Stream: hand on what each split would read, a row for each, to a sink of ours "
-    "that is told the same, and reads it there: rows do not go through Spark. Set by `keep`. "
-    "Default `false`.",
+    "deferred": "Stream of a `plan`: hand on what each split would read, a row for each, to a sink "
+    "of ours that is told of this read, and reads it there: rows do not go through Spark. Set by "
+    "`keep`. Default `false`.",
     "endingVersion": "Batch change feed: the last version, inclusive. Default: the newest.",
     "endingTimestamp": "Batch change feed: the last version committed at or before this time.",
     "startingBoundInclusive": "Whether the starting version itself is read. Default `true`.",
@@ -220,10 +224,10 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "`region=*/orders`. Each table that it matches is an input, named by its path below `path`; "
     "tables that come later join a running stream, with all that is in them. One that goes is an "
     "error, or with `failOnDataLoss=false` a warning.",
-    "consistent": "With `inputsPattern`, where one query writes all tables (its `path` has "
-    "braces): all are read at the versions of the newest batch that is whole in all of them, and a "
-    "stream is never ahead of it in any. Tables that are in no batch yet do not take part. Default "
-    "`false`.",
+    "consistent": "With `inputsPattern`, or with `inputs` and the root as `path`, where one query "
+    "writes all tables (its `path` has braces): all are read at the versions of the newest batch "
+    "that is whole in all of them, and a stream is never ahead of it in any. Tables that are in no "
+    "batch yet do not take part. Default `false`.",
     "asOfBatch": "Batch: the same at an earlier batch of that query, by its number.",
     "input.<name>.<option>": "An option of one input: `input.east.path`. Those of reads above may "
     "be given for an input; given without the prefix, they are those of every input that does not "

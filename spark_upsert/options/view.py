@@ -12,7 +12,8 @@ from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.options.reference import READ_OPTIONS
+from spark_upsert.options.reference import READ_OPTIONS, STORAGE_PREFIX
+from spark_upsert.store.records import texts
 
 PLAN = "plan"
 
@@ -84,6 +85,35 @@ class ViewOptions:
             )
         return cls(plan=plan, **own)
 
+    @classmethod
+    def put_off(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:
+        """Check the options of a read whose splits a writer is handed (`put_off_text`).
+
+        Parameters
+        ----------
+        text : str
+            The option ``deferred`` of the write.
+        storage : mapping of str to str
+            How the writer reaches the storage, and so the reader.
+
+        Raises
+        ------
+        OptionError
+            It is none, or one of them is unknown or malformed.
+        """
+        try:
+            found = texts(json.loads(text))
+            found[PLAN]
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise OptionError.invalid(
+                "deferred",
+                text[:80],
+                f"the options of a read of a view, as a JSON object with '{PLAN}'",
+                hint="drop it: 'keep' sets it.",
+            ) from error
+        own = {f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()}
+        return cls.parse({**found, **own})
+
     @property
     def _as_of(self) -> tuple[tuple[str, int | None], ...]:
         return ("versionAsOf", self.version_as_of), ("timestampAsOf", self.timestamp_as_of_ms)
@@ -135,6 +165,17 @@ class ViewOptions:
             raise OptionError.conflict(
                 "readChangeFeed", "ignoreDeletes", why="the change feed shows deletes"
             )
+
+
+def put_off_text(given: Mapping[str, str]) -> str:
+    """Return the options of a read for the option ``deferred`` of a write (`ViewOptions.put_off`).
+
+    Those of the storage, which may hold secrets, are left out: the writer has them.
+    """
+    own = {
+        name: value for name, value in given.items() if not name.lower().startswith(STORAGE_PREFIX)
+    }
+    return json.dumps(own)
 
 
 def plan_paths(plan: str) -> list[str]:

@@ -14,6 +14,7 @@ from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.parse import Options, choice, member, one_of
 from spark_upsert.options.reference import WRITE_OPTIONS
 from spark_upsert.options.registry import SchemaFrom, registry_settings, schema_sources
+from spark_upsert.options.view import ViewOptions
 from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.payloads.registry import RegistrySettings
 from spark_upsert.state.properties import PROPERTIES, checked
@@ -218,8 +219,8 @@ class WriteOptions:
     app_id: str | None = None
     app_version: int | None = None
     checkpoint: str | None = None
-    deferred: bool = False
-    """Whether the rows come as splits that are still to be read."""
+    deferred: ViewOptions | None = None
+    """The view whose splits come in the place of rows, and are still to be read."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -259,8 +260,13 @@ class WriteOptions:
             app_id=app_id,
             app_version=app_version,
             checkpoint=options.text("checkpointLocation"),
-            deferred=options.flag("deferred"),
+            deferred=_deferred(options),
         )
+
+
+def _deferred(options: Options) -> ViewOptions | None:
+    text = options.raw("deferred")
+    return None if text is None else ViewOptions.put_off(text, options.storage)
 
 
 def named_transaction(options: Options) -> tuple[str | None, int | None]:

@@ -4,9 +4,10 @@
     GET /subjects/{subject}/versions/{version}        a referenced schema, for ever
     GET /subjects/{subject}/versions/latest           what is newest, never kept
 
-What is for ever is asked for once in a process (`_KEPT_MAX`), by address and id. A registry that
-does not answer is an outage, as of a storage: an error after some tries, and nothing is known of
-the payloads. An id that it does not know is said of the payloads that name it.
+What is for ever is asked for once in a process (`_KEPT_MAX`), by address, asker and id: where one
+address serves several tenants, who asks decides whose schemas it has. A registry that does not
+answer is an outage, as of a storage: an error after some tries, and nothing is known of the
+payloads. An id that it does not know is said of the payloads that name it.
 
 The client is urllib3: retries with pauses, pooled connections, TLS and proxies, in one package of
 pure Python that needs no other. Rejected: the registry client of ``confluent-kafka``, which brings
@@ -113,13 +114,13 @@ def latest_schema(settings: RegistrySettings, subject: str) -> Registered:
         ) from error
 
 
-_memory: OrderedDict[tuple[tuple[str, ...], str], Registered] = OrderedDict()
+_memory: OrderedDict[tuple[RegistrySettings, str], Registered] = OrderedDict()
 _memory_lock = threading.Lock()
 
 
 def _kept(settings: RegistrySettings, path: str) -> Registered:
     """Return what a path holds for ever."""
-    place = settings.urls, path
+    place = settings, path
     with _memory_lock:
         if place in _memory:
             _memory.move_to_end(place)

@@ -11,6 +11,7 @@ to take over. One that has lost the root stays out.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,9 +19,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import DataLossError, OptionError, OtherTableError, setting
+from spark_upsert.errors import (
+    DataLossError,
+    OptionError,
+    OtherTableError,
+    UpsertFlowError,
+    setting,
+)
+from spark_upsert.log_fields import Fields
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed.unmoved import commit_behind
+from spark_upsert.schedule import Turn
 from spark_upsert.state.compaction import compact_runs
 from spark_upsert.state.log.manifest import QUERY, Commit, Draft, Manifest, Place, Transaction
 from spark_upsert.state.retention import BacklogCounter
@@ -54,6 +63,8 @@ COLUMNS = pa.schema(
         pa.field("parked", pa.int64()),
         pa.field("debt", pa.int64()),
         pa.field("debt_since", pa.timestamp("us", "UTC")),
+        pa.field("priority", pa.int64()),
+        pa.field("turn", pa.list_(pa.int64())),
         pa.field("committed", pa.timestamp("us", "UTC")),
     ]
 )
@@ -63,7 +74,15 @@ SCHEMA = TableSchema.of(COLUMNS, keys=["folder"])
 _CHECKPOINT = "checkpoint:"
 """What the name of a writer begins with that is a query whose id nobody told."""
 
+_CLAIM = "claim:"
+"""What the name of a writer begins with that has taken the root, and perhaps written nothing."""
+
 _US_PER_MS = 1000
+
+_LOGGER = logging.getLogger(__name__)
+
+UPKEEP_EVERY = 100
+"""Versions between two times that its past is given up, at some ten requests each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +107,9 @@ class Member:
     debt: int = 0
     """Compactions that are due."""
     debt_since_ms: int | None = None
-    """When some first were; None if none are."""
+    """Since when it waits for its turn (`routed.debts`); None if none are."""
+    priority: int | None = None
+    """The table's own, by which it gets its turn (`schedule`)."""
     committed_ms: int = 0
 
     @classmethod
@@ -106,6 +127,7 @@ class Member:
             parked=row["parked"],
             debt=row["debt"],
             debt_since_ms=_ms(row["debt_since"]),
+            priority=row["priority"],
             committed_ms=_ms(row["committed"]) or 0,
         )
 
@@ -125,6 +147,7 @@ class Member:
             "parked": self.parked,
             "debt": self.debt,
             "debt_since": _us(self.debt_since_ms),
+            "priority": self.priority,
             "committed": _us(self.committed_ms),
         }
 
@@ -144,6 +167,8 @@ class Batch:
     """Rows of all tables, and of none, that are parked and not applied yet."""
     unmatched: tuple[str, ...] = ()
     """Patterns of options that match none of the tables."""
+    turn: Turn = field(default_factory=Turn)
+    """Of the compactions that tables are due for: whose is next (`routed.debts`)."""
     committed_ms: int = 0
 
     @classmethod
@@ -157,6 +182,9 @@ class Batch:
             tasks=row["tasks"],
             parked=row["parked"],
             unmatched=tuple(row["values"] or ()),
+            turn=Turn()
+            if row["turn"] is None
+            else Turn(band=row["turn"][0], credit=row["turn"][1]),
             committed_ms=_ms(row["committed"]) or 0,
         )
 
@@ -172,6 +200,7 @@ class Batch:
             "tasks": self.tasks,
             "parked": self.parked,
             "debt": 0,
+            "turn": [self.turn.band, self.turn.credit],
             "committed": _us(self.committed_ms),
         }
 
@@ -216,8 +245,9 @@ class GroupTable:
         """
         if self.table.log.try_head() is None:
             return Group()
-        snapshot = self.table.at(version)
-        rows = [row for batch in snapshot.read(COLUMNS.names) for row in batch.to_pylist()]
+        with self.table.log.as_seen():
+            snapshot = self.table.at(version)
+        rows = _rows(snapshot)
         batches = [Batch.of_row(row) for row in rows if row["folder"] == BATCH]
         members = (Member.of_row(row) for row in rows if row["folder"] != BATCH)
         return Group(
@@ -240,7 +270,7 @@ class GroupTable:
         """
         log = self.table.log
         head = log.try_head()
-        writer = None if head is None else owner_of(head) or self._last_writer()
+        writer = None if head is None else newest_query(head) or self._last_writer()
         if head is None or writer is None or head.transactions.get(writer, -1) < number:
             last = -1 if head is None else head.transactions.get(writer or "", -1)
             expected = f"a batch up to {last}, the newest whole one" if last >= 0 else "none yet"
@@ -254,10 +284,15 @@ class GroupTable:
             if found == number:
                 return self.at(versions[index])
         if index == 0 and head.since > 0:
-            raise DataLossError.state_expired(
-                f"batch {number} of the tables below '{self.root.url}'",
+            raise DataLossError(
+                f"batch {number} of the tables below '{self.root.url}' was asked for, but at which "
+                f"versions they had it is known from batch {found} on only: what is older was "
+                "expired.",
+                hint=f"read batch {found} or a later one; keep more from now on by a longer "
+                f"{setting('groupRetention', '30 days')} of the query that writes.",
                 since=head.since,
                 newest=head.version,
+                batch=number,
             )
         raise OptionError.invalid(
             "asOfBatch", number, f"a batch that was written below '{self.root.url}' (next: {found})"
@@ -272,12 +307,32 @@ class GroupTable:
         head = self.table.log.try_head()
         return head is not None and transaction is not None and head.has(transaction)
 
+    def refusal(self, writer: str, *, take_over: bool = False) -> OtherTableError | None:
+        """Return why a writer may not write below the root, as it is now (`refusal_of`)."""
+        head = self.table.log.try_head()
+        if head is None:
+            return None
+        return refusal_of(writer, head, self.root.url, take_over=take_over)
+
     def require_owner(self, writer: str, *, take_over: bool = False) -> None:
         """Refuse a writer that may not write below the root (`refusal_of`)."""
-        head = self.table.log.try_head()
-        refusal = head and refusal_of(writer, head, self.root.url, take_over=take_over)
+        refusal = self.refusal(writer, take_over=take_over)
         if refusal:
             raise refusal
+
+    def claim(self, writer: str) -> None:
+        """Record that a query takes the root, if it is another's; before it touches any table."""
+        head = self.table.log.try_head()
+        if head is None or owner_of(head) in (None, writer):
+            return
+        base = Snapshot(self.table.store, head)
+        write_set = WriteSet(
+            base=base,
+            staged=(stage(base, ()),),
+            transactions=(Transaction(writer=f"{_CLAIM}{writer}", number=0),),
+        )
+        guard = _OwnersOnly(self.table, writer, self.root.url, take_over=True)
+        self.table.commit(write_set, admission=guard)
 
     def append(
         self,
@@ -286,6 +341,7 @@ class GroupTable:
         transaction: Transaction | None,
         *,
         take_over: bool = False,
+        retention_ms: int | None = None,
     ) -> Commit | None:
         """Record that a batch is whole; makes the group table if there is none.
 
@@ -298,6 +354,8 @@ class GroupTable:
             That of the batch: recorded once, whoever repeats it.
         take_over : bool
             Whether the writer may take the root from another query.
+        retention_ms : int, optional
+            For how long batches of the past are known; None: until somebody expires them.
 
         Returns
         -------
@@ -310,7 +368,8 @@ class GroupTable:
             The root belongs to another query, or batches are missing that must have come before.
         """
         table = self.table
-        head = table.ensure(SCHEMA)
+        with table.log.as_seen():  # The put finds out whether it is the newest.
+            head = _completed(table, table.ensure(SCHEMA))
         rows = pa.Table.from_pylist(
             [batch.to_row(), *(member.to_row() for member in members)], schema=COLUMNS
         )
@@ -328,7 +387,19 @@ class GroupTable:
             table.discard(write_set.staged)
             raise
         self._compact_once()
+        is_due = committed and committed.version // UPKEEP_EVERY > head.version // UPKEEP_EVERY
+        if is_due and retention_ms is not None:
+            self._forget(retention_ms)
         return committed
+
+    def _forget(self, retention_ms: int) -> None:
+        """Give up batches of the past; the batch is whole whatever becomes of that."""
+        try:
+            self.table.expire(retain_ms=retention_ms)
+            self.table.vacuum()
+        except UpsertFlowError as error:
+            fields = Fields(path=self.root.url, code=error.code, reason=error.message)
+            _LOGGER.warning("the group keeps batches of the past: %s", fields)
 
     def note(self, told: Callable[[Member | None], Member | None], folder: str) -> None:
         """Record what has become of one table since its last whole batch, and of no other.
@@ -341,7 +412,7 @@ class GroupTable:
         """
 
         def chosen() -> list[Staged]:
-            head = self.table.log.head()
+            head = _completed(self.table, self.table.log.head())
             with self.table.log.as_seen():
                 member = told(self.at().members.get(folder))
                 if member is None:
@@ -372,13 +443,38 @@ class _OwnersOnly(Admission):
         return refusal_of(self._writer, head, self._url, take_over=self._take_over)
 
 
+def _rows(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return all rows of a group table; what an older version did not record is null."""
+    known = set(snapshot.manifest.schema.columns.names)
+    names = [name for name in COLUMNS.names if name in known]
+    absent = dict.fromkeys(COLUMNS.names)
+    return [{**absent, **row} for batch in snapshot.read(names) for row in batch.to_pylist()]
+
+
+def _completed(table: Table, head: Manifest) -> Manifest:
+    """Return a group table with the columns that an older version did not have."""
+    lacks_some = not set(COLUMNS.names) <= set(head.schema.columns.names)
+    return table.alter(SCHEMA) if lacks_some else head
+
+
 def owner_of(head: Manifest) -> str | None:
     """Return the query that owns a root, from a version of its group table; None if none does.
 
-    Times in a log only grow, so that the last one of a query's epochs is nobody else's.
+    It is the one that wrote or claimed it last. Times in a log only grow, so that the last one of a
+    query's epochs is nobody else's.
     """
-    queries = {name: ms for name, ms in head.written_ms.items() if is_query(name)}
-    return max(queries, key=lambda name: queries[name], default=None)
+    newest = _newest(head, lambda name: is_query(name.removeprefix(_CLAIM)))
+    return newest and newest.removeprefix(_CLAIM)
+
+
+def newest_query(head: Manifest) -> str | None:
+    """Return the query that wrote to a table last; None if none did."""
+    return _newest(head, is_query)
+
+
+def _newest(head: Manifest, is_meant: Callable[[str], bool]) -> str | None:
+    meant = {name: ms for name, ms in head.written_ms.items() if is_meant(name)}
+    return max(meant, key=lambda name: meant[name], default=None)
 
 
 def is_query(writer: str) -> bool:
@@ -409,7 +505,7 @@ def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> Oth
             "stop that query and let another one take over, or write into one of the tables by "
             "its own path."
         )
-    elif writer in head.transactions:
+    elif writer in head.transactions or f"{_CLAIM}{writer}" in head.transactions:
         said += ", from which they were taken over"
         hint = "leave this query stopped; to begin again with it, give it a new checkpointLocation."
     elif not take_over:

@@ -342,7 +342,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
-        for start in range(0, batch.num_rows, rows):
+        for start in range(0, max(1, batch.num_rows), rows):  # None may be a truncate alone.
             waiting.append(batch.slice(start, rows))
             if sum(each.nbytes for each in waiting) >= CHUNK_BYTES:
                 yield _stream(waiting)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import ContentionError, UpsertFlowError
 from spark_upsert.log_fields import Fields
+from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.park import Kind, ParkedTable, Parking, options_of
 from spark_upsert.routed.stage import StagedTable
@@ -25,6 +26,7 @@ from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
 from spark_upsert.upsert.scratch import remove_runs
 from spark_upsert.upsert.stage import Staged
+from spark_upsert.upsert.truncate import with_truncate
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -117,7 +119,7 @@ class CommandParking:
             return part.parked
         if part.staged is None:
             return None
-        _refuse_marks(part.staged, part.route.name)
+        _refuse_steps(part.staged, part.route.name)
         table = Table(StoreBelow(self._root, part.folder))
         base = part.unborn or table.log.at(part.staged.base_version)
         self._table.ensure()
@@ -154,20 +156,27 @@ def _commands_of(table: Table, staged: Staged, base: Manifest) -> Iterator[pa.Re
     """Yield what a task has staged for a table as commands, which say what table they are for."""
     schema = base.schema
     record = {"schema": schema.to_json(), "properties": dict(base.properties)}
+    told = {TABLE: json.dumps(record).encode()}
+    for batch in _batches_of(table, staged, schema):
+        yield with_truncate(batch.replace_schema_metadata(told), staged.truncated)
+
+
+def _batches_of(table: Table, staged: Staged, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    """Yield the commands of what is staged; a truncate alone is a batch without any."""
+    if not staged.files:
+        yield pa.RecordBatch.from_pylist([], schema=schema.run)
     for file in staged.files:
         rows = Rows(schema, [RunPart(Span.within(RUNS.open(table.store, file)))])
         part = rows.gathered(schema.run.names).parts[0]
         assert isinstance(part, BatchPart)
-        batch = part.batch.cast(schema.run)
-        yield batch.replace_schema_metadata({TABLE: json.dumps(record).encode()})
+        yield part.batch.cast(schema.run)
 
 
-def _refuse_marks(staged: Staged, name: str) -> None:
-    """Refuse what its commands alone do not say all of."""
-    if staged.truncated is not None or staged.move is not None:
+def _refuse_steps(staged: Staged, name: str) -> None:
+    """Refuse a step of a view: it is applied as a whole, and not in the order of batches."""
+    if staged.move is not None:
         raise ContentionError(
-            f"the table '{name}' fails in some tasks of the batch, and a truncate of it came in "
-            "others: its rows cannot be parked. Nothing of it was committed.",
-            hint="mend the table, and restart the query; or let it skip truncates for once, by "
-            f"the option 'table.{name}.onTruncate' = 'ignore'.",
+            f"the table '{name}' keeps a view and fails in some tasks of the batch: its step "
+            "cannot be parked. Nothing of it was committed.",
+            hint="mend the table, and restart the query.",
         )

@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_upsert.errors import OptionError, OtherTableError, setting
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.parallel import in_order
+from spark_upsert.routed.debts import Debts
 from spark_upsert.routed.group import Group, GroupTable
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.routes import Router
@@ -68,9 +69,7 @@ class RoutedPlan:
 
     def require_same(self, folder: str, name: str, head: Manifest | None, url: str) -> None:
         """Refuse a table that is not the one of the group (`other_table`)."""
-        refusal = other_table(self.places, folder, name, head, url)
-        if refusal is not None:
-            raise refusal
+        require_same(self.places, folder, name, head, url)
 
 
 def plan_routed(
@@ -116,7 +115,7 @@ def plan_routed(
         group_version=group.version,
         parked=frozenset(ParkedTable(group_table.root).counts()) - {NAMELESS},
         whole=_whole(group),
-        debts=() if overwrite else debts_of(group),
+        debts=() if overwrite else Debts.of(group).shares,
     )
 
 
@@ -137,24 +136,19 @@ def _whole(group: Group) -> Transaction | None:
     return Transaction(writer=batch.writer, number=batch.number)
 
 
-def debts_of(group: Group) -> tuple[Sequence[str], ...]:
-    """Return which tables are to be compacted by which task, the longest due first.
-
-    They are dealt out to as many tasks as the last batch had.
-    """
-    due = [member for member in group.members.values() if member.debt]
-    due.sort(key=lambda member: (member.debt_since_ms or 0, -member.debt, member.folder))
-    tasks = max(1, group.batch.tasks if group.batch else 1)
-    folders = [member.folder for member in due]
-    return tuple(folders[index::tasks] for index in range(min(tasks, len(folders))))
-
-
 def require_template(group: Group, template: str, url: str) -> None:
     """Refuse a template that is not the one by which the tables of a group got their names."""
     if group.batch is None or group.batch.template == template:
         return
-    raise OptionError.fixed(
-        "path", template, group.batch.template, why=f"the tables below '{url}' are named by it"
+    own = group.batch.template
+    raise OptionError(
+        f"option 'path' names the tables below '{url}' by '{template}', but they have their names "
+        f"by '{own}'. Nothing was committed.",
+        hint=f"go on with the path that ends in '{own}', or give another root and, to a stream, a "
+        "new checkpointLocation.",
+        option="path",
+        value=template,
+        own=own,
     )
 
 
@@ -205,6 +199,15 @@ def _require_made(root: Store, new: Mapping[str, str], known: int) -> None:
             option="createTables",
             table=missing[0],
         )
+
+
+def require_same(
+    places: Mapping[str, Place], folder: str, name: str, head: Manifest | None, url: str
+) -> None:
+    """Refuse a table that is not the one of the group (`other_table`)."""
+    refusal = other_table(places, folder, name, head, url)
+    if refusal is not None:
+        raise refusal
 
 
 def other_table(

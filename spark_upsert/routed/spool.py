@@ -7,15 +7,14 @@ cut by table. Of each table they come back in the order in which they arrived, a
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
 from spark_upsert.routed.routes import Route, Router
+from spark_upsert.store.spills import SpillFolder
 from spark_upsert.store.system_errors import translated
 
 Values = tuple[str | None, ...]
@@ -49,7 +48,7 @@ class Spool:
         """Numbers of the batches in the file."""
         self._spilled_count = 0
         self._kept: dict[Values, list[pa.RecordBatch]] = {}
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: SpillFolder | None = None
         self._sink: pa.NativeFile | None = None
         self._writer: Any = None
         self._reader: Any = None
@@ -73,7 +72,7 @@ class Spool:
         if self._sink is not None:
             self._sink.close()
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
             self._folder = None
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -100,7 +99,7 @@ class Spool:
             assert self._sink is not None
             assert self._folder is not None
             self._sink.close()
-            mapped = pa.memory_map(str(Path(self._folder.name, _FILE)))
+            mapped = pa.memory_map(str(self._folder.path / _FILE))
             self._reader = pa.ipc.open_file(mapped)
         ordered = sorted(self._routes.values(), key=lambda route: (route.folder or "", route.name))
         return {route: self._counts[route.values] for route in ordered}
@@ -122,10 +121,11 @@ class Spool:
                 yield route, rows
 
     def _spill(self) -> None:
-        with translated("write to a file in", Path(tempfile.gettempdir())):
+        if self._folder is None:
+            self._folder = SpillFolder()
+        with translated("write to a file in", self._folder.path):
             if self._writer is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="upsertflow-spool-")
-                self._sink = pa.OSFile(str(Path(self._folder.name, _FILE)), "wb")
+                self._sink = pa.OSFile(str(self._folder.path / _FILE), "wb")
                 self._writer = pa.ipc.new_file(self._sink, self._waiting[0].schema)
             for route, rows in self._cut():
                 self._writer.write_batch(rows)

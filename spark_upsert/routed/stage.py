@@ -7,7 +7,7 @@ however its rows were divided into tasks the last time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -91,6 +91,8 @@ class RoutedStaged:
     tables: tuple[StagedTable, ...] = ()
     compacted: tuple[tuple[str, Compacted], ...] = ()
     """With the folders."""
+    visited: tuple[str, ...] = ()
+    """Folders of the tables whose compactions had their turn."""
 
 
 def stage_routed(
@@ -137,12 +139,14 @@ def stage_routed(
         staging = _Staging(plan, root, spool, transaction, task_index)
         usual = TABLES_AT_ONCE if is_remote(plan.options.template.root) else 1
         tables = staging.all_of(counts, usual if threads is None else threads)
-        compacted = tuple(_compacted(plan, root, task_index, spool.bytes, len(counts)))
+        upkeep = _Upkeep(plan, root, spool.bytes, len(counts))
+        upkeep.work_off(plan.debts[task_index] if task_index < len(plan.debts) else ())
     return RoutedStaged(
         task_index=task_index,
         group_version=plan.group_version,
         tables=tables,
-        compacted=compacted,
+        compacted=tuple(upkeep.compacted),
+        visited=tuple(upkeep.visited),
     )
 
 
@@ -234,8 +238,8 @@ class _Staging:
         plan = self._plan
         table = table_below(self._root, route.folder)
         known = plan.places.get(route.folder)
-        if known is not None:  # The group is told of a version when that is durable.
-            table.log.trust_durable(known.version)
+        if known is not None:
+            table.log.told_of(known)
         head = table.log.try_head()
         plan.require_same(route.folder, route.name, head, table.store.url)
         if head is not None and self._transaction is not None and head.has(self._transaction):
@@ -274,30 +278,42 @@ def discard_staged(root: Store, tables: Iterable[StagedTable]) -> None:
             remove_runs(ParkedTable(root).table.store, each.parked.files)
 
 
-def _compacted(
-    plan: RoutedPlan, root: Store, task_index: int, bytes_given: int, tables_given: int
-) -> Iterator[tuple[str, Compacted]]:
-    """Do a task's share of the compactions that are due, as much as goes with its rows."""
-    left = max(COMPACT_BYTES_MIN, COMPACT_FACTOR * bytes_given)
-    due = plan.debts[task_index] if task_index < len(plan.debts) else ()
-    for folder in due[: max(COMPACT_TABLES_MIN, tables_given // COMPACT_SHARE)]:
-        table = table_below(root, folder)
-        head = None if folder in plan.parked else table.log.try_head()
-        if head is None or head.table_id != plan.places[folder].table_id:
-            continue  # Whoever has rows for it says so.
-        with table.log.as_seen():
-            jobs = table.compaction_jobs()
-        for job in jobs:
-            if left <= 0:
+class _Upkeep:
+    """One task's share of the compactions that are due: as much as goes with its rows."""
+
+    def __init__(self, plan: RoutedPlan, root: Store, bytes_given: int, tables_given: int) -> None:
+        self._plan = plan
+        self._root = root
+        self._bytes_left = max(COMPACT_BYTES_MIN, COMPACT_FACTOR * bytes_given)
+        self._tables_max = max(COMPACT_TABLES_MIN, tables_given // COMPACT_SHARE)
+        self.visited: list[str] = []
+        """Folders of the tables that had their turn, whatever came of it."""
+        self.compacted: list[tuple[str, Compacted]] = []
+
+    def work_off(self, due: Sequence[str]) -> None:
+        """Compact tables in their order, until this was enough."""
+        for folder in due[: self._tables_max]:
+            if self._bytes_left <= 0:
                 return
-            left -= job.bytes
-            try:
-                compacted = compact_runs(table.store, head, job)
-            except UpsertFlowError as error:
-                if not (plan.options.park and is_parkable(error)):
-                    raise
-                # Nothing is lost: whoever has rows for it, or reads it, meets the damage.
-                fields = Fields(table=folder, code=error.code, reason=error.message)
-                _LOGGER.warning("a table cannot be compacted, and is left as it is: %s", fields)
-                break
-            yield folder, compacted
+            self.visited.append(folder)
+            self._compact(folder)
+
+    def _compact(self, folder: str) -> None:
+        plan, table = self._plan, table_below(self._root, folder)
+        try:
+            head = None if folder in plan.parked else table.log.try_head()
+            if head is None or head.table_id != plan.places[folder].table_id:
+                return  # Whoever has rows for it says so.
+            with table.log.as_seen():
+                jobs = table.compaction_jobs()
+            for job in jobs:
+                if self._bytes_left <= 0:
+                    return
+                self._bytes_left -= job.bytes
+                self.compacted.append((folder, compact_runs(table.store, head, job)))
+        except UpsertFlowError as error:
+            if not (plan.options.park and is_parkable(error)):
+                raise
+            # Nothing is lost: whoever has rows for it, or reads it, meets the damage.
+            fields = Fields(table=folder, code=error.code, reason=error.message)
+            _LOGGER.warning("a table cannot be compacted, and is left as it is: %s", fields)

@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, OtherTableError, SchemaError, about_table, did_you_mean
+from spark_upsert.errors import (
+    OptionError,
+    OtherTableError,
+    SchemaError,
+    StorageError,
+    UpsertFlowError,
+    about_table,
+    did_you_mean,
+)
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.group import GroupTable, Member
@@ -31,6 +39,7 @@ from spark_upsert.upsert.commands import Envelope, rehashed
 from spark_upsert.upsert.envelopes.found import found_options
 from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.truncate import truncated_at, with_truncate
 from spark_upsert.upsert.write_set import WriteSet
 
 PASSES_MAX = 1000
@@ -79,15 +88,25 @@ def unpark(
     OptionError
         Nothing is parked for a name.
     UpsertFlowError
-        A table cannot take its rows yet; it says which. What was applied before stays applied.
+        A table cannot take its rows yet; it says which. The others were tried all the same, unless
+        it is the storage that fails.
     """
-    table = ParkedTable(root)
-    done = []
+    table, done = ParkedTable(root), []
+    first: UpsertFlowError | None = None
     for folder, name in chosen(table, names).items():
-        if folder != NAMELESS:
+        if folder == NAMELESS:
+            continue
+        try:
             with about_table(name):
                 done.append(_unpark_one(root, table, folder, name, given or {}))
-            told(done[-1])
+        except StorageError:
+            raise
+        except UpsertFlowError as error:
+            first = first or error
+            continue
+        told(done[-1])
+    if first is not None:
+        raise first
     return done
 
 
@@ -304,10 +323,10 @@ def _commands(envelope: Envelope | None, batch: pa.RecordBatch) -> pa.RecordBatc
 
 
 def _conformed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return commands in the columns of a table, and by its hashes."""
+    """Return commands in the columns of a table, and by its hashes; a truncate stays among them."""
     plain = batch.replace_schema_metadata(None)
-    if plain.schema == schema.run:
-        return rehashed(schema, plain)
-    part = Rows(schema, [BatchPart(plain)]).gathered(schema.run.names).parts[0]
-    assert isinstance(part, BatchPart)
-    return rehashed(schema, part.batch.cast(schema.run))
+    if plain.schema != schema.run:
+        part = Rows(schema, [BatchPart(plain)]).gathered(schema.run.names).parts[0]
+        assert isinstance(part, BatchPart)
+        plain = part.batch.cast(schema.run)
+    return with_truncate(rehashed(schema, plain), truncated_at(batch))

@@ -15,6 +15,7 @@ one is looked up.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -66,6 +67,12 @@ def parse_priority(text: str, *, option: str = PROPERTY) -> int:
         expected = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
         raise OptionError.invalid(option, text, expected)
     return int(found[1])
+
+
+def priority_in(properties: Mapping[str, str]) -> int | None:
+    """Return the priority that a table's properties say, None if they say none."""
+    own = properties.get(PROPERTY)
+    return None if own is None else parse_priority(own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ def explain_merge(plan: ReadPlan) -> str:
 
 
 def _inputs(plan: ReadPlan) -> str:
-    if plan.below is None:
+    if plan.below is None or plan.below.named:
         return str(len(plan.inputs))
     count = f"{len(plan.inputs):,}, " if plan.inputs else ""
     return f"{count}found by '{plan.below.pattern}' below the path"

@@ -1,24 +1,27 @@
 """The inputs of a stream over the tables of one group, none read further than a whole batch.
 
 Where each table ends is told by the group table, and by nothing else: a look costs the same however
-many tables there are, and finds them all at the same batch. So a micro-batch without limits brings
-a reader from one whole batch to another, in all tables.
+many tables there are, and finds them all at the same batch. So a micro-batch brings a reader from
+one whole batch to another, in all tables; how many of them it takes a limit may decide.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import UNNAMED, Pin
+from spark_upsert.routed.group import Group
 from spark_upsert.source.found_inputs import Make
 from spark_upsert.source.group_reads import group_table, pins_of
 from spark_upsert.source.input import Input
 from spark_upsert.source.inputs import OF_ONE_TABLE, Heads
 from spark_upsert.source.position import Position
 from spark_upsert.source.table_position import TablePosition
+from spark_upsert.source.whole_batches import WholeBatches
 
 _NAMED_MAX = 5
 """So many names an error tells; the others are counted."""
@@ -37,6 +40,7 @@ class GroupInputs:
         self._below = below
         self._make = make
         self._group = group_table(below)
+        self._batches = WholeBatches(self._group)
         self._version: int | None = None
         self._heads: dict[str, Position] = {}
         self._pins: dict[str, Pin] = {}
@@ -49,7 +53,14 @@ class GroupInputs:
     def __getstate__(self) -> dict[str, Any]:
         # A task makes the inputs that it reads, and asks for no group.
         kept = {"_below": self._below, "_make": self._make, "_joined": self._joined}
-        return {**self.__dict__, "_group": None, "_inputs": {}, "_ahead": [], **kept}
+        return {
+            **self.__dict__,
+            "_group": None,
+            "_batches": None,
+            "_inputs": {},
+            "_ahead": [],
+            **kept,
+        }
 
     def look(self) -> Heads:
         """Return where each table ends at the newest whole batch (`Inputs.look`).
@@ -66,9 +77,27 @@ class GroupInputs:
         self._heads = {name: same.get(name) or _end_of(pin) for name, pin in found.items()}
         self._pins, self._version = found, head.version
         if group.batch is not None:
-            uppers = {name: pin.place.version + 1 for name, pin in found.items()}
-            self._ahead = [*self._ahead[:1], (group.batch.number, uppers)]
+            self._ahead = [*self._ahead[:1], (group.batch.number, _uppers(found))]
         return self._heads
+
+    def within(self, standing: Heads, rows_max: int) -> Heads | None:
+        """Return where each table ends at the last batch that a limit admits (`Batched.within`).
+
+        The first batch of a stream is what all tables have: it is taken as a whole.
+        """
+        if self._version is None or not standing:
+            return None
+
+        def has_all(group: Group) -> bool:
+            return _has_all(standing, _uppers(pins_of(group, self._below)))
+
+        group = self._batches.within(self._version, rows_max, has_all)
+        if group is None or group.batch is None:
+            return None
+        found = pins_of(group, self._below)
+        self._ahead = [(group.batch.number, _uppers(found)), *self._ahead[-1:]]
+        same = {name: self._heads[name] for name, pin in found.items() if self._has(name, pin)}
+        return {name: same.get(name) or _end_of(pin) for name, pin in found.items()}
 
     def _has(self, name: str, pin: Pin) -> bool:
         before = self._pins.get(name)
@@ -121,10 +150,7 @@ class GroupInputs:
 
     def complete(self, positions: Heads) -> int | None:
         """Return the newest batch that a stream has all of (`Batched.complete`)."""
-        while self._ahead and all(
-            name in positions and _has_reached(positions[name], upper)
-            for name, upper in self._ahead[0][1].items()
-        ):
+        while self._ahead and _has_all(positions, self._ahead[0][1]):
             self._complete = self._ahead.pop(0)[0]
         return self._complete
 
@@ -133,6 +159,16 @@ def _end_of(pin: Pin) -> Position:
     """Return the position behind a version, which says of which table it is the version."""
     end = TablePosition.at_changes(pin.place.version, pin.place.version + 1)
     return replace(end, place=pin.place).packed()
+
+
+def _uppers(pins: Mapping[str, Pin]) -> dict[str, int]:
+    return {name: pin.place.version + 1 for name, pin in pins.items()}
+
+
+def _has_all(positions: Heads, uppers: Mapping[str, int]) -> bool:
+    return all(
+        name in positions and _has_reached(positions[name], upper) for name, upper in uppers.items()
+    )
 
 
 def _has_reached(position: Position, upper: int) -> bool:

@@ -25,7 +25,7 @@ def group_table(below: Below) -> GroupTable:
 
 
 def pins(below: Below) -> dict[str, Pin]:
-    """Return the tables that a pattern finds at a batch, by their paths below the root, sorted.
+    """Return the tables that are read at a batch, by their names or paths below the root, sorted.
 
     Raises
     ------
@@ -41,6 +41,15 @@ def pins(below: Below) -> dict[str, Pin]:
     if group.batch is None:
         raise no_group(below.root)
     found = pins_of(group, below)
+    missing = sorted(below.named.keys() - found.keys())
+    if missing:
+        raise OptionError(
+            f"the input '{missing[0]}' is the folder '{below.named[missing[0]]}' below "
+            f"'{below.root}', and no table there has {_named(group.batch.number)}.",
+            hint=f"check the path; 'upsertflow tables {below.root}' lists the tables that have it.",
+            option="inputs",
+            input=missing[0],
+        )
     if not found:
         raise OptionError(
             f"of the {len(group.members)} tables that have {_named(group.batch.number)} below "
@@ -52,8 +61,14 @@ def pins(below: Below) -> dict[str, Pin]:
 
 
 def pins_of(group: Group, below: Below) -> dict[str, Pin]:
-    """Return the tables of a group that a pattern finds (`pins`)."""
+    """Return the tables of a group that have names, or that a pattern finds (`pins`)."""
     number = group.batch.number if group.batch else None
+    if below.named:
+        return {
+            name: Pin(place=group.members[folder].place, batch=number)
+            for name, folder in sorted(below.named.items())
+            if folder in group.members
+        }
     return {
         folder: Pin(place=group.members[folder].place, batch=number)
         for folder in sorted(group.members)

@@ -77,6 +77,13 @@ class Found:
 class Batched(Protocol):
     """Inputs that one query writes, batch by batch."""
 
+    def within(self, standing: Heads, rows_max: int) -> Heads | None:
+        """Return where the inputs end at the last batch whose rows a limit admits; one at least.
+
+        None: that is the newest one that was seen.
+        """
+        ...
+
     def complete(self, positions: Heads) -> int | None:
         """Return the newest batch that a stream at some positions has all of, None if none yet."""
         ...

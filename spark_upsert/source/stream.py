@@ -22,7 +22,7 @@ from spark_upsert.source.at_once import of_each
 from spark_upsert.source.exact import ExactOrder, refuse_exact
 from spark_upsert.source.fairness import waiting_by_band
 from spark_upsert.source.input import Freezable, Input
-from spark_upsert.source.inputs import Heads, Inputs, Seen
+from spark_upsert.source.inputs import Batched, Heads, Inputs, Seen
 from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
@@ -138,7 +138,7 @@ class Stream:
         else:
             refuse_exact(offset)
             limits = None if everything else Limits.of(self._query)
-            reached, moved = self._paced(offset, seen, limits)
+            reached, moved = self._paced(offset, *self._in_batches(standing, seen, limits))
         if moved is None or moved:  # Nobody takes a batch for the sake of who waits.
             return self._offsets.write(reached, start, moved=moved)
         self._pressed.rest()
@@ -154,6 +154,19 @@ class Stream:
         if self._idle is None or self._idle[1] is not heads or self._idle[0] != start:
             return False
         return self._idle_until_s == inf or (not everything and self._clock() < self._idle_until_s)
+
+    def _in_batches(
+        self, standing: Heads, seen: Seen, limits: Limits | None
+    ) -> tuple[Seen, Limits | None]:
+        """Return how far a limit lets a micro-batch go where all inputs are read by whole batches.
+
+        It takes one batch at least, and each as a whole, so that no limit is left within them.
+        """
+        inputs = self._inputs
+        if limits is None or limits.is_none or not isinstance(inputs, Batched):
+            return seen, limits
+        heads = inputs.within(standing, max(limits.rows or 0, self._query.rows_min or 0))
+        return (seen if heads is None else Seen(heads)), Limits()
 
     def _paced(
         self, offset: Offset, seen: Seen, limits: Limits | None

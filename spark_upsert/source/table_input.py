@@ -27,8 +27,7 @@ from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import Metadata, ReadOptions
-from spark_upsert.schedule.priority import PROPERTY as PRIORITY
-from spark_upsert.schedule.priority import parse_priority
+from spark_upsert.schedule.priority import priority_in
 from spark_upsert.source.columns import require_columns, table_columns
 from spark_upsert.source.explain import tell
 from spark_upsert.source.input import Backlog, Piece, Polled, Pressure
@@ -241,8 +240,7 @@ class TableInput:
         """Return the table's own priority (`Ranked.priority`)."""
         table = self._opened()
         with table.log.as_seen():
-            own = table.log.head().properties.get(PRIORITY)
-        return None if own is None else parse_priority(own)
+            return priority_in(table.log.head().properties)
 
     def last_read_ms(self) -> int | None:
         """Return when another consumer last renewed its lease (`Ranked.last_read_ms`).

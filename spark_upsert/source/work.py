@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -44,11 +44,13 @@ def splits_of(work: Work) -> Iterator[Any]:
             yield each.split
 
 
-def refuse_own_epochs(work: Work, query_id: str | None) -> None:
+def refuse_own_epochs(splits: Iterable[Any], query_id: str | None) -> None:
     """Refuse epochs that the very query has made that reads them.
 
     Parameters
     ----------
+    splits : iterable
+        All that a task reads (`splits_of`).
     query_id : str or None
         What Spark calls the streaming query of the task; None if it does not say.
 
@@ -58,7 +60,7 @@ def refuse_own_epochs(work: Work, query_id: str | None) -> None:
         A table is its own sink: each batch would make the next one, for ever.
     """
     own = None if query_id is None else Transaction.writer_of_query(query_id)
-    for split in splits_of(work):
+    for split in splits:
         is_table = isinstance(split, RowsSplit | ChangesSplit | ViewSplit)
         if is_table and own in split.queries:
             raise OptionError(

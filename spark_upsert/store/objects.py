@@ -5,9 +5,10 @@ a put may be lost after it took effect, and a client that repeats it finds its o
 takes it for another's: the writer would commit twice. So the puts that create are repeated
 here and not by the client, and one that exists after a doubtful try is compared.
 
-Runs are immutable: each is fetched once into a bounded local folder (`store.copies`) and
-mapped from there, in ranges, so that neither memory nor the time of one request grows with
-the object. An upload is one request, or many parts that appear together.
+Runs are immutable: each is fetched once into a bounded local folder (`store.copies`), a small one
+is put there by who writes it, and mapped from there, in ranges, so that neither memory nor the
+time of one request grows with the object. An upload is one request, or many parts that appear
+together.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -184,6 +185,22 @@ class ObjectStore:
                 chunk_size=max(RANGE_BYTES, -(-size // _PARTS_MAX)),
                 max_concurrency=RANGES_AT_ONCE,
             )
+        if size <= RANGE_BYTES:
+            self._keep(path, file, size)
+
+    def _keep(self, path: str, file: Any, size: int) -> None:
+        """Make a local copy of a small object that was just put: its keys are looked up soon.
+
+        Nothing is lost without it.
+        """
+
+        def fill(copy: CopyFile) -> int:
+            file.seek(0)
+            copy.write_at(file.read(), 0)
+            return size
+
+        with suppress(OSError, UpsertFlowError):
+            self._copies.map(self._copy_name(path), fill)
 
     def map(self, path: str) -> pa.Buffer:
         return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))

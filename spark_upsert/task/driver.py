@@ -55,7 +55,7 @@ class Driver:
     """
 
     def __init__(self, node: str, feed: Feed, stages: Sequence[Stage], producer: Producer) -> None:
-        self._node = node
+        self._about_feed = about_node(node)
         self._feed = feed
         self._stages = list(stages)
         self._producer = producer
@@ -139,7 +139,7 @@ class Driver:
 
     def poll(self) -> pa.RecordBatch | Signal:
         """Take what the feed gives next; for a driver that is bare, instead of steps."""
-        with about_node(self._node):
+        with self._about_feed:
             return self._feed.poll()
 
     def _give(self, place: int, batch: pa.RecordBatch) -> None:

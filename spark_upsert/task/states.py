@@ -142,9 +142,12 @@ def step(state: State, event: Event) -> tuple[State, Action]:
         What is asked for is not possible there; the state stays.
     """
     match event, state.phase:
+        # The two of a small split that is read first: patterns are tried one after the other.
         case ReadSplit(), Phase.OPEN:
             _require_no_end(state)
             return _at(state, Phase.UNDER_BARRIER, state.barriers + 1), Action.QUEUE
+        case Plain.ALL_DRAINED, Phase.UNDER_BARRIER:
+            return _at(state, Phase.OPEN), Action.END_BARRIER
         case ReadSplit() | AddSplit(), Phase.UNDER_BARRIER:
             raise _split_under_barrier(event.leaf)
         case AddSplit(leaf=leaf, sequence=sequence), Phase.OPEN:
@@ -178,8 +181,6 @@ def step(state: State, event: Event) -> tuple[State, Action]:
         case Plain.PULL, Phase.FINISHED | Phase.FAILED | Phase.ABORTED:
             raise _is_over(state.phase)
 
-        case Plain.ALL_DRAINED, Phase.UNDER_BARRIER:
-            return _at(state, Phase.OPEN), Action.END_BARRIER
         case Plain.ALL_ENDED, Phase.OPEN | Phase.UNDER_BARRIER:
             return _at(state, Phase.FINISHED), Action.RELEASE
         case Plain.FAIL, Phase.OPEN | Phase.UNDER_BARRIER:

@@ -42,6 +42,8 @@ PAUSE_S_MAX = 1.0
 
 Sleep = Callable[[float], None]
 
+Guard = Callable[[Manifest], UpsertFlowError | None]
+
 
 class Admission:
     """Lets the epochs of one write into a table, or refuses them.
@@ -60,6 +62,8 @@ class Admission:
         Whether it waits, too, where pressure refuses it.
     sleep : callable, optional
         Waits for some seconds.
+    guard : callable, optional
+        Returns why nothing of this write may come behind a version, asked right before each put.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Admission:
         wait_ms: int = FULL_WAIT_MS,
         waits_for_relief: bool = False,
         sleep: Sleep = time.sleep,
+        guard: Guard | None = None,
     ) -> None:
         self._log = log
         self._store = store
@@ -81,6 +86,7 @@ class Admission:
         self._left_s = wait_ms / 1000
         self._pause_s = PAUSE_S
         self._sleep = sleep
+        self._guard = guard
 
     def require(self, head: Manifest, draft: Draft | None = None) -> Manifest:
         """Return the version behind which there is room for an epoch, once there is.
@@ -123,6 +129,9 @@ class Admission:
         """Return why an epoch may not come in behind a version, None if it may."""
         if head.is_unborn or not (draft is None or draft.is_epoch):
             return None
+        guarded = self._guard(head) if self._guard and draft is not None else None
+        if guarded is not None:
+            return guarded
         pressed = self._pressed(head) if draft is None else None
         return pressed or self._full(head, draft)
 

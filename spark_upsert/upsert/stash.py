@@ -11,9 +11,7 @@ in a merge batcher). We settle by bytes instead of by chunk count.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
@@ -27,7 +25,7 @@ from spark_upsert.state.run.file import Run, Span, write_run
 from spark_upsert.state.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.state.tombstones import higher_mark
 from spark_upsert.store.local import LocalStore
-from spark_upsert.store.system_errors import translated
+from spark_upsert.store.spills import SpillFolder
 from spark_upsert.store.tokens import new_token
 from spark_upsert.upsert.ambiguity import count_losers
 from spark_upsert.upsert.truncate import truncated_at
@@ -56,7 +54,7 @@ class Stash:
         self._pending_bytes = 0
         self._settled: BatchPart | None = None
         self._spilled: list[Run] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: SpillFolder | None = None
         self._counted = EMPTY
         self._counted_by_seal = EMPTY
         self.examples: dict[str, str] = {}
@@ -86,7 +84,7 @@ class Stash:
     ) -> None:
         self._spilled.clear()
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
             self._folder = None
 
     def add(self, commands: pa.RecordBatch) -> None:
@@ -157,9 +155,8 @@ class Stash:
 
     def _spill(self, batch: pa.RecordBatch) -> None:
         if self._folder is None:
-            with translated("make a folder in", Path(tempfile.gettempdir())):
-                self._folder = tempfile.TemporaryDirectory(prefix="upsertflow-stash-")
-        store = LocalStore(self._folder.name)
+            self._folder = SpillFolder()
+        store = LocalStore(str(self._folder.path))
         file = write_run(store, f"{new_token()}.arrow", batch)
         self._spilled.append(Run(file, store.map(file.path)))
         self._settled = None

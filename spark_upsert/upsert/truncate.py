@@ -56,7 +56,16 @@ def with_truncates(
     youngest = pa.array(np.lexsort(words[::-1])[-1:])
     known = [pa.array([True])] * (len(schema.order_fields) - len(schema.order))
     mark = encode_mark([*known, *(column.take(youngest) for column in columns)], schema)
-    return commands.replace_schema_metadata({_FIELD: mark.encode()})
+    return with_truncate(commands, mark)
+
+
+def with_truncate(commands: pa.RecordBatch, mark: str | None) -> pa.RecordBatch:
+    """Return commands, perhaps none, among which a truncate of this mark came, if it is one."""
+    if mark is None:
+        return commands
+    return commands.replace_schema_metadata(
+        {**(commands.schema.metadata or {}), _FIELD: mark.encode()}
+    )
 
 
 def truncated_at(commands: pa.RecordBatch) -> str | None:

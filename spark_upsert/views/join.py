@@ -154,11 +154,11 @@ class JoinRelation:
 
     def _as_left(self, right: Rows) -> Rows:
         """Return the values that join right rows, under the names of the left side."""
-        return distinct_values(renamed(right, self._on_right, self._on_left))
+        return renamed(right, self._on_right, self._on_left)
 
     def _as_right(self, left: Rows) -> Rows:
         """Return the values that join left rows, under the names of the right side."""
-        return distinct_values(renamed(left, self._on_left, self._on_right))
+        return renamed(left, self._on_left, self._on_right)
 
     def _joined(self, left: Rows, at: At) -> Rows:
         """Return the rows that come of some left rows, with the right side at a position."""
@@ -178,7 +178,9 @@ class JoinRelation:
             return left.filter(pa.array(has_partner == (self.how is How.SEMI)))
         left_at, right_at = matches(left_codes, right_codes)
         if self.how is How.LEFT:
-            alone = np.flatnonzero(~np.isin(left_codes, right_codes))
+            has_partner = np.zeros(left.num_rows, dtype=np.bool_)
+            has_partner[left_at] = True
+            alone = np.flatnonzero(~has_partner)
             left_at = np.concatenate([left_at, alone])
             right_at = np.concatenate([right_at, np.full(len(alone), NOWHERE)])
         shown = taken(right.select(self._shown), right_at)
@@ -196,15 +198,29 @@ class JoinRelation:
             old, new = self._of_many(left, right, touched, step)
         else:
             every = Pairs.concat([left, _unmoved(touched)])
-            old = self._joined(every.old_rows(), step.before)
-            new = self._joined(every.new_rows(), step.after)
+            old, new = self._both_sides(every, right, step)
         return Pairs.aligned(old, new, self.key).without_same_bits()
+
+    def _both_sides(self, left: Pairs, moved: Pairs, step: Step) -> tuple[Rows, Rows]:
+        """Return the rows that come of old and of new left rows, each on its side of a step.
+
+        Most left rows keep their partner, and most partners stay as they are: so they are looked
+        up once, before the step, and those behind it follow from what the step changed.
+        """
+        sides = left.old_rows(), left.new_rows()
+        before = self._right.having(concat([*map(self._as_right, sides)]), step.before)
+        after = before
+        if len(moved):
+            assert self._right.key is not None
+            stayed = before.filter(pa.array(~_with_key_of(before, moved, self._right.key)))
+            after = concat([stayed, moved.new_rows()])
+        return self._combined(sides[0], before), self._combined(sides[1], after)
 
     def _touched(self, left: Pairs, right: Pairs, step: Step) -> Rows:
         """Return the left rows that did not change, but have or had a partner that did."""
         assert self._left.key is not None
         moved = [self._as_left(rows) for rows in (right.old_rows(), right.new_rows())]
-        values = distinct(concat(moved))
+        values = concat(moved)
         if not values.num_rows:
             return no_rows(self._left.schema)
         rows = self._left.having(values, step.after, step.within)
@@ -217,11 +233,13 @@ class JoinRelation:
         without a partner, which comes and goes with the last and the first of them.
         """
         sides = []
-        for rows, moved, at in (
-            (left.old_rows(), right.old_rows(), step.before),
-            (left.new_rows(), right.new_rows(), step.after),
+        wholes = self._both_sides(left, right, step)
+        for whole, moved, at in zip(
+            wholes,
+            (right.old_rows(), right.new_rows()),
+            (step.before, step.after),
+            strict=True,
         ):
-            whole = self._joined(rows, at)
             partly = self._combined(touched, moved)
             if self.how is How.LEFT:
                 partly = self._without_wrong_extensions(partly, touched, moved, at)

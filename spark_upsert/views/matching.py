@@ -35,17 +35,23 @@ def codes(*sides: Columns) -> list[Positions]:
     Returns
     -------
     list of numpy.ndarray of int64
-        For each side a number for each of its rows, less than the number of all rows. Without
-        columns all rows are equal.
+        For each side a number for each of its rows. Different values have the numbers from 0 on in
+        the order in which they first come, one side after the other. Without columns all rows are
+        equal.
     """
     lengths = [len(side[0]) if side else 0 for side in sides]
-    numbers = np.zeros(sum(lengths), dtype=np.int64)
+    numbers = None
     for parts in zip(*sides, strict=True):
         column = pa.concat_arrays([_plain(part) for part in parts])
         for word in _numbered(column):
+            if numbers is None:
+                numbers = word
+                continue
             count = int(word.max(initial=0)) + 1
             # Numbered anew behind each column, so that the product stays below 2 ** 63.
             numbers = _dense(pa.array(numbers * count + word))
+    if numbers is None:
+        numbers = np.zeros(sum(lengths), dtype=np.int64)
     return np.split(numbers, np.cumsum(lengths)[:-1])
 
 
@@ -67,19 +73,36 @@ def places(wanted: Positions, among: Positions) -> Positions:
 
 
 def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
-    """Return all pairs of places whose codes are equal, by the place in ``left``."""
-    order = np.argsort(right, kind="stable")
-    ordered = right[order]
-    begins = np.searchsorted(ordered, left, side="left")
-    counts = np.searchsorted(ordered, left, side="right") - begins
+    """Return all pairs of places whose codes are equal, by the place in ``left``.
+
+    Negative codes equal none.
+    """
+    table = np.full(max(left.max(initial=-1), right.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
+    own = np.flatnonzero(right >= 0)
+    counts = np.bincount(right[own], minlength=len(table))
+    if counts.max(initial=0) <= 1:  # Nobody has two partners: there is nothing to sort.
+        table[right[own]] = own
+        partners = table[left]
+        matched = np.flatnonzero((left >= 0) & (partners != NOWHERE))
+        return matched, partners[matched]
+    order = own[np.argsort(right[own], kind="stable")]
+    begins = np.cumsum(counts) - counts
+    counts = np.where(left >= 0, counts[left], 0)
     ends = np.cumsum(counts)
     within = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
-    return np.repeat(np.arange(len(left)), counts), order[np.repeat(begins, counts) + within]
+    return np.repeat(np.arange(len(left)), counts), order[np.repeat(begins[left], counts) + within]
 
 
 def firsts(numbers: Positions) -> Positions:
-    """Return the place of the first row of each code, ascending."""
-    return np.sort(np.unique(numbers, return_index=True)[1]).astype(np.int64)
+    """Return the place of the first row of each code, ascending.
+
+    Parameters
+    ----------
+    numbers : numpy.ndarray of int64
+        As `codes` gives them, of one side or of all: a number is new if it is above all before it.
+    """
+    reached = np.maximum.accumulate(numbers)
+    return np.flatnonzero(numbers > np.append(-1, reached[:-1])[: len(numbers)])
 
 
 def _plain(column: pa.Array) -> pa.Array:

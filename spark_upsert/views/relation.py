@@ -152,7 +152,8 @@ class Relation(Protocol):
     def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows whose columns, those of ``values``, hold one of the values' rows.
 
-        Of those, the ones whose driving keys have hashes in a range.
+        A value may come twice, and NULL in it joins nothing. Of the rows, the ones whose driving
+        keys have hashes in a range.
         """
         ...
 
@@ -194,7 +195,12 @@ def matching(rows: Rows, values: Rows) -> Rows:
 
 def distinct(rows: Rows) -> Rows:
     """Return each row once, by the equality of the engine."""
-    return taken(rows, firsts(codes(rows.columns)[0])) if rows.num_columns else rows.slice(0, 1)
+    if not rows.num_columns:
+        return rows.slice(0, 1)
+    found = firsts(codes(rows.columns)[0])
+    if len(found) == rows.num_rows:
+        return pa.RecordBatch.from_arrays(rows.columns, schema=nullable(rows.schema))
+    return taken(rows, found)
 
 
 def distinct_values(rows: Rows) -> Rows:

@@ -134,7 +134,10 @@ class ScanRelation:
         if not values.num_rows:
             return no_rows(self.schema)
         names, version = values.schema.names, self._version(at)
-        if set(self.key) <= set(names):
+        is_by_key = set(names) == set(self.key)
+        if is_by_key:
+            keys = values.select(list(self.key))
+        elif set(self.key) <= set(names):
             keys = distinct(values.select(list(self.key)))
         else:
             by = next((name for name in names if self._base.index(name)), None)
@@ -143,7 +146,8 @@ class ScanRelation:
             keys = self._candidates(by, values, version, hash_range)
         keys = self._within(keys, hash_range)
         looked = self._base.look_up(keys, version)
-        return matching(looked.rows.filter(pa.array(looked.present)), values)
+        found = looked.rows.filter(pa.array(looked.present))
+        return found if is_by_key else matching(found, values)
 
     def _within(self, keys: Rows, hash_range: HashRange) -> Rows:
         return keys.filter(pa.array(self.driving.within(keys, hash_range)))

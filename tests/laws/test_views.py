@@ -1,9 +1,11 @@
 """Laws of views as their users have them: streams over real tables, and tables that keep groups.
 
-Between any two steps tables of every kind are written, by this process or another, overwritten, set
-back, compacted and expired. Streams are limited, cut into splits, net what they give, begin anew
-and run a batch again; kept tables are refreshed and fed by a query in turn. At each position that
-is promised what came out, folded, is the batch query in plain Python.
+Between any two steps, the planning of a batch and its repetition included, tables of every kind are
+written, by this process or another, overwritten, set back, altered, compacted and expired; their
+indexes lag, come and go, and are built. Streams are limited in every way, cut into splits, net what
+they give, begin anew with other limits and run a batch again; kept tables are refreshed and fed by
+a query in turn, compacted and expired. At each position that is promised what came out, folded, is
+the batch query in plain Python; and so is what the changes of a kept table come to.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,7 +47,22 @@ SLICES = 4
 
 ACTS = 12
 
+LIMITS = {
+    "maxRowsPerTrigger": (1, 3, 9),
+    "maxEpochsPerTrigger": (1, 3, 9),
+    "maxBytesPerTrigger": (1, 5_000, 100_000),
+}
+
 At = dict[str, int]
+
+
+def limits_of(chance: random.Random) -> dict[str, str]:
+    """Return how a stream is limited and cut, which each start of it says anew."""
+    found = {"splits": str(chance.randint(1, 3))}
+    for name, values in LIMITS.items():
+        if chance.random() < 0.25:
+            found[name] = str(chance.choice(values))
+    return found
 
 
 class Rows:
@@ -56,13 +74,12 @@ class Rows:
         while plan is None or not plan.paths:
             tree, plan = random_plan(chance, lambda n: bind(n, world.open), world.known_versions)
         self.node, self.paths = tree.node, plan.paths
-        options = {"consumerId": "view", "splits": str(chance.randint(1, 3))}
-        if chance.random() < 0.5:
-            limit = chance.choice(["maxRowsPerTrigger", "maxEpochsPerTrigger"])
-            options[limit] = str(chance.choice([1, 3, 9]))
+        self.fixed = {"consumerId": "view"}
         if chance.random() < 0.3:
-            options["deduplicationMode"] = "netChanges"
-        self.query = Query(self.node, **options)
+            self.fixed["deduplicationMode"] = "netChanges"
+        if chance.random() < 0.3:
+            self.fixed["computeUpdates"] = "false"
+        self.query = Query(self.node, **self.fixed, **limits_of(chance))
         self.state: Counter[Any] = Counter()
         self.latest = 0
 
@@ -74,8 +91,8 @@ class Rows:
     def step(self) -> bool:
         """Run a batch; False if there was none."""
         if self.chance.random() < 0.3:
-            self.query.start()
-        batch = self.query.batch(is_repeated=self.chance.random() < 0.2)
+            self.query.start(**self.fixed, **limits_of(self.chance))
+        batch = self.query.batch(meanwhile=meanwhile(self))
         for row in batch or ():
             assert row["_commit_version"] >= self.latest, "a version that was whole goes on"
             shown_ = (value for name, value in row.items() if not name.startswith("_"))
@@ -138,17 +155,15 @@ class Groups:
     def _begun(self) -> Query:
         """Return a query that begins where the table is."""
         recorded = self.kept.position()
-        options = {"consumerId": "view", "splits": str(self.chance.randint(1, 3))}
+        options = {"consumerId": "view", **limits_of(self.chance)}
         if recorded != NOTHING:
             options["startingPosition"] = recorded
-        if self.chance.random() < 0.5:
-            options["maxRowsPerTrigger"] = str(self.chance.choice([1, 3, 9]))
         self.query = Query(self.node, **options)
         return self.query
 
     def _feed(self, query: Query) -> bool:
         recorded = self.kept.position()
-        batch = query.batch(is_repeated=self.chance.random() < 0.2)
+        batch = query.batch(meanwhile=meanwhile(self))
         if batch is None:
             return query.position() != self.position()
         table = self.kept.table
@@ -173,25 +188,34 @@ class Groups:
         self.check({path: self.world.known_versions(path)[-1] for path in self.paths})
 
 
-def act(chance: random.Random, world: RealWorld, reader: Rows | Groups) -> None:
-    """Do something to the tables, or read on."""
+def disturb(chance: random.Random, world: RealWorld, reader: Rows | Groups) -> None:
+    """Do something to a table that is read, or to what its processes remember."""
     way, name = chance.random(), chance.choice(sorted(set(reader.paths)))
     table = world.tables[name]
-    if way < 0.5:
+    if way < 0.6:
         world.apply(random_epoch(chance, [name]))
-    elif way < 0.57:
+    elif way < 0.7:
         table.compact(full=chance.random() < 0.5)
-    elif way < 0.65:
+    elif way < 0.8:
         for _ in range(2 if reader.is_leased else 0):  # The first leaves what is before it.
             table.compact(full=True)
             world.expire(name)
-    elif way < 0.7:
+    elif way < 0.86:
         since = table.log.head().since
         world.restore(name, chance.choice([v for v in world.known_versions(name) if v >= since]))
-    elif way < 0.73:
-        forget_runs_and_logs()
+    elif way < 0.91:
+        world.alter(name)
+    elif way < 0.96:
+        world.mend_indexes(name)
     else:
-        reader.step()
+        forget_runs_and_logs()
+
+
+def meanwhile(reader: Rows | Groups) -> Callable[[], None] | None:
+    """Return what happens between a batch and its repetition; None if it is not repeated."""
+    if reader.chance.random() < 0.8:
+        return None
+    return partial(disturb, reader.chance, reader.world, reader)
 
 
 Reader = Callable[[random.Random, RealWorld], Rows | Groups]
@@ -211,7 +235,10 @@ def live(reader_of: Reader, folder: Path, life: int) -> None:
         for _ in range(ACTS):
             # Steps are looked up, or computed of snapshots where enough has changed.
             with patch.object(ways, "STEP_ROWS_MIN", chance.choice([0, 10_000])):
-                act(chance, world, reader)
+                if chance.random() < 0.27:
+                    reader.step()
+                else:
+                    disturb(chance, world, reader)
         reader.finish()
 
 

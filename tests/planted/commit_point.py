@@ -18,6 +18,7 @@ from spark_upsert.table import Table
 from spark_upsert.upsert import write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
 from tests.promises import test_promises as promises
+from tests.promises import test_stream_promises as stream_promises
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 
 
@@ -113,7 +114,7 @@ def _() -> Patch:
 
 @bug(
     "the files of a repeated batch are removed although in use",
-    promises.test_p2_a_table_that_takes_the_changes_of_another_is_that_table,
+    stream_promises.test_p2_a_table_that_takes_the_changes_of_another_is_that_table,
 )
 def _() -> Patch:
     def discard(original: Any, self: Table, staged: Any, *rest: Any, **how: Any) -> None:

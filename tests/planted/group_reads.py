@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from spark_upsert.source import kinds
 from spark_upsert.source.group_inputs import GroupInputs
+from spark_upsert.source.stream import Stream
 from spark_upsert.source.table_input import TableInput
-from tests.planted.bug import Patch, bug, wrapped
+from spark_upsert.state.log.manifest import Commit, Manifest
+from tests.planted.bug import Patch, applied_by, bug, wrapped
 from tests.promises import test_routed_read_promises as routed_read_promises
 
 
@@ -17,6 +21,36 @@ from tests.promises import test_routed_read_promises as routed_read_promises
 )
 def _() -> Patch:
     return wrapped(kinds, "at_batch", lambda original, options, table, pin: options)
+
+
+@bug(
+    "a limit cuts what a consistent stream takes within a batch",
+    routed_read_promises.test_p3_a_consistent_stream_with_a_limit_ends_behind_whole_batches,
+)
+def _() -> Patch:
+    return patch.object(Stream, "_in_batches", lambda self, standing, seen, limits: (seen, limits))
+
+
+@bug(
+    "the log does not remember when rows changed last",
+    routed_read_promises.test_p3_a_table_at_rest_is_read_however_its_past_is_given_up,
+)
+def _() -> Patch:
+    def forgetful(original: Any, before: Any, commit: Commit) -> Manifest:
+        return replace(original(before, commit), changed=commit.version)
+
+    return applied_by(forgetful)
+
+
+@bug(
+    "the rows of the newest version stand for those of an expired one",
+    routed_read_promises.test_p3_a_table_at_rest_is_read_however_its_past_is_given_up,
+)
+def _() -> Patch:
+    def any_row(original: Any, before: Any, commit: Commit) -> Manifest:
+        return replace(original(before, commit), changed=0)
+
+    return applied_by(any_row)
 
 
 @bug(

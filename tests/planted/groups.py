@@ -72,7 +72,7 @@ def test_p4_rows_are_kept_by_one_query() -> None:
 
 def test_p4_steps_are_taken_once() -> None:
     kept_tables.test_a_step_that_comes_again_is_skipped_and_one_that_is_ahead_refused()
-    kept_tables.test_of_two_that_write_the_same_step_at_once_one_is_applied()
+    kept_tables.test_a_step_that_another_takes_behind_the_staging_is_skipped()
 
 
 def test_p2_sums_never_wrap() -> None:

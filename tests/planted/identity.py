@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.log.manifest import Manifest, Place
 from spark_upsert.state.log.read import LogReader
 from spark_upsert.state.retention import worker as retention
 from spark_upsert.state.retention.policy import Unnamed
@@ -74,6 +74,44 @@ def _() -> Patch:
         return original(self, base)
 
     return wrapped(LogReader, "_proven", proven)
+
+
+@bug(
+    "where a log is said to end is believed",
+    promises.test_p1_where_a_log_is_said_to_end_is_looked_for,
+)
+def _() -> Patch:
+    def end(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
+        told = self._told
+        return original(self, base) if told is None else self._reached(base, told)
+
+    return wrapped(LogReader, "_end_at_told", end)
+
+
+@bug(
+    "a version that was read before the look proves its end",
+    promises.test_p1_where_a_log_is_said_to_end_is_looked_for,
+)
+def _() -> Patch:
+    def end(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
+        told = self._told
+        if told is None or self._read_commit(told.version + 1) is not None:
+            return None
+        return self._reached(base, told)
+
+    return wrapped(LogReader, "_end_at_told", end)
+
+
+@bug(
+    "a commit begins behind whatever the process remembers",
+    promises.test_p1_a_commit_begins_behind_what_a_task_has_proven,
+)
+def _() -> Patch:
+    def seen(original: Any, self: LogReader, place: Place) -> Manifest | None:
+        self._head = self._head or self._recalled()
+        return self._head or original(self, place)
+
+    return wrapped(LogReader, "seen_at", seen)
 
 
 @bug(

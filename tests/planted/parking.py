@@ -10,6 +10,7 @@ from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.park_staged import CommandParking
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_parking_promises as promises
+from tests.unit import test_parked_truncates as truncates
 
 MIXED = promises.test_p1_a_table_that_fails_in_one_task_gets_the_rows_of_all
 ORDER = promises.test_p1_rows_do_not_come_before_those_that_are_parked
@@ -76,4 +77,12 @@ def _() -> Patch:
                 share.parts = [part for part in share.parts if part.parked is None]
         return shares
 
-    return wrapped(commit, "_shares", half)
+    return wrapped(commit, "shares_of", half)
+
+
+@bug(
+    "a truncate among parked rows is forgotten",
+    truncates.test_p1_a_truncate_behind_parked_rows_is_applied_with_them,
+)
+def _() -> Patch:
+    return wrapped(unpark, "with_truncate", lambda original, commands, mark: commands)

@@ -8,12 +8,16 @@ from unittest.mock import patch
 
 from spark_upsert.options import routed as options
 from spark_upsert.options.routed import Told
-from spark_upsert.routed import commit, group, routes, template
+from spark_upsert.routed import commit, debts, group, routes, tables, template
+from spark_upsert.routed.fence import Fence
 from spark_upsert.routed.plan import RoutedPlan
 from spark_upsert.routed.routes import Router
 from spark_upsert.routed.spool import Spool
+from spark_upsert.schedule import Schedule, Turn
 from spark_upsert.store.tokens import new_token
 from spark_upsert.upsert.write_set import WriteSet
+from tests.laws import test_debts as debt_laws
+from tests.laws import test_take_over as take_over_laws
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_routed_option_promises as option_promises
 from tests.promises import test_routed_promises as promises
@@ -80,7 +84,7 @@ def _() -> Patch:
         original(self, *args)
         self._transaction = None
 
-    return wrapped(commit._Tables, "__init__", forgetful)
+    return wrapped(tables.Tables, "__init__", forgetful)
 
 
 @bug("each task draws the identity of a new table", EXACT)
@@ -96,12 +100,12 @@ def _() -> Patch:
             del share.parts[1:]
         return shares
 
-    return wrapped(commit, "_shares", first)
+    return wrapped(commit, "shares_of", first)
 
 
 @bug("the group names the newest version of a table, whoever wrote it", EXACT)
 def _() -> Patch:
-    return patch.object(commit._Tables, "_place", lambda self, log: log.head().place)
+    return patch.object(tables.Tables, "_place", lambda self, log: log.head().place)
 
 
 @bug(
@@ -109,7 +113,7 @@ def _() -> Patch:
     write_promises.test_p1_a_table_that_the_batch_compacts_stands_in_the_group_with_its_own_rows,
 )
 def _() -> Patch:
-    return patch.object(commit, "_same_behind", lambda log, place: log.head().place)
+    return patch.object(tables, "_same_behind", lambda log, place: log.head().place)
 
 
 @bug(
@@ -118,6 +122,22 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(group, "refusal_of", lambda *args, **how: None)
+
+
+@bug(
+    "who lost the root writes on into tables of the new query",
+    take_over_laws.test_p1_who_lost_the_root_writes_nothing_behind_the_new_query,
+)
+def _() -> Patch:
+    return patch.object(Fence, "refusal", lambda self, head: None)
+
+
+@bug(
+    "who takes the root over says so only behind its first batch",
+    take_over_laws.test_p1_who_lost_the_root_writes_nothing_behind_the_new_query,
+)
+def _() -> Patch:
+    return patch.object(group.GroupTable, "claim", lambda self, writer: None)
 
 
 @bug(
@@ -134,3 +154,33 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(WriteSet, "_base_of", lambda self, staged: self.base)
+
+
+@bug(
+    "tables are compacted by age alone, whatever their priority",
+    write_promises.test_p7_tables_with_a_higher_priority_are_compacted_first_and_the_others_too,
+)
+def _() -> Patch:
+    return patch.object(tables, "priority_in", lambda properties: None)
+
+
+@bug(
+    "whose turn it is to be compacted is forgotten with each batch",
+    debt_laws.test_p7_every_table_has_its_turn_in_time_while_all_owe_for_ever,
+)
+def _() -> Patch:
+    def forgetful(original: Any, *args: Any) -> Schedule:
+        return replace(original(*args), turn=Turn())
+
+    return wrapped(debts.Debts, "after", forgetful)
+
+
+@bug(
+    "who has been compacted waits on as if it had not",
+    debt_laws.test_p7_every_table_has_its_turn_in_time_while_all_owe_for_ever,
+)
+def _() -> Patch:
+    def unmoved(original: Any, self: Any, visited: Any, *args: Any) -> Schedule:
+        return replace(original(self, visited, *args), dirty=self.schedule.dirty)
+
+    return wrapped(debts.Debts, "after", unmoved)

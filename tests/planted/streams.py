@@ -18,12 +18,12 @@ from spark_upsert.state.log.log import Log
 from spark_upsert.upsert.envelopes import changelog
 from spark_upsert.upsert.envelopes.changelog import ChangelogForm
 from tests.planted.bug import Patch, bug, together, wrapped
-from tests.promises import test_promises as promises
+from tests.promises import test_stream_promises as stream_promises
 
 
 @bug(
     "the pieces of a snapshot overlap",
-    promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
+    stream_promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
 )
 def _() -> Patch:
     def wider(original: Any, manifest: Any, options: Any, due: HashRange) -> Any:
@@ -34,7 +34,7 @@ def _() -> Patch:
 
 @bug(
     "the pieces of a snapshot leave a gap",
-    promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
+    stream_promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
 )
 def _() -> Patch:
     def narrower(original: Any, manifest: Any, options: Any, due: HashRange) -> Any:
@@ -45,7 +45,7 @@ def _() -> Patch:
 
 @bug(
     "a replay looks at the head",
-    promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
+    stream_promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
 )
 def _() -> Patch:
     def splits(original: Any, self: TableInput, start: Any, end: Any) -> Any:
@@ -56,7 +56,7 @@ def _() -> Patch:
 
 @bug(
     "the first batch of a replay begins where a new stream would",
-    promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
+    stream_promises.test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped,
 )
 def _() -> Patch:
     def beginning(original: Any, self: TableInput, start: Any, last: Any) -> Any:
@@ -68,7 +68,7 @@ def _() -> Patch:
     return wrapped(TableInput, "_beginning", beginning)
 
 
-CHAINED = promises.test_p2_a_table_that_takes_the_changes_of_another_is_that_table
+CHAINED = stream_promises.test_p2_a_table_that_takes_the_changes_of_another_is_that_table
 
 
 @bug("a delete takes away what its own version put", CHAINED)
@@ -98,7 +98,7 @@ def _() -> Patch:
 
 @bug(
     "a limit cuts an epoch",
-    promises.test_p3_an_epoch_is_whole_in_one_batch_of_a_stream,
+    stream_promises.test_p3_an_epoch_is_whole_in_one_batch_of_a_stream,
 )
 def _() -> Patch:
     """The next batch begins with the epoch that the last one ended in."""
@@ -114,7 +114,7 @@ def _() -> Patch:
 
 @bug(
     "a batch takes an epoch more than its limits allow",
-    promises.test_p3_an_epoch_is_whole_in_one_batch_of_a_stream,
+    stream_promises.test_p3_an_epoch_is_whole_in_one_batch_of_a_stream,
 )
 def _() -> Patch:
     def fitting(original: Any, self: Any, piece: Any, behind: int, bounds: Any) -> int:
@@ -127,7 +127,7 @@ def _() -> Patch:
 
 @bug(
     "the lease is taken behind the offset",
-    promises.test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped,
+    stream_promises.test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped,
 )
 def _() -> Patch:
     return patch.object(TableInput, "_hold", lambda self, table, position: None)
@@ -135,7 +135,7 @@ def _() -> Patch:
 
 @bug(
     "the lease moves to where a batch ends while it is read",
-    promises.test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped,
+    stream_promises.test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped,
 )
 def _() -> Patch:
     ends: dict[int, Any] = {}
@@ -153,7 +153,7 @@ def _() -> Patch:
 
 @bug(
     "version 1 is read as from the beginning",
-    promises.test_p6_a_checkpoint_of_an_earlier_release_is_gone_on_with,
+    stream_promises.test_p6_a_checkpoint_of_an_earlier_release_is_gone_on_with,
 )
 def _() -> Patch:
     return patch.object(Offset, "_from_version_1", classmethod(lambda cls, record: cls()))
@@ -161,7 +161,7 @@ def _() -> Patch:
 
 @bug(
     "changes that are expired are passed over",
-    promises.test_p5_changes_that_are_expired_are_not_passed_over_in_silence,
+    stream_promises.test_p5_changes_that_are_expired_are_not_passed_over_in_silence,
 )
 def _() -> Patch:
     return wrapped(
@@ -173,7 +173,7 @@ def _() -> Patch:
 
 @bug(
     "a stream does not ask whose table it is",
-    promises.test_p1_a_stream_goes_on_only_in_the_table_that_it_knows,
+    stream_promises.test_p1_a_stream_goes_on_only_in_the_table_that_it_knows,
 )
 def _() -> Patch:
     return together(
@@ -184,7 +184,7 @@ def _() -> Patch:
 
 @bug(
     "the end of a stream moves along with the table",
-    promises.test_p7_a_stream_that_is_to_take_what_there_is_comes_to_its_end,
+    stream_promises.test_p7_a_stream_that_is_to_take_what_there_is_comes_to_its_end,
 )
 def _() -> Patch:
     return patch.object(Stream, "freeze", lambda self: None)

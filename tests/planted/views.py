@@ -50,13 +50,29 @@ MANY = test_p2_the_cases_of_many_partners
 
 @bug("old rows of a join are looked up behind the step", FOLDED)
 def _() -> Patch:
-    def behind(original: Any, self: Any, step: Step) -> Pairs:
-        joined = self._joined
-        with patch.object(self, "_joined", lambda left, at: joined(left, step.after)):
-            found: Pairs = original(self, step)
-        return found
+    def behind(original: Any, self: Any, left: Pairs, moved: Pairs, step: Step) -> Any:
+        return original(self, left, moved, replace(step, before=step.after))
 
-    return wrapped(JoinRelation, "pairs", behind)
+    return wrapped(JoinRelation, "_both_sides", behind)
+
+
+@bug("new rows of a join get the partners from before the step", FOLDED)
+def _() -> Patch:
+    def before(original: Any, self: Any, left: Pairs, moved: Pairs, step: Step) -> Any:
+        return original(self, left, Pairs.none(moved.schema), step)
+
+    return wrapped(JoinRelation, "_both_sides", before)
+
+
+@bug("a partner that changed stands beside itself", FOLDED)
+def _() -> Patch:
+    def beside(original: Any, self: Any, left: Pairs, moved: Pairs, step: Step) -> Any:
+        with patch.object(
+            join, "_with_key_of", lambda rows, *_: np.zeros(rows.num_rows, dtype=np.bool_)
+        ):
+            return original(self, left, moved, step)
+
+    return wrapped(JoinRelation, "_both_sides", beside)
 
 
 @bug("old rows of a full join are looked up behind the step", FOLDED)

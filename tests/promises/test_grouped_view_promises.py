@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import Step
 from tests.promises.test_view_promises import RUNS, advanced
 from tests.support.grouped import expected, kept_in_memory, position, shown
+from tests.support.seeds import seeds
 from tests.support.view_plays import World, rows_of
 from tests.support.view_trees import random_epoch, random_group
 
@@ -44,9 +43,9 @@ def play(chance: random.Random) -> None:
         at = end
 
 
-@pytest.mark.parametrize("seed", range(2))
+@seeds(4)
 def test_p2_what_is_kept_of_groups_is_the_batch_query(seed: int) -> None:
-    for life in range(seed * RUNS // 6, (seed + 1) * RUNS // 6):
+    for life in range(seed * RUNS // 12, (seed + 1) * RUNS // 12):
         try:
             play(random.Random(life))
         except (AssertionError, UpsertFlowError) as error:

@@ -102,7 +102,7 @@ def test_p1_a_table_that_fails_in_one_task_gets_the_rows_of_all() -> None:
     assert [each["id"] for each in content(table_below(root, "last"))] == [1, 2, None]
 
 
-@seeds(1)
+@seeds(1, quick=0)
 def test_p1_a_batch_that_is_parked_and_repeated_counts_once(seed: int) -> None:
     def batch(root: Store) -> None:
         write(root, OPTIONS, [[OTHER], [ONE], [ONE]], transaction(1))
@@ -112,7 +112,7 @@ def test_p1_a_batch_that_is_parked_and_repeated_counts_once(seed: int) -> None:
         require_sum(root, 3)
 
 
-@seeds(1)
+@seeds(1, quick=0)
 def test_p1_what_is_applied_when_it_dies_is_applied_once(seed: int) -> None:
     before = copied(broken_after_one_batch()[0])
     for number in (1, 2):

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.changelog.modes import Deduplication
-from spark_upsert.errors import CorruptionError, DataError, DataLossError, OtherTableError
+from spark_upsert.errors import CorruptionError, DataError, OtherTableError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
@@ -40,11 +40,11 @@ from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
 from spark_upsert.upsert.stash import Stash
 from spark_upsert_sink import UpsertStreamWriter
+from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
 from tests.support.clocked import HOUR_S, ClockedStore, Now
 from tests.support.disk import Disk, Loss
 from tests.support.histories import Written
 from tests.support.model import Change, Command, Model, fold, visible
-from tests.support.seeds import seeds
 from tests.support.stores import (
     BrokenError,
     Fault,
@@ -55,15 +55,6 @@ from tests.support.stores import (
     SlowStore,
     Steps,
     forget_runs_and_logs,
-)
-from tests.support.streams import (
-    Chained,
-    Lived,
-    folded,
-    ordered,
-    position_in,
-    version_1,
-    versions,
 )
 from tests.support.tables import (
     append,
@@ -82,7 +73,13 @@ from tests.support.workload import ABSENT, OPERATIONS, observe
 from tests.unit.test_identity import HOW_MANY, Unsteady, made
 
 T = TypeVar("T")
-SEEDS = seeds(8)
+EACH_OPERATION = pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(index, id=each.name, marks=() if each.is_quick else pytest.mark.slow)
+        for index, each in enumerate(OPERATIONS)
+    ],
+)
 SCOPES = (Scope.TABLE, Scope.EPOCH, Scope.ARRIVAL)
 
 
@@ -126,7 +123,7 @@ def merge_due(table: Table) -> list[Compacted]:
 # -- P1: every reported command is in the table and in the changelog exactly once ---------
 
 
-@SEEDS
+@OF_SEEDS
 def test_p1_reported_commands_are_there_exactly_once(seed: int) -> None:
     """Two queries write over a storage that fails; each retries until it has an answer."""
     dice = random.Random(seed)
@@ -174,7 +171,7 @@ def deliver(
     append(make_table(store, schema_of(Scope.TABLE)), commands, transaction=transaction)
 
 
-@SEEDS
+@OF_SEEDS
 def test_p1_an_error_behind_the_commit_does_not_commit_twice(seed: int) -> None:
     """Without a transaction nothing but the token tells whose a version is."""
     store, dice = MemoryStore(), random.Random(seed)
@@ -190,7 +187,7 @@ def test_p1_an_error_behind_the_commit_does_not_commit_twice(seed: int) -> None:
     assert Log(store).head().version == 2
 
 
-@SEEDS
+@OF_SEEDS
 def test_p1_writers_that_race_all_get_in(seed: int) -> None:
     dice = random.Random(seed)
     store = MemoryStore()
@@ -211,7 +208,7 @@ def test_p1_writers_that_race_all_get_in(seed: int) -> None:
     assert table.log.head().version == 12
 
 
-@SEEDS
+@OF_SEEDS
 def test_p1_what_does_not_fit_in_memory_is_not_lost(seed: int) -> None:
     dice = random.Random(seed)
     scope = SCOPES[seed % 3]
@@ -226,7 +223,7 @@ def test_p1_what_does_not_fit_in_memory_is_not_lost(seed: int) -> None:
             assert rows_at(table) == model.rows()
 
 
-@SEEDS
+@OF_SEEDS
 def test_p1_a_source_that_retries_after_an_error_loses_nothing(seed: int) -> None:
     """Any call of an operator may fail once, at any step; what failed is called again."""
     dice = random.Random(seed)
@@ -265,6 +262,7 @@ def twice(act: Callable[[], T]) -> T:
         return act()
 
 
+@ON_BOTH_LAYOUTS
 @pytest.mark.parametrize("other", [False, True], ids=["nothing", "another table"])
 def test_p1_what_is_put_where_the_table_was_is_not_reported(other: bool) -> None:
     """The folder is emptied, or filled with another table, right before the put."""
@@ -284,6 +282,7 @@ def test_p1_what_is_put_where_the_table_was_is_not_reported(other: bool) -> None
         assert append(Table(store), [Command(8, 8, 8)]) is not None
 
 
+@ON_BOTH_LAYOUTS
 @pytest.mark.parametrize("other", [False, True], ids=["set back", "made anew"])
 def test_p1_what_a_process_remembers_is_not_what_there_is(other: bool) -> None:
     """The table that it has read and written was replaced before it is opened again."""
@@ -301,6 +300,45 @@ def test_p1_what_a_process_remembers_is_not_what_there_is(other: bool) -> None:
     assert rows_at(Table(store))[7] == 7
 
 
+@pytest.mark.parametrize("other", [False, True], ids=["it was written on", "it was set back"])
+@ON_BOTH_LAYOUTS
+def test_p1_where_a_log_is_said_to_end_is_looked_for(other: bool) -> None:
+    """As the group of a routed write says it to the tasks: it was true when that was recorded."""
+    store = MemoryStore()
+    process = FaultyStore(store, Steps(), process=f"a task, {other}")
+    table = made(process, HOW_MANY - 2)
+    append(Table(store), [Command(1, 1, 50)])
+    append(Table(store), [Command(2, 2, 50)])
+    told = Table(store).log.head().place
+    log = Table(process).log
+    log.told_of(told)
+    assert log.commit(told.version).token == told.token
+    if other:
+        del store.objects[commit_path(told.version)]
+    else:
+        append(Table(store), [Command(3, 3, 50)])
+    assert log.head() == Table(store).log.head() != table.log.seen
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["it was written on", "it was set back"])
+@ON_BOTH_LAYOUTS
+def test_p1_a_commit_begins_behind_what_a_task_has_proven(other: bool) -> None:
+    """Whatever the process that commits remembers, and whatever came since."""
+    store = MemoryStore()
+    committer = FaultyStore(store, Steps(), process=f"a committer, {other}")
+    made(committer)
+    if other:
+        del store.objects[commit_path(HOW_MANY)]
+    epoch = plan_epoch(Table(store), [[[Command(7, 7, 7)]]])
+    if not other:
+        append(Table(store), [Command(8, 8, 8)])
+    table = Table(committer)
+    table.log.seen_at(epoch.staged[0].base)
+    assert table.commit(epoch) is not None
+    assert (7 in rows_at(Table(store)), 8 in rows_at(Table(store))) == (True, not other)
+
+
+@ON_BOTH_LAYOUTS
 def test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log() -> None:
     """The table was replaced while it staged; it would die before it could take its put back."""
 
@@ -316,6 +354,7 @@ def test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log() -> None:
     store = Deadly()
     table, another = made(store), made(MemoryStore())
     planned = plan_epoch(table, [[[Command(7, 7, 7)]]])
+    table.log.seen_at(planned.staged[0].base)
     store.objects.clear()
     store.objects.update(cast(MemoryStore, another.store).objects)
     store.is_armed = True
@@ -344,6 +383,7 @@ def test_p1_a_put_that_lands_behind_the_abort_finds_its_files() -> None:
     assert Table(store).snapshot().sort_by("k").to_pydict() == {"k": [1, 2], "v": [3, 4]}
 
 
+@ON_BOTH_LAYOUTS
 def test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing() -> None:
     """The vacuum has taken its files for left behind."""
     now = Now()
@@ -363,6 +403,7 @@ def test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing() -> None:
     assert rows_at(Table(store, clock=now)) == {1: 1}
 
 
+@ON_BOTH_LAYOUTS
 def test_p1_what_several_writers_put_into_one_version_is_there_once() -> None:
     """Each of them comes again by itself, over a checkpoint, with rows that nobody wants."""
     table = make_table(MemoryStore(), schema_of(Scope.TABLE))
@@ -378,6 +419,7 @@ def test_p1_what_several_writers_put_into_one_version_is_there_once() -> None:
     assert table.log.head().version == 5
 
 
+@ON_BOTH_LAYOUTS
 def test_p1_a_query_goes_on_only_behind_its_earlier_batches() -> None:
     """Its table was restored from before its last batch, for example."""
     table = made(MemoryStore())
@@ -393,7 +435,7 @@ def test_p1_a_query_goes_on_only_behind_its_earlier_batches() -> None:
 # -- P2: folding the changelog gives the snapshot, row for row, for every epoch ------------
 
 
-@SEEDS
+@OF_SEEDS
 def test_p2_folding_the_changelog_gives_every_snapshot(seed: int) -> None:
     dice = random.Random(seed)
     scope = SCOPES[seed % 3]
@@ -427,7 +469,7 @@ def test_p2_folding_the_changelog_gives_every_snapshot(seed: int) -> None:
             assert fold(found, snapshots[lower]) == snapshots[upper]
 
 
-@SEEDS
+@OF_SEEDS
 def test_p2_however_the_hashes_are_cut(seed: int) -> None:
     dice = random.Random(seed)
     table, model = make_table(MemoryStore(), schema_of(Scope.TABLE)), Model(Scope.TABLE)
@@ -459,6 +501,7 @@ def stored_hashes(table: Table) -> list[int]:
     ]
 
 
+@ON_BOTH_LAYOUTS
 def test_p2_late_rows_that_are_applied_stand_in_the_changelog() -> None:
     """Read in one stretch with epochs whose deletes are forgotten since."""
     table = make_table(
@@ -492,7 +535,7 @@ def test_p2_rows_written_before_a_column_was_added_have_null_in_it() -> None:
 # -- P3: an epoch is visible whole or not at all ------------------------------------------
 
 
-@pytest.mark.parametrize("index", range(len(OPERATIONS)), ids=[str(o) for o in OPERATIONS])
+@EACH_OPERATION
 def test_p3_a_reader_sees_an_epoch_whole_or_not_at_all(index: int) -> None:
     store = MemoryStore()
     for operation in OPERATIONS[:index]:
@@ -505,7 +548,7 @@ def test_p3_a_reader_sees_an_epoch_whole_or_not_at_all(index: int) -> None:
     assert sorted(seen, key=lambda each: each == new) == seen
 
 
-@SEEDS
+@OF_SEEDS
 def test_p3_an_epoch_of_several_tasks_is_one_version(seed: int) -> None:
     store = MemoryStore()
     table = make_table(store, schema_of(Scope.TABLE))
@@ -529,7 +572,7 @@ def test_p3_an_epoch_of_several_tasks_is_one_version(seed: int) -> None:
 # -- P4: the table depends on the set of commands alone ------------------------------------
 
 
-@SEEDS
+@OF_SEEDS
 def test_p4_batches_arrival_retries_and_writers_do_not_matter(seed: int) -> None:
     dice = random.Random(seed)
     places = [(key, order) for key in range(6) for order in range(8)]
@@ -555,7 +598,7 @@ def test_p4_batches_arrival_retries_and_writers_do_not_matter(seed: int) -> None
             assert rows_at(table) == model.rows()
 
 
-@SEEDS
+@OF_SEEDS
 def test_p4_a_forgotten_delete_brings_no_key_back(seed: int) -> None:
     """Deletes are forgotten at once; then late commands may be refused, never applied wrongly."""
     dice = random.Random(seed)
@@ -583,7 +626,7 @@ def test_p4_a_forgotten_delete_brings_no_key_back(seed: int) -> None:
     assert fold(changes_of(table)) == rows_at(table)
 
 
-@SEEDS
+@OF_SEEDS
 def test_p4_a_delete_that_is_forgotten_meanwhile_brings_no_key_back(seed: int) -> None:
     """Epochs lie staged while others delete, and compactions forget."""
     dice = random.Random(seed)
@@ -618,6 +661,7 @@ def test_p4_a_delete_that_is_forgotten_meanwhile_brings_no_key_back(seed: int) -
     assert table.check().is_sound
 
 
+@ON_BOTH_LAYOUTS
 def test_p4_a_delete_forgotten_below_the_mark_brings_no_key_back() -> None:
     table = make_table(
         MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "1 epoch"}
@@ -636,6 +680,7 @@ def test_p4_a_delete_forgotten_below_the_mark_brings_no_key_back() -> None:
     assert rows_at(table) == {2: 2, 3: 3}
 
 
+@ON_BOTH_LAYOUTS
 def test_p4_a_merge_from_before_a_restore_brings_no_key_back() -> None:
     """It did not know of the late command when it chose which deletes to forget."""
     table = make_table(
@@ -654,6 +699,7 @@ def test_p4_a_merge_from_before_a_restore_brings_no_key_back() -> None:
     assert rows_at(table) == {2: 2}
 
 
+@ON_BOTH_LAYOUTS
 def test_p4_a_restored_table_takes_what_the_old_one_would_have_taken() -> None:
     table = make_table(
         MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "1 epoch"}
@@ -670,7 +716,7 @@ def test_p4_a_restored_table_takes_what_the_old_one_would_have_taken() -> None:
     assert rows_at(table) == {4: 4}
 
 
-@SEEDS
+@OF_SEEDS
 def test_p4_a_retry_decides_a_tie_the_same(seed: int) -> None:
     """Tasks of one epoch in any order, rows tied between them: the same table."""
     dice = random.Random(seed)
@@ -692,7 +738,7 @@ def test_p4_a_retry_decides_a_tie_the_same(seed: int) -> None:
 # -- P5: nothing is dropped silently --------------------------------------------------------
 
 
-@SEEDS
+@OF_SEEDS
 def test_p5_every_row_is_counted_under_its_reason(seed: int) -> None:
     dice = random.Random(seed)
     scope = SCOPES[seed % 3]
@@ -718,6 +764,7 @@ def test_p5_every_row_is_counted_under_its_reason(seed: int) -> None:
             assert by_epoch(shown) == by_epoch(changes)
 
 
+@ON_BOTH_LAYOUTS
 def test_p5_of_equal_order_keys_the_later_command_wins_and_ties_are_counted() -> None:
     table = make_table(MemoryStore(), schema_of(Scope.TABLE))
     first = append(table, [Command(1, 11, 5), Command(1, 10, 5)])
@@ -740,12 +787,14 @@ def test_p5_a_row_without_a_key_is_refused() -> None:
         append(table, [Command(None, 1, 1)])
 
 
+@ON_BOTH_LAYOUTS
 def test_p5_a_row_without_an_order_is_refused() -> None:
     table = make_table(MemoryStore(), schema_of(Scope.TABLE))
     with pytest.raises(DataError, match="'seq' is null"):
         append(table, [Command(1, 1, None)])
 
 
+@ON_BOTH_LAYOUTS
 def test_p5_two_values_that_nothing_orders_are_refused() -> None:
     table = make_table(MemoryStore(), schema_of(Scope.ARRIVAL))
     epoch = plan_epoch(table, [[[Command(1, 1)]], [[Command(1, 2)]]], allow_unordered=False)
@@ -754,6 +803,7 @@ def test_p5_two_values_that_nothing_orders_are_refused() -> None:
     assert rows_at(table) == {}
 
 
+@ON_BOTH_LAYOUTS
 def test_p5_a_check_finds_damage_of_what_the_process_has_read() -> None:
     store = MemoryStore()
     process = FaultyStore(store, Steps(), process="one that checks")
@@ -766,6 +816,7 @@ def test_p5_a_check_finds_damage_of_what_the_process_has_read() -> None:
             each.check()
 
 
+@ON_BOTH_LAYOUTS
 def test_p5_a_damaged_run_is_an_error_and_not_a_smaller_table() -> None:
     store = MemoryStore()
     table = make_table(store, schema_of(Scope.TABLE))
@@ -794,7 +845,7 @@ def rows_or_named_file(table: Table, path: str) -> dict[int, int] | None:
 # -- P6: after any crash, a restart needs no manual step ------------------------------------
 
 
-@pytest.mark.parametrize("index", range(len(OPERATIONS)), ids=[str(o) for o in OPERATIONS])
+@EACH_OPERATION
 def test_p6_a_killed_operation_can_just_be_repeated(index: int) -> None:
     prefix = MemoryStore()
     for operation in OPERATIONS[:index]:
@@ -879,6 +930,7 @@ def machine() -> Iterator[Path]:
 # -- P7: cost follows the change, not the table ---------------------------------------------
 
 
+@ON_BOTH_LAYOUTS
 def test_p7_a_small_upsert_costs_the_same_in_a_large_table() -> None:
     costs = []
     for count in (500, 50_000):
@@ -898,6 +950,7 @@ def test_p7_a_small_upsert_costs_the_same_in_a_large_table() -> None:
     assert verified <= 2 + 5 * 10
 
 
+@ON_BOTH_LAYOUTS
 def test_p7_a_delete_that_cannot_be_forgotten_is_not_written_again_for_ever() -> None:
     table = make_table(
         MemoryStore(), schema_of(Scope.TABLE), properties={"tombstoneRetention": "0 epochs"}
@@ -906,171 +959,3 @@ def test_p7_a_delete_that_cannot_be_forgotten_is_not_written_again_for_ever() ->
     append(table, [Command(1, 1, 3)])  # Late, so that it holds the delete.
     merges = sum(table.commit_compactions(merge_due(table)) for _ in range(10))
     assert merges <= 1
-
-
-# -- streams: batch after batch, planned without Spark --------------------------------------
-
-
-def epoch_of(dice: random.Random) -> dict[int, int | None]:
-    return {dice.randrange(12): dice.choice([None, 0, 1, 2]) for _ in range(dice.randrange(1, 8))}
-
-
-def limits_of(dice: random.Random) -> dict[str, Any]:
-    names = ["maxRowsPerTrigger", "maxEpochsPerTrigger"]
-    limits = {name: dice.choice([1, 2, 5, 9]) for name in names if dice.random() < 0.7}
-    return {**limits, "splits": dice.choice([1, 3])}
-
-
-@SEEDS
-def test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped(seed: int) -> None:
-    """Limits, restarts, writes and compactions between any two steps: batches repeat the same."""
-    dice = random.Random(seed)
-    lived = Lived()
-    lived.write(*(epoch_of(dice) for _ in range(dice.randrange(1, 4))))
-    start = dice.choice([{}, {"startingVersion": "earliest"}])
-    query = lived.query(**start, **limits_of(dice))
-    for _ in range(12):
-        match dice.randrange(4):
-            case 0:
-                lived.write(epoch_of(dice))
-            case 1:
-                lived.table.compact(full=True)
-            case _ if query.is_pending or query.plan():
-                query.deliver()
-        if dice.random() < 0.3:
-            query.restart()
-    query.drain()
-    assert folded(query.rows) == lived.rows
-    lived.write(epoch_of(dice))
-    query.restart()
-    for number, rows in enumerate(query.batches):
-        assert ordered(query.replayed(number)) == ordered(rows), f"batch {number} was another one"
-
-
-@pytest.mark.parametrize("mode", [mode.value for mode in Deduplication])
-@SEEDS
-def test_p2_a_table_that_takes_the_changes_of_another_is_that_table(seed: int, mode: str) -> None:
-    """Whatever a batch holds, however its rows come to tasks, and as often as it is repeated."""
-    dice = random.Random(seed)
-    lived, copy = Lived(), Chained(dice, has_diff=dice.random() < 0.5)
-    lived.write(*(epoch_of(dice) for _ in range(dice.randrange(1, 6))))
-    start = dice.choice([{}, {"startingVersion": "earliest"}])
-    updates = str(dice.random() < 0.5).lower()
-    query = lived.query(**start, **limits_of(dice), computeUpdates=updates, deduplicationMode=mode)
-
-    def deliver() -> None:
-        number = len(query.batches)
-        while copy.take(number, query.replayed(number)) and dice.random() < 0.3:
-            query.restart()  # Behind the commit: the batch comes again.
-        query.deliver()
-        position = position_in(query.noted[-1])
-        if not position.is_in_snapshot:
-            assert copy.rows == rows_at(lived.table, position.upper - 1)
-
-    for _ in range(12):
-        match dice.randrange(4):
-            case 0:
-                lived.write(*(epoch_of(dice) for _ in range(dice.randrange(1, 5))))
-            case 1:
-                rows = {"k": [1, 2], "v": [dice.randrange(3), 3], "gone": [False, False]}
-                lived.table.append(pa.table(rows), deletes="gone", overwrite=True)
-            case _ if query.is_pending or query.plan():
-                deliver()
-        if dice.random() < 0.3:
-            query.restart()
-    while query.is_pending or query.plan():
-        deliver()
-    assert copy.rows == lived.rows
-
-
-@SEEDS
-def test_p3_an_epoch_is_whole_in_one_batch_of_a_stream(seed: int) -> None:
-    dice = random.Random(seed)
-    lived = Lived()
-    lived.write(*(epoch_of(dice) for _ in range(6)))
-    limits = limits_of(dice)
-    query = lived.query(startingVersion="earliest", **limits)
-    query.drain()
-    shown = [version for batch in versions(query.batches) for version in batch]
-    assert shown == sorted(set(shown)), f"an epoch is in two batches: {versions(query.batches)}"
-    assert len(query.rows) == len(changes_of(lived.table, show=Deduplication.DROP_CARRYOVERS))
-    for batch in query.batches:
-        epochs = {row["_commit_version"] for row in batch}
-        assert len(epochs) <= limits.get("maxEpochsPerTrigger", 99), "more epochs than allowed"
-        if len(epochs) > 1:
-            assert len(batch) <= limits.get("maxRowsPerTrigger", 99), "more rows than allowed"
-
-
-@SEEDS
-def test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped(seed: int) -> None:
-    """All that no lease holds is expired while the stream is down, the noted batch not read yet."""
-    dice = random.Random(seed)
-    lived = Lived()
-    lived.write(*(epoch_of(dice) for _ in range(3)))
-    query = lived.query(consumerId="sums", **limits_of(dice))
-    for _ in range(8):
-        is_noted = query.is_pending or query.plan()
-        query.restart()
-        lived.write(epoch_of(dice), epoch_of(dice))
-        lived.table.compact(full=True)
-        lived.expire()
-        if is_noted:
-            query.deliver()
-    query.drain()
-    assert folded(query.rows) == lived.rows
-
-
-@SEEDS
-def test_p6_a_checkpoint_of_an_earlier_release_is_gone_on_with(seed: int) -> None:
-    dice = random.Random(seed)
-    lived = Lived()
-    lived.write(*(epoch_of(dice) for _ in range(3)))
-    query = lived.query(**limits_of(dice))
-    for _ in range(dice.randrange(1, 4)):
-        if query.plan():
-            query.deliver()
-    query.noted = [version_1(text) for text in query.noted]
-    query.restart()
-    lived.write(epoch_of(dice))
-    query.drain()
-    assert folded(query.rows) == lived.rows
-
-
-def test_p5_changes_that_are_expired_are_not_passed_over_in_silence() -> None:
-    lived = Lived()
-    lived.write({1: 1}, {2: 2})
-    query = lived.query()
-    query.drain()
-    lived.write({1: 3}, {3: 3})
-    lived.expire()
-    lived.write({4: 4})
-    with pytest.raises(DataLossError):
-        query.drain()
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_p1_a_stream_goes_on_only_in_the_table_that_it_knows(seed: int) -> None:
-    lived = Lived()
-    lived.write({1: 1}, {2: 2})
-    query = lived.query()
-    query.drain()
-    if seed:
-        query.restart()
-    other = Lived()
-    other.write({1: 5}, {2: 5}, {3: 5})
-    lived.store.objects.clear()
-    lived.store.objects.update(other.store.objects)
-    lived.store.times.update(other.store.times)
-    with pytest.raises(OtherTableError):
-        query.drain()
-
-
-def test_p7_a_stream_that_is_to_take_what_there_is_comes_to_its_end() -> None:
-    lived = Lived()
-    lived.write({1: 1}, {2: 2}, {3: 3})
-    query = lived.query(maxEpochsPerTrigger=1)
-    query.stream.freeze()
-    while query.plan():
-        query.deliver()
-        lived.write({1: 9})
-        assert len(query.batches) <= 4, "it runs after the table for ever"

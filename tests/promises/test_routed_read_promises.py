@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from spark_upsert.errors import DataLossError
+from spark_upsert.state.log import checkpoints
+from spark_upsert.state.log.cut import cut
 from tests.support.group_worlds import Routed, folds, present, some_rows
 
 SEEDS = pytest.mark.parametrize("seed", range(2))
@@ -46,3 +50,64 @@ def test_p3_a_consistent_read_is_that_of_one_batch_in_all_tables(seed: int) -> N
         query.drain()
         assert present(folds(query.batches)) == present(world.whole[-1])
         assert query.stream.report()["complete"] == world.number - 1
+
+
+@pytest.mark.parametrize("seed", [0])
+def test_p3_a_consistent_stream_with_a_limit_ends_behind_whole_batches(seed: int) -> None:
+    dice = random.Random(f"limited {seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        world = Routed(Path(folder))
+        world.batch(a={1: 1})
+        query = world.query(maxRowsPerTrigger=str(dice.randrange(1, 6)))
+        for _ in range(STEPS):
+            match dice.randrange(6):
+                case 0 | 1 | 2:
+                    some = dice.sample(FOLDERS, dice.randrange(len(FOLDERS) + 1))
+                    world.batch(**{each: some_rows(dice) for each in some})
+                case 3:
+                    world.table(dice.choice(sorted(world.now))).compact(full=True)
+                case 4:
+                    query.restart()
+                case _ if query.plan():
+                    query.deliver()
+                    complete = query.stream.report()["complete"]
+                    assert complete is not None
+                    assert present(folds(query.batches)) == present(world.whole[complete])
+        query.drain()
+        assert present(folds(query.batches)) == present(world.whole[-1])
+
+
+@pytest.mark.parametrize("seed", [0])
+def test_p3_a_table_at_rest_is_read_however_its_past_is_given_up(seed: int) -> None:
+    """Others compact, expire and cut at any time, and batches and processes go on between."""
+    dice = random.Random(f"at rest {seed}")
+    with tempfile.TemporaryDirectory() as folder, patch.object(checkpoints, "CHECKPOINT_EVERY", 2):
+        world = Routed(Path(folder))
+        world.batch(a={1: 1}, b={1: 1}, c={1: 1})
+        query = world.query()
+        cuts = 0
+        for _ in range(STEPS):
+            table = world.table(dice.choice(FOLDERS))
+            match dice.randrange(8):
+                case 0:
+                    some = dice.sample(FOLDERS, dice.randrange(2))
+                    world.batch(**{each: some_rows(dice) for each in some})
+                    query.drain()  # Of a table that has moved a reader needs what it expires.
+                case 1 | 2:
+                    table.compact(full=True)
+                    table.alter(table.schema, {"priority": str(dice.randrange(100))})
+                case 3 | 4:
+                    table.expire(retain_versions=0, safety_ms=0)
+                case 5 | 6:
+                    cuts += len(cut(table.store, table.log, now_s=4e9))
+                case _:
+                    query.restart()
+            assert world.read() == present(world.whole[-1])
+            query.drain()
+            assert present(folds(query.batches)) == present(world.whole[-1])
+        assert cuts
+        world.write("a", {1: 1})
+        table = world.table("a")
+        table.expire(retain_versions=0, safety_ms=0)
+        with pytest.raises(DataLossError, match="was expired"):
+            world.read()

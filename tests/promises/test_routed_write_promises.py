@@ -9,7 +9,7 @@ import pytest
 
 from spark_upsert.errors import OtherTableError
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.plan import table_below
+from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.routes import Router
 from spark_upsert.routed.spool import Spool
 from spark_upsert.routed.stage import COMPACT_TABLES_MIN
@@ -115,3 +115,27 @@ def test_p7_tables_that_are_due_at_once_are_compacted_in_several_batches() -> No
         members = GroupTable(root).at().members.values()
         left.append(sum(member.debt > 0 for member in members))
     assert left == [COMPACT_TABLES_MIN, 0, 0]
+
+
+def test_p7_tables_with_a_higher_priority_are_compacted_first_and_the_others_too() -> None:
+    urgent = {"table.t2*.priority": "900", "table.t30.priority": "-500"}
+    root, rng = MemoryStore(), random.Random(7)
+    options = routed_options(sequenceBy="at", **urgent)
+    topics = [f"t{number:02}" for number in range(2 * COMPACT_TABLES_MIN)]
+    for number in range(9):
+        write(root, options, [[row(rng, topic) for topic in topics]], transaction(number))
+        due = {topic for topic, each in GroupTable(root).at().members.items() if each.debt}
+        if due:
+            break
+    assert due == set(topics), "all are due at once"
+    first, again = (plan_routed(options, ROWS, root=root).debts for _ in range(2))
+    assert first == again
+    write(root, options, [[]], transaction(number + 1))
+    members = GroupTable(root).at().members
+    done = {topic for topic, each in members.items() if not each.debt}
+    assert len(done) == COMPACT_TABLES_MIN
+    assert {topic for topic in done if topic.startswith("t2")} == {
+        topic for topic in topics if topic.startswith("t2")
+    }
+    assert "t30" in done, "a low priority has its share, too"
+    assert len(done - {"t30"}) == COMPACT_TABLES_MIN - 1

@@ -19,6 +19,7 @@ from spark_upsert.views.plan import Scan
 from spark_upsert.views.pruning import pruned
 from spark_upsert.views.relation import Relation, Step, changes_of
 from spark_upsert.views.ways import Way, pairs_by_piece
+from tests.support.seeds import seeds
 from tests.support.view_cases import Row, between
 from tests.support.view_plays import (
     P,
@@ -193,7 +194,7 @@ def play(chance: random.Random, tables: World | RealWorld, *, count: int) -> Non
         at = end
 
 
-@pytest.mark.parametrize("seed", range(SLICES))
+@seeds(SLICES)
 def test_p2_folded_changes_of_a_view_are_the_batch_query(seed: int) -> None:
     for life in range(seed * RUNS // SLICES, (seed + 1) * RUNS // SLICES):
         chance = random.Random(life)
@@ -204,9 +205,12 @@ def test_p2_folded_changes_of_a_view_are_the_batch_query(seed: int) -> None:
             raise
 
 
+@seeds(4)
 @pytest.mark.parametrize("other", [False, True], ids=["indexes as played", "own indexes"])
-def test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query(other: bool) -> None:
-    for life in range(RUNS // 4):
+def test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query(
+    seed: int, other: bool
+) -> None:
+    for life in range(seed * RUNS // 16, (seed + 1) * RUNS // 16):
         chance = random.Random(life)
         try:
             tables = RealWorld(chance, has_own_indexes=other, kind=of_any_kind(chance))

@@ -190,11 +190,11 @@ def _operator(flow: Flow, name: str, step: Step, inputs: list[Output], is_wide: 
     is_all = step.work == "known" and not step.is_by_key
     by = ["k"] if step.is_by_key else []
     broadcast = [within + port] if is_all else []
-    with flow.parallel(f"r{name}", step.width, partition_by=by, broadcast=broadcast):
+    with flow.parallel(f"r{name}", step.width, partition_by=by or None, broadcast=broadcast):
         if not step.inner:
             return _works(flow, name, step, inputs)
         broadcast = [port] if is_all else []
-        with flow.parallel("inner", step.inner, partition_by=by, broadcast=broadcast):
+        with flow.parallel("inner", step.inner, partition_by=by or None, broadcast=broadcast):
             return _works(flow, name, step, inputs)
 
 

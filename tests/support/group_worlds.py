@@ -121,9 +121,9 @@ class Routed:
     # -- reading ---------------------------------------------------------------------
 
     def plan(self, pattern: str = "*", **given: Any) -> ReadPlan:
-        texts = {name: str(value) for name, value in given.items()}
         root = {"path": str(self.root), "inputsPattern": pattern, "mergeColumns": "_input"}
-        return ReadPlan.parse({**root, **texts})
+        told = {name: str(value) for name, value in {**root, **given}.items() if value is not None}
+        return ReadPlan.parse(told)
 
     def read(self, **given: Any) -> Tables:
         """Return what a batch read finds; by default a consistent one."""

@@ -24,7 +24,13 @@ from spark_upsert.upsert import write_set
 from spark_upsert.upsert.stash import Stash
 from tests.support.model import Change, Command, Model, Tally
 from tests.support.stores import MemoryStore
-from tests.support.tables import apply_epoch, hashes_of_few_values, make_table, schema_of
+from tests.support.tables import (
+    apply_epoch,
+    hashes_of_few_values,
+    keys_that_begin_alike_lie_together,
+    make_table,
+    schema_of,
+)
 
 Batch = Sequence[Command]
 Task = Sequence[Batch]
@@ -71,8 +77,7 @@ def under(conditions: Conditions) -> Iterator[None]:
     """Let the conditions hold for a while."""
     with ExitStack() as stack:
         stack.enter_context(hashes_of_few_values(conditions.hash_values))
-        if conditions.has_prefix:
-            stack.enter_context(patch.dict(schema_of.__kwdefaults__, {"prefix": True}))
+        stack.enter_context(keys_that_begin_alike_lie_together(conditions.has_prefix))
         if conditions.are_pieces_tiny:
             for module, name, size in _TINY:
                 stack.enter_context(patch.object(module, name, size))

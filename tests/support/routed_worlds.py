@@ -247,7 +247,9 @@ class World:
     def attempt(self, rows: Sequence[Row], number: int, *, is_faulty: bool) -> bool:
         """Try to write a batch; return whether it is whole now."""
         tasks = divided(self.rng, rows)
-        root = FaultyStore(self.store, self.steps(rows, number, is_faulty=is_faulty))
+        steps = self.steps(rows, number, is_faulty=is_faulty)
+        lives_on = (self.seed, self.crashes) if self.seed % 2 else None
+        root = FaultyStore(self.store, steps, process=lives_on)
         between = partial(self.meddle_behind, rows, number)
         with suppress(KilledError, ContentionError):
             write(root, self.options, tasks, transaction(number), between=between)

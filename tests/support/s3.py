@@ -2,7 +2,8 @@
 
 moto checks ``If-None-Match`` and then stores, in two steps, so that two threads of its server
 can both find a key absent. `_OneAtATime` gives the server what S3 promises: every request is
-atomic and they have one order. Signatures and keys are verified, as S3 does.
+atomic and they have one order. Signatures and keys are verified, as S3 does: over the query in
+its canonical form, where moto takes it as it was sent (a ``+`` for a space, ``%7E`` for ``~``).
 
 What moto lacks, so that tests here say nothing about it: conditions and resources in policies,
 throttling, and ``409 ConditionalRequestConflict``; `tests.support.proxy` plays the last two.
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import parse_qsl, quote
 from uuid import uuid4
 
 _ENVIRONMENT = "UPSERTFLOW_TEST_S3_"
@@ -132,8 +134,18 @@ class _OneAtATime:
         # A slow client must not hold the lock: its body is read outside.
         length = int(environ.get("CONTENT_LENGTH") or 0)
         body = io.BytesIO(environ["wsgi.input"].read(length))
+        query = _canonical(environ.get("QUERY_STRING", ""))
+        own = {**environ, "wsgi.input": body, "QUERY_STRING": query}
         with self._lock:
-            return list(self._application({**environ, "wsgi.input": body}, start_response))
+            return list(self._application(own, start_response))
+
+
+def _canonical(query: str) -> str:
+    """Return a query as it is signed: of decoded names and values, each encoded in one way."""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return "&".join(
+        f"{quote(name, safe='-_.~')}={quote(text, safe='-_.~')}" for name, text in pairs
+    )
 
 
 def _serve() -> None:

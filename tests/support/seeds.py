@@ -1,6 +1,9 @@
-"""Seeds of laws: the first ones for `make check`, all of them for `make test`."""
+"""Seeds of laws, and ways to play a case: the first for `make check`, all for `make test`."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -14,3 +17,11 @@ def seeds(count: int, *, quick: int = 1) -> pytest.MarkDecorator:
             for seed in range(count)
         ],
     )
+
+
+def rest_slow(values: Iterable[Any], *, quick: int = 1) -> list[Any]:
+    """Return the values of a parameter; those behind the first ``quick`` ones are slow."""
+    return [
+        pytest.param(value, marks=pytest.mark.slow if index >= quick else ())
+        for index, value in enumerate(values)
+    ]

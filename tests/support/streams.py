@@ -33,8 +33,6 @@ from tests.support.tables import append, make_table, rows_at, schema_of
 
 Row = dict[str, Any]
 
-_FEED = pa.schema({"k": pa.int64(), "v": pa.int64()} | {f.name: f.type for f in CHANGELOG_FIELDS})
-
 
 def options_of(**given: Any) -> ReadOptions:
     """Return the options of a stream of changes."""
@@ -240,9 +238,12 @@ class Chained:
 
     def take(self, number: int, rows: list[Row]) -> Commit | None:
         """Write a micro-batch; None if the table has it already."""
-        table = Table(self.store)
-        feed = _FEED if self.has_diff else _FEED.remove(_FEED.get_field_index("_diff"))
-        options = WriteOptions.parse({"path": "/unused", "envelope": "changelog", "keys": "k"})
+        table, kind = Table(self.store), schema_of(Scope.ARRIVAL)
+        feed = pa.schema([*kind.columns, *CHANGELOG_FIELDS])
+        if not self.has_diff:
+            feed = feed.remove(feed.get_field_index("_diff"))
+        keys = {"keys": ",".join(kind.keys), "hashPrefix": str(kind.hash_prefix)}
+        options = WriteOptions.parse({"path": "/unused", "envelope": "changelog", **keys})
         plan = table.plan(options, feed)
         base = Snapshot(self.store, plan.base)
         dealt = self.dice.sample(rows, len(rows))

@@ -55,6 +55,13 @@ def schema_of(
     )
 
 
+@contextmanager
+def keys_that_begin_alike_lie_together(so: bool = True) -> Iterator[None]:
+    """Let the schemas that are made here have a prefix where a test does not say it, or not."""
+    with patch.dict(schema_of.__kwdefaults__, {"prefix": so}):
+        yield
+
+
 PREFIX = "half"
 
 

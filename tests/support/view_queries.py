@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
@@ -22,26 +23,32 @@ class Query:
         self.batches: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.start()
 
-    def start(self) -> None:
-        """Begin anew, with the offsets that are there."""
+    def start(self, **options: str) -> None:
+        """Begin anew, with the offsets that are there; perhaps with other options."""
+        if options:
+            self.given = {name: self.given[name] for name in ("plan", "readChangeFeed")} | options
         plan = ReadPlan.parse(self.given)
         columns = plan_columns(plan)
         self.stream = Stream(stream_inputs(plan, columns), plan.query)
         self.offset = self.offset or self.stream.initial()
 
-    def batch(self, *, is_repeated: bool = False) -> list[dict[str, Any]] | None:
+    def batch(
+        self, *, meanwhile: Callable[[], object] | None = None
+    ) -> list[dict[str, Any]] | None:
         """Run a micro-batch; None if there is nothing to do.
 
         Parameters
         ----------
-        is_repeated : bool
-            Whether the process dies before it has noted the batch, and the next one runs it again.
+        meanwhile : callable, optional
+            The process dies before it has noted the batch, this happens, and the next process runs
+            the batch again.
         """
         end = dict(self.stream.latest(self.offset))
         if end == self.offset:
             return None
         rows = self.read(self.offset, end)
-        if is_repeated:
+        if meanwhile is not None:
+            meanwhile()
             self.start()
             again = self.read(self.offset, end)
             assert sorted(map(str, again)) == sorted(map(str, rows)), "a batch came otherwise"

@@ -7,14 +7,18 @@ tests hold against models; of a plain table it is computed besides, by `view_pla
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.index.upkeep import Indexes
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.store import LocalStore
@@ -23,12 +27,15 @@ from spark_upsert.upsert.commands import Decoded, to_commands
 from spark_upsert.views.plan import Scan
 from spark_upsert.views.scan import Base, Index
 from spark_upsert.views.table_base import TableBase
-from tests.support.stores import MemoryStore
+from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.view_cases import TABLES, Epoch, Row, Shape
 from tests.support.view_plays import Contents, Key, PlayedIndex, applied, canonical, table_of
 
 SEQUENCE = "seq"
 """The order key of the tables that have one; it is no column of theirs."""
+
+ADDED = ("note1", "note2")
+"""Columns that a table may gain, of which no plan knows."""
 
 _LATEST = 4
 """A late row is behind by so much."""
@@ -154,9 +161,11 @@ class RealWorld:
         self.now_s = self.now_s + 1 if time is None else 1_700_000_000.0 + time
         name = epoch.table
         schema, table = self.tables[name].schema, self._writer(name)
-        commit = table.append(
-            self._rows(epoch, schema), envelope=_Wire(schema), overwrite=epoch.overwrite
-        )
+        with ExitStack() as stack:
+            if self.has_own_indexes and self.chance.random() < 0.2:  # They lag from here on.
+                stack.enter_context(patch.object(Indexes, "follow", lambda self, commit: None))
+            rows = self._rows(epoch, schema)
+            commit = table.append(rows, envelope=_Wire(schema), overwrite=epoch.overwrite)
         assert commit is not None
         before = self.held[name][self.known_versions(name)[-1]]
         self._note(name, commit.version)
@@ -183,7 +192,37 @@ class RealWorld:
         given = pa.Table.from_batches([rows])
         given = given.append_column("gone", pa.array(gone, pa.bool_()))
         given = given.append_column("bad", pa.array([*bad, *(None for _ in deletes)], pa.string()))
-        return given.append_column(SEQUENCE, pa.array(order, pa.int64()))
+        given = given.append_column(SEQUENCE, pa.array(order, pa.int64()))
+        for name in ADDED:
+            if name in schema.columns.names:
+                notes = [chance.choice(["a", None]) for _ in range(count)]
+                given = given.append_column(name, pa.array(notes, pa.string()))
+        return given
+
+    def alter(self, name: str) -> None:
+        """Give a table one more column, or let it remember its deletes for another time."""
+        self.now_s += 1
+        schema = self.tables[name].schema
+        more = [column for column in ADDED if column not in schema.columns.names][:1]
+        if self.chance.random() < 0.3:
+            kept = self.chance.choice(["0 epochs", "2 epochs", "forever"])
+            self._writer(name).alter(schema, {"tombstoneRetention": kept})
+        else:
+            columns = pa.schema([*schema.columns, *(pa.field(each, pa.string()) for each in more)])
+            self._writer(name).alter(schema.accept(columns, merge=True))
+
+    def mend_indexes(self, name: str) -> None:
+        """Lose all indexes of a table, compact them, or bring them up to date."""
+        table, way = self.tables[name], self.chance.random()
+        if way < 0.3 and self.folder is not None:
+            shutil.rmtree(self.folder / name / "_index", ignore_errors=True)
+            forget_runs_and_logs()
+        elif way < 0.5:
+            for index in table.indexes():
+                if index.log.try_head() is not None:
+                    Table(index.store).compact(full=True)
+        else:
+            table.build_indexes(rebuild=way < 0.6)
 
     def restore(self, name: str, version: int) -> None:
         """Let a table go back to what it held at an epoch."""

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -15,6 +16,7 @@ from spark_upsert.routed.template import Template
 from spark_upsert.routed.unpark import drop
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import LocalStore
+from spark_upsert.table import Table
 from tests.support.group_worlds import Routed
 from tests.support.routed_worlds import routed_options, transaction, write
 
@@ -160,7 +162,8 @@ def command(*arguments: str, exit_code: int = 0) -> list[dict[str, Any]]:
 
 def test_all_tables_and_the_group_are_kept_in_order(lake: Path) -> None:
     nothing = [{"table": "", "tables": 3, "shown": 0, "failed": 0}]
-    assert command("expire", str(lake), "--all", "--retain-versions", "1") == nothing
+    bound = {"bound_by": "versions of the last 1 hour (3 tables)"}
+    assert command("expire", str(lake), "--all", "--retain-versions", "1") == [nothing[0] | bound]
     *done, total = command("compact", str(lake), "--all", "--full")
     assert [line["table"] for line in done] == ["busy", "_group"]
     assert total == {"table": "", "tables": 3, "shown": 2, "failed": 0}
@@ -181,6 +184,21 @@ def test_a_table_that_fails_does_not_stop_the_others(lake: Path) -> None:
     shown = CliRunner().invoke(upsertflow, ["check", str(lake), "--all"])
     assert shown.exit_code == 1
     assert "TABLE_NOT_FOUND" in shown.stdout
+
+
+@pytest.mark.parametrize("work", ["check", "compact", "expire --retain-versions 1", "vacuum"])
+def test_a_table_that_somebody_has_put_in_the_place_of_one_is_left_alone(
+    lake: Path, work: str
+) -> None:
+    (lake / "quiet").rename(lake / "before")
+    Table.create(str(lake / "quiet"), pa.schema({"k": pa.int64()}), keys=["k"])
+    name, *more = work.split()
+    *done, total = command(name, str(lake), "--all", *more, exit_code=1)
+    [failed] = [line for line in done if line["problem"]]
+    assert failed["table"] == "quiet"
+    assert "OTHER_TABLE" in failed["problem"]
+    assert (total["tables"], total["failed"]) == (3, 1)
+    assert Table.open(str(lake / "quiet")).log.head().version == 0
 
 
 def test_damage_in_one_of_all_tables_is_shown_and_exits_with_1(lake: Path) -> None:

@@ -164,7 +164,12 @@ HISTORIES: dict[str, tuple[list[Message], dict[int, str | None]]] = {
 
 @pytest.mark.parametrize(
     ("form", "policy"),
-    [("bare", "fail"), ("wrapped", "fail"), ("wrapped", "inline"), ("bare", "quarantine")],
+    [
+        ("bare", "fail"),
+        pytest.param("wrapped", "fail", marks=pytest.mark.slow),
+        pytest.param("wrapped", "inline", marks=pytest.mark.slow),
+        pytest.param("bare", "quarantine", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("case", HISTORIES.values(), ids=HISTORIES.keys())
 def test_a_history_of_messages_is_applied(

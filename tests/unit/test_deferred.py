@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructType
 
 from pyspark_upsertflow.readers import batch_reader, read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
-from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.errors import DataError, NewerFormatError, OptionError, SchemaError
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.options.view import ViewOptions, put_off_text
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.source.kinds import plan_columns
+from spark_upsert.source.view_records import split_from_json, split_to_json
+from spark_upsert.source.view_splits import ViewSplit
+from spark_upsert.source.work import splits_of
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.plan import How
+from spark_upsert.views.view import View
+from spark_upsert.views.ways import Choice
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
-from spark_upsert_sink.deferred import SPLIT
+from spark_upsert_sink.deferred import SPLIT, put_off, rows_behind
 from tests.support.grouped import Row
 from tests.support.grouped import shown as shown_of
 from tests.unit.test_keeping import KeptShop
@@ -33,10 +49,14 @@ class Keeping:
         assert shop.grouping is not None
         self.table = Table(open_store(str(path)))
         self.kept = Kept.made(self.table, shop.grouping, shop.view.to_json())
-        given = {"plan": shop.view.to_json(), **DEFERRED, **options}
-        self.schema = read_schema(given)
-        self.reader = ChangeStreamReader(given, self.schema)
-        self.writes = {"path": str(path), "checkpointLocation": "c", **DEFERRED}
+        given = {"plan": shop.view.to_json(), **options}
+        self.schema = read_schema({**given, **DEFERRED})
+        self.reader = ChangeStreamReader({**given, **DEFERRED}, self.schema)
+        self.writes = {
+            "path": str(path),
+            "checkpointLocation": "c",
+            "deferred": put_off_text(given),
+        }
         self.offset = self.reader.initialOffset()
         self.batch_id = 0
         self.rows: list[list[dict[str, Any]]] = []
@@ -104,23 +124,173 @@ def test_an_offset_that_was_begun_with_rows_is_gone_on_with(tmp_path: Path) -> N
     assert query.shown() == shop.expected() == {("ada",): (2, 12, 7)}
 
 
-def test_a_deferred_read_is_of_streams_and_of_a_sink_that_knows(tmp_path: Path) -> None:
+def test_a_deferred_read_is_of_streams_of_a_view_and_of_a_sink_that_knows(tmp_path: Path) -> None:
     shop = KeptShop(tmp_path)
-    given = {"path": str(tmp_path / "orders"), **DEFERRED}
+    plan, path = {"plan": shop.plan(How.LEFT).to_json()}, {"path": str(tmp_path / "orders")}
+    schema = read_schema({**plan, **DEFERRED})
     with pytest.raises(OptionError, match="'deferred' has no meaning in a batch read"):
-        batch_reader(given, read_schema(given))
-    columns = StructType().add("id", LongType())
+        batch_reader({**plan, **DEFERRED}, schema)
+    with pytest.raises(OptionError, match="'deferred' has no meaning without 'plan'"):
+        read_schema({**path, **DEFERRED})
+    columns, given = StructType().add("id", LongType()), {**path, "deferred": put_off_text(plan)}
     with pytest.raises(OptionError, match="option 'deferred' is of streams"):
         UpsertBatchWriter(given, columns, False)
+    with pytest.raises(OptionError, match="option 'deferred' is of one table"):
+        RoutedOptions.parse({**given, "path": "/lake/{id}"})
     with pytest.raises(SchemaError, match=f"expected the column '{SPLIT}', found id"):
         UpsertStreamWriter(given, columns, False)
     assert shop.orders.log.head().version == 0
 
 
+@pytest.mark.parametrize(
+    "text", ["true", "7", "{}", '{"plan": 7}', "[" * 100_000], ids=lambda text: text[:9]
+)
+def test_a_sink_is_told_which_view_it_reads(text: str) -> None:
+    with pytest.raises(OptionError, match="expects the options of a read of a view, as a JSON"):
+        WriteOptions.parse({"path": "/t", "deferred": text})
+
+
+def test_secrets_of_the_storage_do_not_stand_in_the_option_of_a_read() -> None:
+    assert json.loads(put_off_text({"plan": "{}", "Storage.Secret_Key": "s3cr3t"})) == {
+        "plan": "{}"
+    }
+
+
 def test_columns_of_a_deferred_read_may_all_be_null(tmp_path: Path) -> None:
-    KeptShop(tmp_path)
-    given = {"path": str(tmp_path / "orders"), "readChangeFeed": "true"}
+    shop = KeptShop(tmp_path)
+    given = {"plan": shop.plan(How.LEFT).to_json(), "readChangeFeed": "true"}
     assert not read_schema(given)["_diff"].nullable
     schema = read_schema({**given, **DEFERRED})
     assert all(field.nullable for field in schema)
     assert schema.names == [*read_schema(given).names, SPLIT]
+
+
+# -- what stands in a row ---------------------------------------------------------------
+
+
+class _Runs:
+    """What a pickle of somebody else's would do."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("bytes of a row were run",)
+
+
+def _splits(shop: KeptShop, **options: str) -> list[ViewSplit]:
+    """Return splits of every kind: the rows that there are, and what changed them."""
+    query = shop.query(**options)
+    assert shop.take(query)
+    shop.order((1, 2, 3), (2, 1, 1))
+    shop.customer((2, "cleo"))
+    assert shop.take(query)
+    works = [work for start, end in query.batches for work in query.stream.splits(start, end)]
+    return [split for work in works for split in splits_of(work)]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> KeptShop:
+    shop = KeptShop(tmp_path)
+    shop.customer((1, "ada"))
+    shop.order(*((key, 1, key) for key in range(50)))
+    return shop
+
+
+@pytest.mark.parametrize("options", [{}, {"splits": "3"}], ids=str)
+def test_a_split_is_what_its_plain_form_says(shop: KeptShop, options: dict[str, str]) -> None:
+    splits = _splits(shop, **options)
+    assert {bool(split.marker) for split in splits} >= {True}
+    assert {bool(timed.step.before) for each in splits for timed in each.steps} == {False, True}
+    for split in splits:
+        bare = tuple(each._replace(choice=Choice(each.choice.way)) for each in split.steps)
+        told = replace(split, steps=bare, queries=frozenset({"query:7f"}))
+        assert split_from_json(split_to_json(told, shop.view), shop.view) == told
+
+
+def _altered(data: bytes, **fields: Any) -> bytes:
+    return json.dumps({**json.loads(data), **fields}).encode()
+
+
+FOREIGN: dict[str, Callable[[bytes], bytes | None]] = {
+    "nothing": lambda _: None,
+    "no byte": lambda _: b"",
+    "a pickle, as a release before wrote": lambda _: pickle.dumps(_Runs()),
+    "words": lambda _: b"hello",
+    "another object": lambda _: b'{"id": 1}',
+    "deeper than anyone writes": lambda _: b"[" * 100_000,
+    "a text that ends": lambda data: data[:-1],
+    "a version that is none": lambda data: _altered(data, version="1"),
+    "a field of nobody": lambda data: _altered(data, more=1),
+    "another plan": lambda data: _altered(data, plan="0" * 32),
+    "another table": lambda data: _altered(data, tables=["/etc", "/passwd"]),
+    "fewer tables": lambda data: _altered(data, tables=[]),
+    "a step of one version": lambda data: _altered(data, steps=[[[1], [1], 1, 1, "look-ups"]]),
+    "a step in no way": lambda data: _altered(data, steps=[[[1, 1], [1, 2], 1, 1, "at random"]]),
+    "versions by a text": lambda data: _altered(data, steps=[["ab", "cd", 1, 1, "look-ups"]]),
+    "a version below none": lambda data: _altered(
+        data, steps=[[[-1, 1], [1, 2], 1, 1, "look-ups"]]
+    ),
+    "hashes that end before they begin": lambda data: _altered(data, hashes=["f", "0"]),
+    "hashes beyond all": lambda data: _altered(data, hashes=["0", "f" * 17]),
+    "a number that is none": lambda data: _altered(data, rows=float("nan")),
+    "a huge number": lambda data: _altered(data, bytes=1 << 4000),
+    "a marker of one": lambda data: _altered(data, marker=["a"]),
+    "a query that is no text": lambda data: _altered(data, queries=[1]),
+}
+
+
+@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN)
+def test_bytes_of_somebody_else_are_refused(
+    shop: KeptShop, foreign: Callable[[bytes], bytes | None]
+) -> None:
+    data = foreign(split_to_json(_splits(shop)[0], shop.view))
+    with pytest.raises(DataError, match="a row holds no split of the view") as refused:
+        split_from_json(data, shop.view)
+    assert "Hint: drop 'deferred'" in str(refused.value)
+
+
+def test_a_split_of_a_newer_version_is_told_as_such(shop: KeptShop) -> None:
+    data = split_to_json(_splits(shop)[0], shop.view)
+    with pytest.raises(NewerFormatError, match="split in a row of a deferred read has format 2"):
+        split_from_json(_altered(data, version=2), shop.view)
+
+
+def test_altered_bytes_are_refused_or_are_a_split_of_the_view(shop: KeptShop) -> None:
+    data, chance = split_to_json(_splits(shop)[-1], shop.view), random.Random(11)
+    paths, refused = set(View(shop.view).paths), 0
+    for _ in range(1000):
+        altered = bytearray(data)
+        for _ in range(chance.randrange(1, 4)):
+            at = chance.randrange(len(altered))
+            altered[at : at + chance.randrange(2)] = chance.randbytes(chance.randrange(1, 3))
+        try:
+            split = split_from_json(bytes(altered), shop.view)
+        except (DataError, NewerFormatError):
+            refused += 1
+        else:
+            named = {path for timed in split.steps for path in timed.step.after}
+            assert named <= paths
+    assert refused > 500
+
+
+def test_a_sink_that_is_told_of_a_view_writes_rows_of_nobody_else(tmp_path: Path) -> None:
+    shop = KeptShop(tmp_path)
+    query = Keeping(shop, tmp_path / "kept")
+    writer = UpsertStreamWriter(query.writes, query.schema, False)
+    columns = to_arrow_schema(query.schema, timezone="UTC")
+    for row, message in (
+        ({SPLIT: pickle.dumps(_Runs())}, "a row holds no split of the view"),
+        ({"name": "eve"}, "holds values in the column 'name'"),
+    ):
+        rows = pa.RecordBatch.from_pylist([row], schema=columns)
+        with pytest.raises(DataError, match=message):
+            writer.write(iter([rows]))
+
+
+def test_a_kept_view_is_not_read_by_the_query_that_writes_its_table(shop: KeptShop) -> None:
+    split = replace(_splits(shop)[0], queries=frozenset({"query:7f"}))
+    given = ViewOptions.put_off(put_off_text({"plan": shop.view.to_json()}), {})
+    columns = plan_columns(ReadPlan.parse({"plan": shop.view.to_json()}))
+    schema = pa.schema([*columns, (SPLIT, pa.binary())])
+    rows = put_off([split], given.plan, schema)
+    assert list(rows_behind(iter([rows]), given, columns, "another"))
+    with pytest.raises(OptionError, match="the query reads what it writes"):
+        list(rows_behind(iter([rows]), given, columns, "7f"))

@@ -43,6 +43,7 @@ from tests.support.envelopes import (
     value,
     write,
 )
+from tests.support.seeds import rest_slow
 from tests.support.tables import hashes_of_few_values
 
 BAD = b"{"
@@ -187,7 +188,7 @@ def errors_of(path: Path) -> dict[Any, str]:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.replace("_", " "))
+@pytest.mark.parametrize("way", rest_slow(WAYS), ids=lambda way: way.__name__.replace("_", " "))
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_quarantine(
     tmp_path: Path,

@@ -21,6 +21,7 @@ from spark_upsert.source.stream import Stream
 from spark_upsert.table import Table
 from tests.support.clocked import Now
 from tests.support.folders import arrow, parquet
+from tests.support.seeds import rest_slow
 from tests.support.streams import Query, Row
 
 DAY_S = 86_400
@@ -138,7 +139,7 @@ def filled(root: Path, counts: dict[str, int], cut: str) -> Folders:
     return folders
 
 
-@pytest.mark.parametrize("limit", [None, 1, 2, 3], ids=lambda limit: f"limit {limit}")
+@pytest.mark.parametrize("limit", rest_slow([1, None, 2, 3]), ids=lambda limit: f"limit {limit}")
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(("given", "counts", "expected"), CASES)
 def test_the_spec_with_files_of_json(

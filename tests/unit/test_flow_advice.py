@@ -24,7 +24,7 @@ def counted(by: list[str], keys: tuple[str, ...], *, width: int = 2) -> Graph:
         keys=keys,
         aggregates=(Aggregate("n", "count"),),
     )
-    with flow.parallel("R", width, partition_by=by):
+    with flow.parallel("R", width, partition_by=by or None):
         rows = flow.operator("sum", plan, rows)
     flow.sink("kept", Collected(), rows)
     return flow.graph()
@@ -82,7 +82,7 @@ def joined(kind: JoinKind, left: str, right: str, *, width: int) -> Graph:
         if way in WAYS[:2]
     }
     broadcast = [port for port, (way, *_) in ways.items() if way == "to all"]
-    with flow.parallel("R", width, partition_by=by, broadcast=broadcast):
+    with flow.parallel("R", width, partition_by=by or None, broadcast=broadcast):
         rows = flow.operator("both", join, ports=inputs)
     flow.sink("kept", Collected(), rows)
     return flow.graph()
@@ -115,7 +115,7 @@ def test_a_join_behind_other_operators_is_judged_by_what_enters_their_region() -
             left_keys=("k",),
             right_keys=("k",),
         )
-        with flow.parallel("R", 2, partition_by=by):
+        with flow.parallel("R", 2, partition_by=by or None):
             cut = [flow.operator(name, PythonFunction(iter, schema), source) for name in "ab"]
             rows = flow.operator("both", join, ports=dict(zip(("left", "right"), cut, strict=True)))
         flow.sink("kept", Collected(), rows)

@@ -316,6 +316,11 @@ def a_text_for_columns(flow: Flow, rows: Output) -> None:
         pass
 
 
+def no_columns(flow: Flow, rows: Output) -> None:
+    with flow.parallel("R", 2, partition_by=[]):
+        raise AssertionError("not reached")
+
+
 def a_text_for_the_columns_of_a_port(flow: Flow, rows: Output) -> None:
     with flow.parallel("R", 2, partition_by={"A.input": "customer"}):
         pass
@@ -365,10 +370,19 @@ def not_fed(flow: Flow, rows: Output) -> None:
     flow.sink("Snk", Collected())
 
 
+def no_function(flow: Flow, rows: Output) -> None:
+    flow.operator("A", PythonFunction(5, SCHEMA), rows)  # type: ignore[arg-type]
+
+
+def a_function_of_unknown_columns(flow: Flow, rows: Output) -> None:
+    flow.operator("A", PythonFunction(iter, None), rows)
+
+
 CALLS: dict[str, tuple[Callable[[Flow, Output], None], str]] = {
     "a width": (wrong_width, "region 'R': its width"),
     "the width of one operator": (wrong_width_of_one, "region 'A': its width"),
     "a text for columns": (a_text_for_columns, "'R': partition_by is a list .* found 'customer'"),
+    "no columns": (no_columns, "'R': partition_by names no column"),
     "a text for the columns of a port": (
         a_text_for_the_columns_of_a_port,
         "'R': partition_by is a list .* found 'customer'",
@@ -383,6 +397,11 @@ CALLS: dict[str, tuple[Callable[[Flow, Output], None], str]] = {
     "a region that nothing enters": (
         nothing_to_partition,
         "'R' is partitioned by k, but no stream",
+    ),
+    "no function": (no_function, "'A' takes a function over batches of Arrow, found 5"),
+    "a function of unknown columns": (
+        a_function_of_unknown_columns,
+        "'A' takes a pyarrow.Schema of what it gives, found None",
     ),
     "a sink that nothing feeds": (not_fed, "sink 'Snk' has at least one input port"),
 }

@@ -18,6 +18,7 @@ from spark_upsert.errors import (
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.kinds import batch_inputs, plan_columns
 from spark_upsert.source.merged_read import MergedRead
+from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.cut import cut
 from tests.support.group_worlds import Routed, folds, present
 
@@ -102,7 +103,6 @@ def test_changes_end_at_the_batch(world: Routed) -> None:
         pytest.param({"endingVersion": "1"}, "at which version", id="another end"),
         pytest.param({"failOnDataLoss": "false"}, "does not read the same batch", id="lenient"),
         pytest.param({"consistent": "false", "asOfBatch": "1"}, "contradict", id="not consistent"),
-        pytest.param({"inputsPattern": "", "inputs": "x"}, "below one root", id="named inputs"),
         pytest.param({"inputsPattern": ""}, "below one root", id="one table"),
         pytest.param({"asOfBatch": "-1"}, "whole number", id="no batch"),
     ],
@@ -112,6 +112,59 @@ def test_what_contradicts_one_batch_is_refused(
 ) -> None:
     with pytest.raises(OptionError, match=told):
         world.plan(**{"consistent": "true", **given})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"inputs": "a,b"}, id="by their folders"),
+        pytest.param({"inputs": "one,b", "input.one.path": "/ROOT/a"}, id="by a path"),
+    ],
+)
+def test_named_tables_below_one_root_are_read_at_one_batch(
+    world: Routed, more: dict[str, str]
+) -> None:
+    names = more["inputs"].split(",")
+    texts = {name: text.replace("/ROOT", str(world.root)) for name, text in more.items()}
+
+    def renamed(tables: Any) -> Any:
+        return dict(zip(names, (tables[folder] for folder in "ab"), strict=True))
+
+    world.batch(c={1: 1}, a={3: 3})
+    world.write("a", {7: 7})
+    assert world.read(inputsPattern=None, **texts) == renamed(world.whole[-1])
+    assert world.read(inputsPattern=None, asOfBatch=0, **texts) == renamed(world.whole[0])
+    query = world.query(inputsPattern=None, maxRowsPerTrigger=1, **texts)
+    query.drain()
+    world.begin({"a": {1: 4}, "b": {1: 4}})
+    world.commit_next()
+    assert not query.plan()
+    query.restart()
+    world.commit_next()
+    world.commit_next()
+    query.drain()
+    assert folds(query.batches) == renamed(world.whole[-1])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param({"inputs": "a,typo"}, "no table there has batch 1", id="not there"),
+        pytest.param({"input.a.path": "/elsewhere/a"}, "and not below", id="elsewhere"),
+        pytest.param({"input.b.startingVersion": "1"}, "alone", id="told by itself"),
+        pytest.param({"input.b.path": "/ROOT/a"}, "each row would come twice", id="twice"),
+        pytest.param({"consistent": "false"}, "below one root", id="a batch, and not consistent"),
+        pytest.param({"versionAsOf": "1"}, "at which version", id="a version"),
+        pytest.param({"metadata": "epochs"}, "no meaning", id="metadata"),
+        pytest.param({"path": ""}, "path", id="no root"),
+    ],
+)
+def test_named_tables_that_cannot_be_at_one_batch_are_refused(
+    world: Routed, given: Mapping[str, str], told: str
+) -> None:
+    texts = {name: text.replace("/ROOT", str(world.root)) for name, text in given.items()}
+    with pytest.raises(OptionError, match=told):
+        world.read(**{"inputs": "a,b", "asOfBatch": 1, "inputsPattern": None, **texts})
 
 
 def test_a_stream_has_no_number_of_a_batch(world: Routed) -> None:
@@ -140,15 +193,32 @@ def test_a_version_whose_rows_are_gone_names_the_table_and_the_batch(world: Rout
         world.query().drain()
 
 
-def test_what_the_log_cannot_tell_any_more_is_an_error(world: Routed) -> None:
+@pytest.mark.parametrize("wrote", [False, True], ids=["at-rest", "somebody-wrote"])
+def test_a_table_whose_log_was_cut_is_read_unless_its_rows_have_changed(
+    world: Routed, monkeypatch: pytest.MonkeyPatch, wrote: bool
+) -> None:
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", 2)
+    query = world.query()
+    query.drain()
     table = world.table("a")
-    for priority in range(110):  # Versions that change no rows, behind the next checkpoint.
+    if wrote:
+        world.write("a", {1: 2})
+    for priority in range(5):  # Versions that change no rows, behind the next checkpoint.
         table.alter(table.schema, {"priority": str(priority)})
     expire(world, "a")
-    assert world.read() == present(world.whole[-1])
     assert cut(table.store, table.log, now_s=4e9)
-    with pytest.raises(DataLossError, match="batch 1 has version 2"):
-        world.read()
+    query.restart()
+    if wrote:
+        with pytest.raises(DataLossError, match="batch 1 has version 2"):
+            world.read()
+        return
+    assert world.read() == present(world.whole[-1])
+    other = world.query()
+    other.drain()
+    world.batch(a={9: 9})
+    for each in (query, other):
+        each.drain()
+        assert folds(each.batches) == world.whole[-1]
 
 
 def test_a_batch_that_is_expired_or_not_there_is_told(world: Routed) -> None:
@@ -238,14 +308,39 @@ def test_an_idle_table_may_be_compacted_and_expired(world: Routed) -> None:
     assert folds(query.batches) == world.whole[-1]
 
 
-def test_with_limits_the_progress_says_which_batch_is_complete(world: Routed) -> None:
-    query = world.query(maxRowsPerTrigger="1")
+@pytest.mark.parametrize(
+    ("limit", "ends"),
+    [
+        pytest.param({"maxRowsPerTrigger": "1"}, [1, 2, 3, 5, 6], id="one row"),
+        pytest.param({"maxRowsPerTrigger": "3"}, [1, 4, 5, 6], id="three rows"),
+        pytest.param({"maxRowsPerTrigger": "6"}, [1, 5, 6], id="six rows"),
+        pytest.param({"maxRowsPerTrigger": "99"}, [1, 6], id="as many as there are"),
+        pytest.param({"maxBytesPerTrigger": "1"}, [1, 2, 3, 5, 6], id="one byte"),
+        pytest.param({"maxEpochsPerTrigger": "1"}, [1, 2, 3, 5, 6], id="one epoch"),
+        pytest.param(
+            {"maxBytesPerTrigger": "1", "minRowsPerTrigger": "3"}, [1, 4, 5], id="three at least"
+        ),
+    ],
+)
+def test_a_limit_ends_behind_a_whole_batch(
+    world: Routed, limit: Mapping[str, str], ends: list[int]
+) -> None:
+    query = world.query(**limit)
     assert query.plan()
     query.deliver()
-    assert query.stream.report()["complete"] is None
-    query.drain()
-    assert query.stream.report()["complete"] == 1
-    assert folds(query.batches) == world.whole[-1]
+    found = [query.stream.report()["complete"]]
+    world.batch(a={1: 3})
+    world.batch(a={2: 4}, b={1: 4})
+    world.batch()
+    world.batch(a={1: 5, 2: 5, 3: 5})
+    world.batch(b={3: 1})
+    query.restart()
+    while query.plan():
+        query.deliver()
+        found.append(query.stream.report()["complete"])
+        assert folds(query.batches) == world.whole[found[-1]]
+        query.restart()
+    assert found == ends
 
 
 def test_a_table_that_the_group_does_not_know_any_more_is_told(world: Routed) -> None:

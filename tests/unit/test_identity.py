@@ -30,7 +30,7 @@ HOW_MANY = 3
 def made(store: Store, epochs: int = HOW_MANY) -> Table:
     """Return a table with some epochs, key by key."""
     table = Table(store)
-    table.ensure(SCHEMA)
+    table.ensure(schema_of(Scope.EPOCH))
     for key in range(epochs):
         append(table, [Command(key, key, key)])
     return table

@@ -411,6 +411,24 @@ def test_an_index_of_another_table_at_the_path_is_built_anew() -> None:
     assert index_of(table).keys_having(pa.array([7])).keys.to_pydict() == {"id": [2]}
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True], ids=["removed", "made anew"])
+def test_a_process_goes_on_when_its_index_is_replaced(is_made_anew: bool) -> None:
+    store = MemoryStore()
+    table = table_of(store)
+    table.append(rows((1, 7), (2, 8)))
+    assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 1
+    for path in [path for path in store.objects if path.startswith("_index/")]:
+        del store.objects[path]
+    if is_made_anew:
+        Table(store).build_indexes()
+    assert (table.index_of("c") is not None) == is_made_anew
+    assert ids(table.rows_having("c", [7])) == [1]
+    table.append(rows((3, 7)))
+    assert table.index_failures == 0
+    assert ids(table.rows_having("c", [7])) == [1, 3]
+    assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
+
+
 def test_an_index_of_a_table_that_was_set_back_is_built_anew() -> None:
     """It shows a version of the same number that is another one."""
     store = MemoryStore()

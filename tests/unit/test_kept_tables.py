@@ -7,11 +7,13 @@ import struct
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from spark_upsert import appends
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import (
     CorruptionError,
@@ -33,6 +35,7 @@ from spark_upsert.store.records import encode, read_record
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import NOTHING, Move, Verdict
+from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.contributions import contributions, marker
 from spark_upsert.views.groups.grouping import Grouping
@@ -196,6 +199,22 @@ def test_of_two_that_write_the_same_step_at_once_one_is_applied() -> None:
     for thread in threads:
         thread.join()
     assert sorted(told) == [False, False, False, True]
+    assert raw(kept.table) == {7: (2, 2, 8)}
+
+
+def test_a_step_that_another_takes_behind_the_staging_is_skipped() -> None:
+    kept = kept_in_memory(GROUPING)
+    take(kept, 0, (7, 1, 1, 5))
+    own = Kept(Table(kept.table.store), GROUPING)
+
+    def late(*given: Any, **named: Any) -> Staged:
+        found = stage(*given, **named)
+        with patch.object(appends, "stage", stage):
+            assert take(kept, 1, (7, 1, 1, 3))
+        return found
+
+    with patch.object(appends, "stage", late):
+        assert not take(own, 1, (7, 1, 1, 3))
     assert raw(kept.table) == {7: (2, 2, 8)}
 
 

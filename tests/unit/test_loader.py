@@ -416,11 +416,14 @@ def test_an_error_of_a_read_ends_the_pass_and_the_loader_stays_where_it_was(
 
 INTERRUPTED = """
 import os
+import signal
 import sys
 from threading import main_thread
 from spark_upsert.loader import Loader
 from tests.support.loading import MemoryRows
 
+# A shell that starts the tests in the background lets its children ignore interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 source = MemoryRows([3] * 100)
 
 def is_waiting():

@@ -20,7 +20,7 @@ from spark_upsert.errors import (
 from spark_upsert.model.schema import Scope
 from spark_upsert.state.log import log as log_module
 from spark_upsert.state.log.checkpoints import CHECKPOINT_EVERY
-from spark_upsert.state.log.entries import commit_path
+from spark_upsert.state.log.entries import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Draft, Kind, Manifest, Transaction
 from spark_upsert.store import Store
@@ -122,6 +122,88 @@ def test_the_newest_version_costs_two_reads_if_nothing_is_new() -> None:
     assert steps.names[before:] == [f"read {commit_path(6)}", f"read {commit_path(5)}"]
 
 
+class Told:
+    """A log that remembers version 3, in a store of which others know version 5."""
+
+    def __init__(self) -> None:
+        self.store, self.steps = MemoryStore(), Steps()
+        self.other = grown(self.store, 3)
+        self.log = Log(FaultyStore(self.store, self.steps), clock=Ticks())
+        self.log.head()
+        self.other.append(epoch())
+        self.other.append(epoch())
+        self.place = self.other.head().place
+        del self.steps.names[:]
+
+    def reads(self) -> list[str]:
+        return [name for name in self.steps.names if name.startswith("read ")]
+
+
+def test_who_is_told_of_a_version_begins_there_and_reads_it_behind_the_look() -> None:
+    told = Told()
+    told.log.told_of(told.place)
+    assert told.log.head().place == told.place
+    assert told.reads() == [f"read {commit_path(version)}" for version in (6, 4, 5)]
+    assert f"sync {commit_path(5)}" not in told.steps.names
+
+
+def test_who_is_told_of_an_old_version_finds_the_newest() -> None:
+    told = Told()
+    told.log.told_of(told.place)
+    told.other.append(epoch())
+    assert told.log.head().version == 6
+
+
+@pytest.mark.parametrize("read_before", [False, True], ids=["", "which it has read itself"])
+def test_who_is_told_of_a_version_that_is_gone_finds_what_there_is(read_before: bool) -> None:
+    """The table was put back from an older copy."""
+    told = Told()
+    told.log.told_of(told.place)
+    if read_before:
+        assert told.log.commit(5).token == told.place.token
+    del told.store.objects[commit_path(5)]
+    assert told.log.head().version == 4
+
+
+def test_who_is_told_of_a_version_does_not_take_another_for_it() -> None:
+    told = Told()
+    told.log.told_of(told.place)
+    del told.store.objects[commit_path(5)]
+    here = Log(told.store, clock=Ticks()).append(epoch())
+    assert here is not None
+    assert here.version == 5
+    assert told.log.head().token == here.token != told.place.token
+
+
+def test_a_version_that_somebody_has_just_proven_is_not_looked_for() -> None:
+    told = Told()
+    assert told.log.seen_at(told.place) == told.other.head()
+    assert told.reads() == [f"read {commit_path(version)}" for version in (4, 5)]
+    del told.steps.names[:]
+    assert told.log.seen_at(told.place) == told.other.head()
+    assert not told.reads()
+
+
+def test_who_remembers_more_than_was_proven_looks() -> None:
+    """Its memory may be of a version that is in no log any more."""
+    told = Told()
+    told.log.seen_at(told.place)
+    older = told.other.at(4).place
+    told.other.append(epoch())
+    found = told.log.seen_at(older)
+    assert found is not None
+    assert found.version == 6
+    assert f"read {commit_path(7)}" in told.reads()
+
+
+def test_a_version_that_cannot_be_had_is_looked_for() -> None:
+    told = Told()
+    del told.store.objects[commit_path(5)]
+    found = told.log.seen_at(told.place)
+    assert found is not None
+    assert found.version == 4
+
+
 def test_who_has_looked_may_read_what_is_before_without_another_look() -> None:
     store = MemoryStore()
     steps = Steps()
@@ -195,6 +277,14 @@ def test_who_reads_nothing_behind_a_look_proves_nothing() -> None:
     with log.as_seen():
         assert log.place(5).version == log.head().version
     assert len(steps.names) == before
+
+
+def test_where_there_is_no_table_nothing_was_seen_and_nothing_is_proven() -> None:
+    steps = Steps()
+    log = Log(FaultyStore(MemoryStore(), steps), clock=Ticks())
+    with log.as_seen():
+        assert log.try_head() is None
+    assert steps.names == [f"read {HINT_PATH}", f"read {commit_path(0)}"]
 
 
 def test_who_follows_a_table_reads_no_checkpoint_for_the_state_before() -> None:
@@ -491,7 +581,7 @@ def test_the_hint_may_be(damage: Callable[[dict[str, bytes], str], None]) -> Non
 
 
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
-@pytest.mark.parametrize("which", [0, 1, 2, 3], ids=lambda n: f"at step {n} behind the commit")
+@pytest.mark.parametrize("which", [0, 1], ids=lambda n: f"at step {n} behind the commit")
 def test_a_checkpoint_that_fails_does_not_fail_the_commit(which: int, moment: Moment) -> None:
     store = MemoryStore()
     grown(store, CHECKPOINT_EVERY - 1)
@@ -500,7 +590,11 @@ def test_a_checkpoint_that_fails_does_not_fail_the_commit(which: int, moment: Mo
     trial.objects = dict(store.objects)
     Log(FaultyStore(trial, probe), clock=Ticks()).append(epoch())
     put = probe.names.index(f"put_if_absent {commit_path(CHECKPOINT_EVERY)}")
-    assert probe.names[put + 1] == f"read {commit_path(CHECKPOINT_EVERY - 1)}"  # The proof.
+    assert probe.names[put + 1 :] == [
+        f"read {commit_path(CHECKPOINT_EVERY - 1)}",  # The proof.
+        f"put {checkpoint_path(CHECKPOINT_EVERY)}",
+        f"put {HINT_PATH}",
+    ]
     step = put + 2 + which
     log = Log(FaultyStore(store, Steps(Fault(step, moment, BrokenError))), clock=Ticks())
     commit = log.append(epoch())

@@ -249,7 +249,7 @@ def test_what_is_abandoned_leaves_no_files(table: Table, monkeypatch: pytest.Mon
         send(loop, "k=a@0", "k=b@0", "k=c@0")
         [stash] = loop._stashes.values()
         assert stash._folder is not None
-        folder = Path(stash._folder.name)
+        folder = Path(stash._folder.path)
         assert list(folder.iterdir())
     assert not folder.exists()
 

@@ -15,7 +15,6 @@ CODE = [block for block in BLOCKS if block.language not in NO_CODE]
 NOT_RUN = [
     "README.md: make demo",
     "README.md: pip install",
-    'docs/envelopes.md: (\n    spark.readStream.format("kafka")',
     "docs/kafka.md: spark-submit --packages",
     "docs/many-tables.md: mixed = (",
     "docs/object-stores.md: UPSERTFLOW_TEST_S3_ENDPOINT=http://localhost:9000",

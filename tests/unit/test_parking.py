@@ -20,16 +20,18 @@ from spark_upsert.errors import (
     OptionError,
     OtherTableError,
     SchemaError,
+    StorageError,
 )
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import park
+from spark_upsert.routed import unpark as the_unpark
 from spark_upsert.routed.commit import GroupCommit, commit_routed
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.routed.unpark import drop, unpark
+from spark_upsert.routed.unpark import Unparked, drop, unpark
 from spark_upsert.state.compaction import Compacted, due_jobs
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import LocalStore, Store
@@ -117,6 +119,37 @@ def test_parked_rows_are_applied_in_order_when_the_table_takes_them(root: Memory
     assert numbers == [0, 1]
     write(root, 2, [("a", 4, 4)])
     assert rows_in(root, "a") == {1: 3, 2: 2, 4: 4}
+
+
+def test_a_table_that_cannot_take_its_rows_yet_does_not_stop_the_others(root: MemoryStore) -> None:
+    narrow = TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"])
+    mended = table_below(root, "b")
+    mended.ensure(narrow)
+    write(root, 0, [("a", 1, 1), ("b", 1, 1)])
+    assert counts(root) == {"a": 1, "b": 1}
+    mended.alter(replace(mended.schema, columns=ROWS.remove(0)))
+    applied: list[Unparked] = []
+    with pytest.raises(SchemaError, match="table 'a'"):
+        unpark(root, told=applied.append)
+    assert [(each.name, each.rows) for each in applied] == [("b", 1)]
+    assert (rows_in(root, "b"), counts(root)) == ({1: 1}, {"a": 1})
+
+
+def test_an_outage_stops_an_unpark_at_once(
+    root: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_below(root, "b").ensure(TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"]))
+    write(root, 0, [("a", 1, 1), ("b", 1, 1)])
+    tried: list[str] = []
+
+    def gone(root: Store, table: ParkedTable, folder: str, *_: object) -> Unparked:
+        tried.append(folder)
+        raise StorageError("the storage does not answer.")
+
+    monkeypatch.setattr(the_unpark, "_unpark_one", gone)
+    with pytest.raises(StorageError):
+        unpark(root)
+    assert tried == ["a"]
 
 
 def test_batches_of_a_query_that_took_over_come_behind_those_before(root: MemoryStore) -> None:

@@ -26,6 +26,7 @@ from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.shown import whole_groups
 from tests.support.grouped import Row, expected, pairs_of, position, same_value
+from tests.support.seeds import rest_slow
 from tests.support.streams import Query, stream_of
 
 ROWS = pa.schema({"g": pa.string(), "x": pa.int64()})
@@ -109,7 +110,7 @@ def folded(grouping: Grouping, rows: Iterable[dict[str, Any]], upper: int) -> di
 
 
 @pytest.mark.parametrize("name", GROUPINGS)
-@pytest.mark.parametrize("splits", ["1", "5"])
+@pytest.mark.parametrize("splits", rest_slow(["5", "1"]))
 def test_a_batch_read_shows_the_groups_of_each_version(
     name: str, splits: str, tmp_path: Path
 ) -> None:

@@ -68,6 +68,14 @@ def test_a_schema_is_asked_for_once(registry: RegistryDouble) -> None:
     assert registry.asked == [f"/schemas/ids/{number}"]
 
 
+def test_tenants_of_one_address_have_ids_of_their_own(registry: RegistryDouble) -> None:
+    number = registry.register("t-value", ROW)
+    for tenant in ("a", "b", "a"):
+        schema_of_id(settings(registry, headers=(("X-Tenant", tenant),)), number)
+    assert [headers["X-Tenant"] for headers in registry.headers[-2:]] == ["a", "b"]
+    assert len(registry.asked) == 2
+
+
 def test_the_memory_of_schemas_is_bounded(
     registry: RegistryDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:

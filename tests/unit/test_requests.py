@@ -14,6 +14,11 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.plan import plan_routed
+from spark_upsert.routed.stage import stage_routed
+from spark_upsert.state.log.manifest import QUERY, Transaction
 from spark_upsert.table import Table
 from spark_upsert_sink import UpsertStreamWriter
 from tests.support.stores import FaultyStore, MemoryStore, Steps
@@ -147,3 +152,57 @@ def test_a_process_that_opens_the_table_again(counted: Counted) -> None:
     counted.asked()
     Table(store).log.head()
     assert len(counted.asked()) == len(asked) + 1
+
+
+EACH = "for each table in a task, one less where its last batch was written on this machine"
+
+
+class Routed:
+    """A write into many tables: one process plans the batches, one has its task, one commits."""
+
+    def __init__(self) -> None:
+        self._steps = {name: Steps() for name in ("plan", "task", "commit")}
+        store = MemoryStore()
+        self._roots = {
+            name: FaultyStore(store, steps, process=(store.url, name))
+            for name, steps in self._steps.items()
+        }
+        self._options = RoutedOptions.parse({"path": "/lake/{topic}", "keys": "id"})
+        self._batch = 0
+
+    def write(self) -> None:
+        """Write a batch of two rows into each of two tables."""
+        batch, self._batch = Transaction(writer=f"{QUERY}q", number=self._batch), self._batch + 1
+        ids = [self._batch, 7]
+        rows = pa.record_batch({"topic": ["a", "a", "b", "b"], "id": ids * 2})
+        plan = plan_routed(self._options, rows.schema, root=self._roots["plan"])
+        staged = stage_routed(plan, self._roots["task"], [rows], batch, 0)
+        commit_routed(self._roots["commit"], self._options, [staged], batch)
+
+    def asked(self, process: str, folder: str) -> list[str]:
+        """Return what a process asked of a folder since the last time."""
+        names = self._steps[process].names
+        found = [name for name in names if not name.startswith(NO_REQUEST) and folder in name]
+        names[:] = [name for name in names if folder not in name]
+        return found
+
+
+def test_a_batch_into_many_tables() -> None:
+    routed = Routed()
+    routed.write()  # It makes the tables, and the next one is the first to find them.
+    routed.write()
+    for process in ("plan", "task", "commit"):
+        routed.asked(process, "")
+    for _ in range(5):
+        routed.write()
+        for what, process, folder in [
+            ("the plan of a batch into many tables", "plan", ""),
+            (EACH, "task", " a/"),
+            (EACH, "task", " b/"),
+            ("for each table in the commit", "commit", " a/"),
+            ("for each table in the commit", "commit", " b/"),
+            ("for the group of all in the commit", "commit", " _group/"),
+        ]:
+            asked = routed.asked(process, folder)
+            assert len(asked) == told(what), (what, asked)
+        assert not routed.asked("task", "") + routed.asked("commit", "")

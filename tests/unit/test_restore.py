@@ -21,6 +21,7 @@ from spark_upsert.state.log.manifest import Draft, Kind, Transaction
 from spark_upsert.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.model import Command, Model, fold
+from tests.support.seeds import seeds
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import (
     append,
@@ -93,7 +94,7 @@ class Lived:
         return self.table.log.head().version
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(12)
 @pytest.mark.parametrize("scope", Scope)
 def test_a_restored_table_lives_on_as_if_nothing_had_come_since(scope: Scope, seed: int) -> None:
     # Ties are avoided: which of them wins is not what is tested here.
@@ -121,7 +122,7 @@ ENGINES = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("seed", range(6))
+@seeds(6)
 def test_a_restored_table_equals_a_twin_that_made_no_mistake(engine: Engine, seed: int) -> None:
     dice = random.Random(seed)
     columns = pa.schema({"k": pa.int64(), "v": pa.int64()})

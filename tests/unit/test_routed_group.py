@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import patch
+
+import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError
-from spark_upsert.routed.group import Batch, Group, GroupTable, Member, owner_of
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.routed import group
+from spark_upsert.routed.group import COLUMNS, Batch, Group, GroupTable, Member, owner_of
 from spark_upsert.state.log.manifest import Place, Transaction
+from spark_upsert.state.retention import worker
+from spark_upsert.table import Table
 from tests.support.stores import MemoryStore
 
 Q1, Q2, CHECKPOINT = "query:one", "query:two", "checkpoint:/c"
@@ -51,6 +59,24 @@ def test_a_root_without_a_group_table_has_an_empty_group() -> None:
     table.require_owner(Q1)
     with pytest.raises(OptionError, match="none yet"):
         table.of_batch(0)
+
+
+def test_a_group_of_an_older_version_is_gone_on_with() -> None:
+    table = GroupTable(MemoryStore())
+    older = pa.schema([field for field in COLUMNS if field.name not in ("priority", "turn")])
+    with (
+        patch.object(group, "COLUMNS", older),
+        patch.object(group, "SCHEMA", TableSchema.of(older, keys=["folder"])),
+    ):
+        assert record(table, Q1, 0, member("a", Q1, 0, 1))
+    before = table.at()
+    assert (before.batch, before.members["a"].priority) == (batch(Q1, 0), None)
+    assert record(table, Q1, 1, replace(member("b", Q1, 1, 1), priority=7))
+    assert not record(table, Q1, 1)
+    found = table.at()
+    assert {folder: each.priority for folder, each in found.members.items()} == {"a": None, "b": 7}
+    assert found.batch == batch(Q1, 1)
+    assert table.of_batch(0) == before
 
 
 def test_a_group_holds_the_last_batch_of_each_table_and_the_batch_itself() -> None:
@@ -114,6 +140,43 @@ def test_a_batch_that_is_forgotten_a_batch_to_come_and_one_left_out_are_told_apa
     assert table.of_batch(7).batch == batch(Q1, 7)
     with pytest.raises(DataLossError, match="batch 0"):
         table.of_batch(0)
+
+
+def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group, "UPKEEP_EVERY", 10)
+    monkeypatch.setattr(GroupTable, "_compact_once", lambda self: None)
+    now = [1_000_000.0]
+    table = GroupTable(MemoryStore())
+    table.table = Table(table.table.store, clock=lambda: now[0])
+    monkeypatch.setattr(worker, "require_clock", lambda store, now_ms: None)
+
+    def write(number: int) -> None:
+        now[0] += 600  # Ten minutes
+        table.append(
+            batch(Q1, number), [member("a", Q1, number, number)], transaction(Q1, number),
+            retention_ms=2 * 3_600_000,
+        )  # fmt: skip
+
+    for number in range(28):
+        write(number)
+    assert table.of_batch(27).members["a"].batch == 27
+    # Given up behind version 20 (batch 19), when batch 7 was two hours old.
+    with pytest.raises(DataLossError, match=r"batch 3 .* known from batch 7 on only") as caught:
+        table.of_batch(3)
+    assert "read batch 7 or a later one" in caught.value.hint
+    assert table.of_batch(7).members["a"].batch == 7
+    since = table.table.log.head().since
+    table.table.hold("reader", since)
+    for number in range(28, 60):
+        write(number)
+    assert table.table.log.head().since == since, "a consumer that follows it needs it"
+    table.table.store.put("_consumers/broken.json", b"?")
+    for number in range(60, 70):
+        write(number)
+    assert "the group keeps batches of the past" in caplog.text
+    assert table.at().batch == batch(Q1, 69)
 
 
 @pytest.mark.parametrize(

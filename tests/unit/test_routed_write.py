@@ -152,7 +152,7 @@ def test_of_a_task_that_fails_at_its_second_table_nothing_is_left() -> None:
 
 
 def test_tables_side_by_side_are_as_one_after_the_other() -> None:
-    topics = [f"t{number}" for number in range(40)]
+    topics = [f"t{number}" for number in range(12)]
     found = []
     for threads in (1, 8):
         options = routed_options(sequenceBy="at", commitThreads=str(threads))

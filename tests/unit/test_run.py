@@ -30,6 +30,7 @@ from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import UpsertEnvelope
 from tests.support.fuzz import FUZZ_TIMES
+from tests.support.seeds import rest_slow
 from tests.support.stores import MemoryStore
 from tests.support.tables import make_table
 
@@ -229,7 +230,7 @@ def outcomes_of_damage(
 
 
 @pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__.replace("_", " "))
-@pytest.mark.parametrize("epoch", [1, 2], ids=["in the large run", "in the small run"])
+@pytest.mark.parametrize("epoch", rest_slow([1, 2]), ids=["in the large run", "in the small run"])
 def test_a_flipped_bit_is_named_or_harmless(read: Callable[[Table], Any], epoch: int) -> None:
     found, _ = outcomes_of_damage(0, epoch, read, 40)
     assert found > 0
@@ -403,6 +404,31 @@ def test_open_runs_are_bounded_and_the_oldest_is_closed_first() -> None:
     first, second, _ = (cache.open(store, file) for store, file in opened)
     assert cache.open(*opened[1]) is second
     assert cache.open(*opened[0]) is not first
+
+
+def test_beyond_some_runs_those_are_closed_that_nobody_asks_for() -> None:
+    now = [0.0]
+    cache = RunCache(rested_max=2, rest_s=60.0, clock=lambda: now[0])
+    opened = [one_run(count) for count in (1, 2, 3, 4, 5)]
+    first, second, third, fourth = (cache.open(store, file) for store, file in opened[:4])
+    now[0] = 61.0
+    assert cache.open(*opened[1]) is second, "nothing is closed before another run is opened"
+    cache.open(*opened[4])
+    now[0] = 62.0
+    assert cache.open(*opened[1]) is second, "it was asked for"
+    assert cache.open(*opened[0]) is not first, "nobody asked for it in a while"
+    assert cache.open(*opened[2]) is not third
+    assert cache.open(*opened[3]) is not fourth
+
+
+def test_few_runs_stay_open_however_long_nobody_asks_for_them() -> None:
+    now = [0.0]
+    cache = RunCache(rested_max=2, rest_s=60.0, clock=lambda: now[0])
+    opened = [one_run(count) for count in (1, 2)]
+    first = cache.open(*opened[0])
+    now[0] = 1e6
+    cache.open(*opened[1])
+    assert cache.open(*opened[0]) is first
 
 
 def test_an_open_run_shows_how_much_of_it_was_verified() -> None:

@@ -341,10 +341,10 @@ def test_a_query_that_reads_what_it_writes_is_told_so(lived: Lived) -> None:
     query.plan()
     start, end = map(json.loads, query.noted[-2:])
     [work] = query.stream.splits(start, end)
-    refuse_own_epochs(work, None)
-    refuse_own_epochs(work, "another")
+    refuse_own_epochs(splits_of(work), None)
+    refuse_own_epochs(splits_of(work), "another")
     with pytest.raises(OptionError, match="the query reads what it writes") as caught:
-        refuse_own_epochs(work, "7f")
+        refuse_own_epochs(splits_of(work), "7f")
     assert "write into another table" in caught.value.hint
 
 
@@ -358,9 +358,9 @@ def test_a_query_that_comes_to_read_all_that_it_wrote_is_told_so(lived: Lived) -
     works = query.stream.splits(start, end)
     assert len(works) == 2
     for work in works:
-        refuse_own_epochs(work, "another")
+        refuse_own_epochs(splits_of(work), "another")
         with pytest.raises(OptionError, match="version 2 or one before it is its own"):
-            refuse_own_epochs(work, "7f")
+            refuse_own_epochs(splits_of(work), "7f")
 
 
 # -- leases ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from spark_upsert.errors import DataLossError, OptionError, PlanError, UpsertFlo
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.explain_read import explain_read
 from spark_upsert.source.kinds import plan_columns
-from spark_upsert.source.work import refuse_own_epochs
+from spark_upsert.source.work import refuse_own_epochs, splits_of
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.views.plan import Filter, How, Join, Node, On, Reverse, Scan
@@ -260,7 +260,7 @@ def test_a_query_is_not_fed_by_its_own_sink(shop: Shop) -> None:
     end = dict(query.stream.latest(query.offset))
     [work] = query.stream.splits(query.offset, end)
     with pytest.raises(OptionError, match="reads what it writes"):
-        refuse_own_epochs(work, "the query")
+        refuse_own_epochs(splits_of(work), "the query")
 
 
 def test_explain_shows_the_plan_and_how_rows_are_found(shop: Shop) -> None:

@@ -73,6 +73,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         if commit.kind is Kind.OVERWRITE
         else commit.low_water or manifest.low_water,
         forgot=max(0, manifest.forgot) if commit.low_water is None else commit.version,
+        changed=commit.version if commit.is_epoch else manifest.changed,
         token=commit.token,
         since=since,
         repairs=_repairs(manifest, commit, since),

@@ -250,7 +250,8 @@ class Log(LogReader):
         if version != last_due(version):
             return
         try:
-            write_checkpoint(self._store, self.at(version))
+            with self.as_seen():  # It was committed just now.
+                write_checkpoint(self._store, self.at(version))
             hint_at(self._store, version)
         except (OSError, UpsertFlowError):
             return

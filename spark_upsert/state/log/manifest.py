@@ -240,6 +240,8 @@ class Manifest:
     """Order key up to which deletes are forgotten (`tombstones`)."""
     forgot: int = 0
     """The last version that forgot deletes, whether or not that raised the mark."""
+    changed: int = 0
+    """The last version that may have changed rows: what came behind it has the same ones."""
     token: str = ""
     """That of the version's commit: tells whether the log still holds this very version."""
     table_id: str = ""

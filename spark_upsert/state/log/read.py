@@ -5,6 +5,8 @@ the table's *identity*. What a process remembers of the log is worth nothing by 
 folder may have been removed, replaced by another table or by an older copy, or be another
 one than before. So the end of the log is *proven*, each time anew: ``v`` is the end if ``v + 1``
 is absent and *then* the version that the reader began at is found in the log, by its token.
+Who was told of a place that is newer than what it remembers begins there, and reads that version
+behind the look for the next one: the read is the proof.
 
 Who does not find what it remembers begins again at the newest checkpoint, and refuses to go
 on (`OtherTableError`) unless it finds the same table, at no older version, with the same
@@ -76,6 +78,7 @@ class LogReader:
         """What the head was made from last: who follows a table asks for the state before it."""
         self._commits: dict[int, Commit] = {}
         self._durable_version = -1
+        self._told: Place | None = None
         self._resting = threading.local()
 
     def anew(self) -> LogReader:
@@ -115,7 +118,8 @@ class LogReader:
             self._look()  # What is not there any more is no damage.
             raise
         else:
-            if self._resting.has_read and not self._is_in_log(self._head):
+            seen = self._head
+            if seen is not None and self._resting.has_read and not self._is_in_log(seen):
                 self._look()
         finally:
             self._resting.is_on = False
@@ -170,7 +174,9 @@ class LogReader:
         with self._lock:
             base = self._head or self._recalled() or last_checkpoint(self._store)
             for _ in range(READ_TRIES_MAX):
-                head = self._proven(base)
+                if base is None and self._is_absent():
+                    return None
+                head = self._end_at_told(base) or self._proven(base)
                 if head is not None:
                     if self._head is not None and base is not self._head:
                         self.require_descent(head, self._head.place, "what was opened here")
@@ -180,15 +186,21 @@ class LogReader:
                 if base is not None and self._memory is not None:
                     self._memory.forget(self._store, base)
                 self._commits.clear()
-                if self._read_commit(0) is None:
-                    if self._head is not None:
-                        raise self._other(self._head.place, "no table", "what was opened here")
+                if self._is_absent():
                     return None
                 base = self._newest_checkpoint()
         raise ContentionError(
             f"the log of '{self._store.url}' was cut {READ_TRIES_MAX} times while it was read.",
             hint="run fewer vacuums at once, then try again.",
         )
+
+    def _is_absent(self) -> bool:
+        """Return whether there is no table; raise if there was one."""
+        if self._read_commit(0) is not None:
+            return False
+        if self._head is not None:
+            raise self._other(self._head.place, "no table", "what was opened here")
+        return True
 
     def _recalled(self) -> Manifest | None:
         return None if self._memory is None else self._memory.recall(self._store)
@@ -215,6 +227,47 @@ class LogReader:
                 raise
             return None  # What does not continue another log is no damage.
         return head if self._is_in_log(base) else None
+
+    def _end_at_told(self, base: Manifest | None) -> Manifest | None:
+        """Return the version that somebody told of, if it is the end of the log.
+
+        One read less than from what is remembered: its commit, which has to be read anyway, is read
+        behind the look for the next one, and proves the end.
+        """
+        told = self._told
+        if told is None or (base is not None and base.version >= told.version):
+            return None
+        if self._read_commit(told.version + 1) is not None:
+            return None
+        self._commits.pop(told.version, None)  # Read before the look it would prove nothing.
+        return self._reached(base, told)
+
+    def _reached(self, base: Manifest | None, place: Place) -> Manifest | None:
+        """Return the manifest of a place from an older one, None if that does not lead there."""
+        try:
+            found = self._roll(base, place.version)
+        except CorruptionError:
+            return None  # Whoever looks at all of the log says what is wrong with it.
+        return found if found is not None and found.place == place else None
+
+    def seen_at(self, place: Place) -> Manifest | None:
+        """Return the table at a version that somebody has just proven to be the newest.
+
+        For who proposes right behind it: the put finds out whether there is a newer one, and that
+        the version is in the log is proven before and behind the put (`Log`). So the look is
+        spared. Where the version cannot be had from what is remembered, the end is looked for, and
+        this returns what that finds (`try_head`).
+        """
+        with self._lock:
+            base = self._head or self._recalled() or last_checkpoint(self._store)
+            found = None
+            if base is None or base.version <= place.version:
+                found = self._reached(base, place)
+            if found is None:
+                return self._look()
+            self.told_of(place)
+            self._remember(found, base)
+            return found
 
     def place(self, version: int) -> Place:
         """Return what to remember of a version (`require`)."""
@@ -268,12 +321,15 @@ class LogReader:
         self._commits.clear()
         return OtherTableError.at(self._store.url, who, str(place), found, hint=hint)
 
-    def trust_durable(self, version: int) -> None:
-        """Say that a version is durable: somebody who acted upon it has seen to that before.
+    def told_of(self, place: Place) -> None:
+        """Say that a version was in the log, and durable: who acted upon it has seen to that.
 
-        For who remembers it from a place that is written only then. Saves a sync of it here.
+        For who remembers it from a place that is written only then. A look begins there, and does
+        not sync it again.
         """
-        self._durable_version = max(self._durable_version, version)
+        self._durable_version = max(self._durable_version, place.version)
+        if self._told is None or self._told.version < place.version:
+            self._told = place
 
     def _make_durable(self, version: int) -> None:
         """Sync a version that another process may have left half-way, before anyone acts on it.
@@ -318,18 +374,15 @@ class LogReader:
     def kept(self, version: int) -> int | None:
         """Return a version that can be read and has the rows of another one.
 
-        That is the version itself or, if it is expired, ``since``, unless an epoch came between, or
-        what came between is not in the log any more: then None.
+        That is the version itself or, if it is expired, ``since``, unless an epoch came between:
+        then None.
         """
-        since = self.head().since
-        if version >= since:
+        head = self.head()
+        if version >= head.since:
             return version
-        # The newest first: mostly an epoch is among the last few.
-        for between in range(since, version, -1):
-            commit = self._read_commit(between)
-            if commit is None or commit.is_epoch:
-                return None
-        return since
+        if head.changed <= version:
+            return head.since
+        return head.since if self.at(head.since).changed <= version else None
 
     def refolded(self, version: int) -> Manifest | None:
         """Return the manifest of a version from older checkpoints and the commits behind them.

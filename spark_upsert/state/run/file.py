@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -475,17 +476,32 @@ _RESIDENT_BYTES = 128 << 20
 _RESIDENT_BYTES_PER_ROW = 16 << 10
 
 
+class _Opened(NamedTuple):
+    """An open run, and when it was last asked for, by the clock of its cache."""
+
+    run: Run
+    asked_s: float
+
+
 @dataclass
 class RunCache:
     """Open runs of this process, the least recently used closed first.
 
-    Bounded by number: an open run is a mapping and one byte per block, not its contents. What
-    is touched of the contents counts as memory of the process until it is given back, and is
-    bounded by `settle`. Keyed by immutable files, so that an entry is never out of date.
+    Bounded by number: an open run is a mapping and one byte per block, not its contents; with what
+    is known of its columns some 30 KiB. Tables that are written and compacted for hours have
+    thousands of runs, one after the other, of which only the last are ever asked for again: so
+    beyond some, those are closed that nobody has asked for in a while. What is touched of the
+    contents counts as memory of the process until it is given back, and is bounded by `settle`.
+    Keyed by immutable files, so that an entry is never out of date.
     """
 
     count_max: int = 4096
-    _runs: OrderedDict[tuple[str, str], Run] = field(default_factory=OrderedDict)
+    rested_max: int = 128
+    """So many stay open though nobody asks for them."""
+    rest_s: float = 60.0
+    """How long the others do. A query asks for its runs in each of its batches."""
+    clock: Callable[[], float] = time.monotonic
+    _runs: OrderedDict[tuple[str, str], _Opened] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self, store: Store, file: RunFile) -> Run:
@@ -498,8 +514,10 @@ class RunCache:
         """
         key = (store.url, file.path)
         with self._lock:
-            run = self._runs.get(key)
+            known = self._runs.get(key)
+            run = None if known is None else known.run
             if run is not None:
+                self._runs[key] = _Opened(run, self.clock())
                 self._runs.move_to_end(key)
         # A file that was cut since it was mapped is not to be touched: it would be a SIGBUS.
         if run is not None and store.mapped_bytes(file.path) in (None, file.bytes):
@@ -525,10 +543,18 @@ class RunCache:
             store.forget(file.path)
             run = mapped()
         with self._lock:
-            self._runs[key] = run
-            while len(self._runs) > self.count_max:
+            self._runs[key] = _Opened(run, self.clock())
+            self._runs.move_to_end(key)
+            while len(self._runs) > self.count_max or self._has_rested():
                 self._runs.popitem(last=False)
         return run
+
+    def _has_rested(self) -> bool:
+        """Return whether the run that was asked for least recently is to be closed."""
+        if len(self._runs) <= self.rested_max:
+            return False
+        oldest = next(iter(self._runs.values()))
+        return self.clock() - oldest.asked_s > self.rest_s
 
     def settle(self, rows: int) -> None:
         """Give mapped memory back if it is more than some rows call for; between steps of work.
@@ -546,7 +572,7 @@ class RunCache:
             return
         if resident_bytes() > _RESIDENT_BYTES + rows * _RESIDENT_BYTES_PER_ROW:
             with self._lock:
-                runs = list(self._runs.values())
+                runs = [known.run for known in self._runs.values()]
             for run in runs:
                 run.release()
 

@@ -9,7 +9,7 @@ from spark_upsert.model.hashing import HASH_END
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import NOTHING
-from spark_upsert.views.groups.contributions import contributions, folded
+from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.pairs import Pairs, concat, no_rows
 from spark_upsert.views.relation import At, Step
@@ -51,9 +51,8 @@ def refresh(view: View, table: Table) -> bool:
             return False
         every = (contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest))
         found = [each for each in every if each.num_rows]
+    # What several pieces contribute to one group the table sums up, as it does of several tasks.
     whole = concat(found or [no_rows(view.grouping.kept.columns)])
-    if len(found) > 1:
-        whole = folded(view.grouping, whole)
     has_moved = kept.take(whole, lower=recorded, upper=upper)
     view.hold(consumer, newest)
     return has_moved

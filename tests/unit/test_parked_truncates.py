@@ -1,0 +1,125 @@
+"""Truncates of tables that are parked: they are kept among the rows, and applied with them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.park import ParkedTable
+from spark_upsert.routed.plan import plan_routed, table_below
+from spark_upsert.routed.stage import stage_routed
+from spark_upsert.routed.unpark import unpark
+from tests.support.envelopes import KAFKA
+from tests.support.routed_worlds import transaction
+from tests.support.stores import MemoryStore
+
+OPTIONS = {
+    "path": "/lake/{topic}",
+    "envelope": "debezium",
+    "valueFormat": "json",
+    "valueSchema": "id BIGINT, v STRING",
+    "keys": "id",
+    "sequenceBy": "source.lsn",
+    "onTruncate": "overwrite",
+    "onTableError": "park",
+}
+
+Event = tuple[str, int | None, int]
+"""The topic, the row, None for a truncate, and where it is in the order."""
+
+BAD: Event = ("a", -1, 0)
+"""A row that its table does not take."""
+
+
+def record(event: Event) -> tuple[bytes | None, bytes]:
+    _, number, lsn = event
+    if number is None:
+        return None, json.dumps({"op": "t", "source": {"lsn": lsn}}).encode()
+    if event == BAD:
+        return b"?", b"?"
+    after = {"id": number, "v": str(lsn)}
+    value = {"op": "c", "before": None, "after": after, "source": {"lsn": lsn}}
+    return json.dumps({"id": number}).encode(), json.dumps(value).encode()
+
+
+def batches_of(events: Iterable[Event], offset: int) -> list[pa.RecordBatch]:
+    rows = [
+        {"topic": event[0], "partition": 0, "offset": offset + at, "key": key, "value": value}
+        for at, event in enumerate(events)
+        for key, value in [record(event)]
+    ]
+    return [pa.RecordBatch.from_pylist(rows, schema=KAFKA)]
+
+
+def write(root: MemoryStore, number: int, *tasks: list[Event], **given: Any) -> None:
+    options = RoutedOptions.parse({**OPTIONS, **given})
+    plan = plan_routed(options, KAFKA, root=root)
+    staged = [
+        stage_routed(
+            plan, root, batches_of(events, 100 * number + 10 * task), transaction(number), task,
+            threads=1,
+        )
+        for task, events in enumerate(tasks)
+    ]  # fmt: skip
+    commit_routed(root, options, staged, transaction(number))
+
+
+def contents(root: MemoryStore, folder: str) -> dict[int, str]:
+    found = table_below(root, folder).snapshot().to_pydict()
+    return dict(zip(found["id"], found["v"], strict=True))
+
+
+TASKS: list[list[Event]] = [[("a", None, 5), ("b", 2, 7)], [BAD], [("a", 3, 4), ("a", 4, 6)]]
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
+def test_a_truncate_in_one_task_is_parked_where_another_task_fails(order: tuple[int, ...]) -> None:
+    root = MemoryStore()
+    write(root, 0, [("a", 1, 1), ("a", 2, 9), ("b", 1, 1)])
+    write(root, 1, *(TASKS[at] for at in order))
+    assert contents(root, "a") == {1: "1", 2: "9"}
+    assert contents(root, "b") == {1: "1", 2: "7"}, "the others go on"
+    assert set(ParkedTable(root).counts()) == {"a"}
+    write(root, 2, [("a", 5, 8)])
+    head = table_below(root, "a").log.head()
+    unpark(root, given={"onError": "quarantine"})
+    # The truncate takes what is older than it, of any task, and the rest stays.
+    assert contents(root, "a") == {2: "9", 4: "6", 5: "8"}
+    assert table_below(root, "a").log.head().version <= head.version + 3
+    assert not ParkedTable(root).counts()
+
+
+def test_p1_a_truncate_behind_parked_rows_is_applied_with_them() -> None:
+    root = MemoryStore()
+    write(root, 0, [("a", 1, 1)])
+    write(root, 1, [BAD, ("a", 2, 2)])
+    write(root, 2, [("a", None, 5)])
+    write(root, 3, [("a", 3, 6)])
+    assert contents(root, "a") == {1: "1"}
+    unpark(root, given={"onError": "quarantine"})
+    assert contents(root, "a") == {3: "6"}
+
+
+def test_an_attempt_that_is_repeated_parks_the_truncate_once() -> None:
+    root = MemoryStore()
+    write(root, 0, [("a", 1, 1)])
+    options = RoutedOptions.parse(OPTIONS)
+    plan = plan_routed(options, KAFKA, root=root)
+    attempts: list[list[list[Event]]] = [[[BAD], [("a", None, 5)]], [[("a", None, 5)], [BAD]]]
+    for tasks in attempts:
+        staged = [
+            stage_routed(plan, root, batches_of(each, 10 * at), transaction(1), at, threads=1)
+            for at, each in enumerate(tasks)
+        ]
+        commit_routed(root, options, staged, transaction(1))
+    [parked] = ParkedTable(root).parked("a")
+    assert parked.batch == 1
+    unpark(root, given={"onError": "quarantine"})
+    assert contents(root, "a") == {}
