@@ -10,6 +10,7 @@ it have ended, and each operator drains when its input has.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial, reduce
 from typing import TYPE_CHECKING
@@ -17,18 +18,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.errors import PySparkTypeError
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.registration import parallelism_of
 from spark_upsert.errors import GraphError, OptionError
 from spark_upsert.flow.advice import advise
+from spark_upsert.flow.borders import TASK_BITS, TO, WAKE, Border, wake
 from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.expansion import expanded
 from spark_upsert.flow.fusion import Automatic, Fused, fused
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.pass_plan import Way
-from spark_upsert.flow.passes import ADDRESS, TASK, WAKE, Border, Pass
+from spark_upsert.flow.passes import Pass
 from spark_upsert.flow.resolution import require_sources, schemas_of
 from spark_upsert.flow.stages import Stages, staged, tell
 from spark_upsert.flow.tables import targets_of
@@ -36,8 +39,9 @@ from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSour
 from spark_upsert.task import AssignUniqueId, Limit, Node
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 _FORMAT = "upsertflow"
 
@@ -73,7 +77,9 @@ def frames(
     PlanError
         The plan of an operator cannot be run.
     """
-    return _parted(*_compiled(spark, plan, given, is_stream=is_stream, is_woken=not is_stream))
+    compiled = _compiled(spark, plan, given, is_stream=is_stream, is_woken=not is_stream)
+    _require_kind(given or {}, is_stream=is_stream)
+    return _parted(*compiled)
 
 
 def run(
@@ -86,7 +92,9 @@ def run(
     Each sink is a table, written by one transaction; what is computed before they part is computed
     once. For the parameters and errors see `frames`.
     """
-    _write(*_compiled(spark, plan, given, is_stream=False))
+    stages, frame = _compiled(spark, plan, given, is_stream=False)
+    _require_kind(given or {}, is_stream=False)
+    _write(stages, frame)
 
 
 def start(
@@ -128,6 +136,7 @@ def start(
         raise OptionError.conflict("available_now", f"every={every}")
     stages, frame = _compiled(spark, plan, given, is_stream=True)
     _require_no_counters(stages.graph)
+    _require_kind(given or {}, is_stream=True)
     targets = targets_of(stages.graph)
     flow_id = remember(stages.graph, checkpoint, storage or {})
     if len(targets) == 1:
@@ -179,10 +188,12 @@ def _compiled(
         slots = parallelism_of(spark) or 1
         plan = fused(expanded(plan), Automatic(slots=slots))
     graph = plan.physical.graph
+    said = {name: place.operator.schema for name, place in graph.places.items()}
+    _require_carried({name: schema for name, schema in said.items() if schema is not None})
     sources = _sources(spark, graph, given or {}, is_stream=is_stream)
     _require_pickled(graph)
     advise(graph, is_stream=is_stream)
-    columns = {name: carried(to_arrow_schema(frame.schema)) for name, frame in sources.items()}
+    columns = {name: _columns(frame, said[name]) for name, frame in sources.items()}
     schemas = schemas_of(graph, columns)
     _require_carried(schemas)
     stages = staged(plan, schemas)
@@ -192,15 +203,29 @@ def _compiled(
         frame = frame.union(_wakes(spark, stages))
     for index, stage in enumerate(stages.stages):
         if stage.way is Way.EXCHANGED:
-            frame = frame.repartitionById(len(stage.elements), F.col(TASK))
+            task = F.shiftright(F.col(TO), TASK_BITS).cast("int")
+            frame = frame.repartitionById(len(stage.elements), task)
         step = Pass(stages, index, carried)
-        frame = frame.mapInArrow(partial(_run, step), from_arrow_schema(step.schema))
+        frame = frame.mapInArrow(partial(_run, step), _shown(step.schema))
     return stages, frame
 
 
 def carried(schema: pa.Schema) -> pa.Schema:
     """Return the columns under which Spark carries some columns."""
-    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    return to_arrow_schema(_shown(schema), timezone="UTC")
+
+
+def _shown(schema: pa.Schema) -> StructType:
+    # A time without a zone stays one: no session's zone may move it.
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def _columns(frame: DataFrame, said: pa.Schema | None) -> pa.Schema:
+    """Return the columns of a source; those that it said, if Spark carries them as it has them."""
+    found = to_arrow_schema(frame.schema, timezone="UTC")
+    if said is None or said.names != found.names or carried(said).types != found.types:
+        return found
+    return said
 
 
 def _run(step: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -227,11 +252,11 @@ def _sources(
             case _ if place.operator.kind is not OperatorKind.SOURCE:
                 continue
             case ArrowSource() if not is_stream:
-                found[name] = spark.createDataFrame(work.rows)
+                found[name] = _frame_of(spark, name, work.rows)
             case TableSource():
                 reader = spark.readStream if is_stream else spark.read
                 found[name] = reader.format(_FORMAT).options(**work.options).load(work.path)
-            case Given() if name in given:
+            case Given() if isinstance(given.get(name), DataFrame):
                 found[name] = given[name]
             case ArrowSource():
                 raise GraphError(
@@ -240,8 +265,9 @@ def _sources(
                     operators=(name,),
                 )
             case Given():
+                other = f", but {type(given[name]).__name__}" if name in given else ""
                 raise GraphError(
-                    f"no rows are given for the source '{name}'.",
+                    f"no frame is given for the source '{name}'{other}.",
                     hint=f"give it a frame: given={{'{name}': frame}}.",
                     operators=(name,),
                 )
@@ -255,6 +281,19 @@ def _sources(
     return found
 
 
+def _frame_of(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
+    """Return the rows that are given for a source."""
+    try:
+        rows = rows.cast(carried(rows.schema))
+    except pa.ArrowInvalid as error:
+        raise GraphError(
+            f"source '{name}' has values that Spark cannot carry: {error}",
+            hint="cast them before, as they are to be.",
+            operators=(name,),
+        ) from error
+    return spark.createDataFrame(rows, _shown(rows.schema))
+
+
 def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
     """Return the rows of all sources, as they come to the first stage."""
     border = Border(stages, 0, carried)
@@ -262,44 +301,42 @@ def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
     parts: list[DataFrame] = []
     for name, frame in sources.items():
         entries = [stages.entries[replica.name] for replica in physical.replicas_of[name]]
-        own = border.form(entries[0])
         # Replicas of a source share its partitions out.
         replica = F.spark_partition_id() % len(entries)
-        tasks = [border.task(address) or 0 for address in entries]
-        rows = F.struct(*(F.col(_quoted(column)) for column in frame.columns))
+        to = _one_of([border.to(address) for address in entries], replica)
+        own = dict(zip(border.columns(entries[0]), frame.columns, strict=True))
         columns = (
-            (rows if index == own else F.lit(None)).cast(field.dataType).alias(field.name)
-            for index, field in enumerate(list(from_arrow_schema(border.schema))[2:])
+            (F.col(_quoted(own[field.name])) if field.name in own else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in list(_shown(border.schema))[1:]
         )
-        parts.append(
-            frame.select(
-                _one_of(tasks, replica).alias(TASK),
-                _one_of(entries, replica).alias(ADDRESS),
-                *columns,
-            )
-        )
+        parts.append(frame.select(to.alias(TO), *columns))
     return reduce(lambda left, right: left.union(right), parts)
 
 
 def _wakes(spark: SparkSession, stages: Stages) -> DataFrame:
     """Return a row for each task of the first stage, which tells it who it is."""
-    schema = from_arrow_schema(Border(stages, 0, carried).schema)
-    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in list(schema)[2:])
-    return spark.range(0, stages.stages[0].task_count, 1, 1).select(
-        F.col("id").cast("int").alias(TASK), F.lit(WAKE).cast("int").alias(ADDRESS), *nothing
-    )
+    schema = _shown(Border(stages, 0, carried).schema)
+    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in list(schema)[1:])
+    task_count = stages.stages[0].task_count
+    wakes = spark.range(wake(0), wake(task_count), wake(1) - wake(0), 1)
+    return wakes.select(F.col("id").alias(TO), *nothing)
 
 
 def _one_of(values: list[int], index: Column) -> Column:
     if len(set(values)) == 1:
-        return F.lit(values[0]).cast("int")
-    return F.get(F.array(*(F.lit(value).cast("int") for value in values)), index)
+        return F.lit(values[0]).cast("long")
+    return F.get(F.array(*(F.lit(value).cast("long") for value in values)), index)
 
 
 def _of_sink(frame: DataFrame, last: Border, addresses: tuple[int, ...]) -> DataFrame:
     """Return the rows that came to a sink."""
-    form = f"_{last.form(addresses[0])}"
-    return frame.where(F.col(ADDRESS).isin(*addresses)).select(F.col(form + ".*"))
+    address = F.col(TO).bitwiseAND(F.lit(WAKE))
+    columns = last.columns(addresses[0]).items()
+    return frame.where(address.isin(*addresses)).select(
+        *(F.col(name).alias(field.name) for name, field in columns)
+    )
 
 
 def _quoted(name: str) -> str:
@@ -334,8 +371,15 @@ def _write_batch(stages: Stages, flow_id: str, frame: DataFrame, batch_id: int) 
 
 
 def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
-    """Refuse columns of types that Spark does not have."""
+    """Refuse columns that Spark does not have: of other types, or two of one name."""
     for name, schema in schemas.items():
+        for column, count in Counter(schema.names).items():
+            if count > 1:
+                raise GraphError(
+                    f"'{name}' gives {count} columns '{column}', which Spark cannot tell apart.",
+                    hint="rename all but one of them.",
+                    operators=(name,),
+                )
         for field in schema:
             try:
                 from_arrow_type(field.type)
@@ -346,6 +390,18 @@ def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
                     hint="cast it in the operator, or leave it out.",
                     operators=(name,),
                 ) from error
+
+
+def _require_kind(given: Mapping[str, DataFrame], *, is_stream: bool) -> None:
+    """Refuse a stream where rows are read once, and what is none where they are followed."""
+    for name, frame in given.items():
+        if frame.isStreaming != is_stream:
+            expected, found = ("a stream", "none") if is_stream else ("no stream", "one")
+            raise GraphError(
+                f"the frame of the source '{name}' is to be {expected}, and is {found}.",
+                hint="give spark.readStream to `start`, spark.read to `run`.",
+                operators=(name,),
+            )
 
 
 def _require_no_counters(graph: Graph) -> None:

@@ -85,7 +85,7 @@ class Handed:
             self._may_work.release()
             self._may_go_on.acquire()
             if isinstance(self._said, _Failed):
-                raise self._said.error
+                raise _as_failure(self._said.error)
             if isinstance(self._said, _Says):
                 return
             yield self._said
@@ -118,3 +118,12 @@ class Handed:
         if self._is_abandoned:
             raise _Abandoned
         return self._given
+
+
+def _as_failure(error: BaseException) -> Exception:
+    """Return what a function has raised; what would end a thread or a process ends neither."""
+    if isinstance(error, Exception):
+        return error
+    failure = RuntimeError(f"it ended by {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -89,7 +89,15 @@ class _Function:
         return self._call
 
     def _called(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        return self._work.call(batches, self._replica.channel)
+        given: object = self._work.call(batches, self._replica.channel)
+        if not isinstance(given, Iterable):
+            raise GraphError(
+                f"operator '{self._replica.name}' gave {type(given).__name__}, expected an "
+                "iterator over batches of Arrow.",
+                hint="let its function yield pyarrow.RecordBatch.",
+                operators=(self._replica.logical,),
+            )
+        return given
 
     def _checked(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:

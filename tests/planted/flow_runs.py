@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.flow import element, local, outlets, pass_plan, passes
+from spark_upsert.flow import borders, element, local, outlets, pass_plan, passes
 from spark_upsert.flow.graph import OperatorKind
 from spark_upsert.flow.pass_plan import PassPlan
 from tests.planted.bug import Patch, bug, wrapped
@@ -58,7 +58,12 @@ def _() -> Patch:
     def wakes(original: Any, self: Any, tasks: Any) -> Any:
         return original(self, [0 for _ in tasks])
 
-    return wrapped(passes.Border, "wakes", wakes)
+    return wrapped(borders.Border, "wakes", wakes)
+
+
+@bug("nobody notices a wake", OF_NOTHING)
+def _() -> Patch:
+    return patch.object(passes, "is_woken", lambda _: False)
 
 
 @bug("the rows of a source enter behind it, whatever it feeds", SAME_ROWS)

@@ -32,8 +32,9 @@ from tests.support.fusion_judge import (
     plan_of,
     wide_graph,
 )
+from tests.support.seeds import seeds
 
-SEEDS = range(8)
+SEEDS = seeds(8, quick=2)
 GRAPHS = 12
 """Of each seed."""
 
@@ -57,7 +58,7 @@ def consistent(seed: int) -> list[Physical]:
     return [each for each in drawn(seed) if Judge(each).allowed]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@SEEDS
 def test_p4_placement_is_refused_where_no_partition_has_it_and_the_two_names_clash(
     seed: int,
 ) -> None:
@@ -76,7 +77,7 @@ def test_p4_placement_is_refused_where_no_partition_has_it_and_the_two_names_cla
             assert partition_of(plan) == frozenset(judge.finest)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@SEEDS
 def test_p4_manual_gives_the_number_that_was_asked_for_where_any_partition_has_it(
     seed: int,
 ) -> None:
@@ -92,7 +93,7 @@ def test_p4_manual_gives_the_number_that_was_asked_for_where_any_partition_has_i
             assert bool(missed) == (count not in counts)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@SEEDS
 def test_p4_no_partition_that_is_allowed_costs_less_than_the_automatic_one(seed: int) -> None:
     random = Random(seed)
     for physical in consistent(seed):
@@ -108,7 +109,7 @@ def _cost(plan: Fused, slots: int) -> float:
     return round(predicted(plan, slots=slots).cost, 6)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@SEEDS
 def test_p4_of_many_replicas_no_plan_costs_more_than_one_pe_for_each_or_one_for_all(
     seed: int,
 ) -> None:
@@ -130,7 +131,7 @@ def test_p4_of_many_replicas_no_plan_costs_more_than_one_pe_for_each_or_one_for_
             )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@SEEDS
 def test_p4_pes_hold_each_replica_once_and_feed_only_later_ones(seed: int) -> None:
     for physical in consistent(seed):
         for scheme in (Legacy(), Manual(2), Automatic(2)):

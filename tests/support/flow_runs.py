@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.flow import Fused
+from spark_upsert.flow.borders import Border, tasks_of
 from spark_upsert.flow.outlets import Parcel, by_address
 from spark_upsert.flow.pass_plan import Way
-from spark_upsert.flow.passes import Border, Pass
+from spark_upsert.flow.passes import Pass
 from spark_upsert.flow.resolution import schemas_of
 from spark_upsert.flow.stages import Stages, staged
 
@@ -112,8 +113,7 @@ def _entered(
 def _exchanged(tasks: Iterable[list[pa.RecordBatch]], count: int) -> list[list[pa.RecordBatch]]:
     found: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
     for batch in (batch for task in tasks for batch in task):
-        to = batch.column(0).to_numpy(zero_copy_only=False)
-        for task, part in by_address(Parcel(batch, to)):
+        for task, part in by_address(Parcel(batch, tasks_of(batch))):
             found[task].append(part)
     return found
 

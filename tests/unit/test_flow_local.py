@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -165,6 +166,10 @@ def gives_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batch.to_pylist()
 
 
+def gives_nothing(batches: Iterator[pa.RecordBatch]) -> Any:
+    del batches
+
+
 @pytest.mark.parametrize("scheme", [Legacy(), Manual(1)], ids=["apart", "in one element"])
 def test_what_an_operator_raises_comes_out_with_its_name(scheme: Scheme) -> None:
     plan = fused(expanded(regions(0, 2, 3, work=PythonFunction(fails, ROWS))), scheme)
@@ -174,10 +179,27 @@ def test_what_an_operator_raises_comes_out_with_its_name(scheme: Scheme) -> None
     assert not elements()
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit()], ids=["exit", "close"])
+def test_a_function_that_would_end_its_process_fails_by_its_name(error: BaseException) -> None:
+    def ends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield next(batches)
+        raise error
+
+    graph = regions(1, work=PythonFunction(ends, ROWS))
+    with pytest.raises(RuntimeError, match=f"it ended by {type(error).__name__}") as failed:
+        collect(graph, {"rows": Counted(1)})
+    assert failed.value.__notes__ == ["It is about the operator 'r0.o[0]'."]
+    assert not elements()
+
+
 LIES: dict[str, tuple[Function, str]] = {
     "other columns": (
         lies,
         r"\[GRAPH\] operator 'r0.o\[0\]' gave the columns k int64, w int64, its",
+    ),
+    "nothing to iterate": (
+        gives_nothing,
+        r"\[GRAPH\] operator 'r0.o\[0\]' gave NoneType, expected an iterator",
     ),
     "no batches": (gives_rows, r"\[GRAPH\] operator 'r0.o\[0\]' gave dict, expected batches"),
 }

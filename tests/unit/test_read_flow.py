@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -29,6 +30,32 @@ def test_the_log_tells_which_channels_share_a_task(caplog: pytest.LogCaptureFixt
         ["PE", "1"],
     ]
     assert any(line.startswith("clicks[0..2]") for line in graph)
+
+
+def spread(word: str) -> list[str]:
+    """Return the splits that a word means, as ``clicks[0..2]``."""
+    found = re.fullmatch(r"(\w+)\[(\d+)(?:\.\.(\d+))?\]", word)
+    assert found, word
+    name, first, last = found.groups()
+    return [f"{name}[{at}]" for at in range(int(first), int(last or first) + 1)]
+
+
+@pytest.mark.parametrize("slots", [1, 3, 7, 20])
+def test_the_elements_that_are_told_are_the_tasks_that_run(
+    slots: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    splits = {name: [f"{name}[{at}]" for at in range(9)] for name in ("clicks", "views")}
+    sizes = {split: 1 + at * at % 7 for own in splits.values() for at, split in enumerate(own)}
+    with caplog.at_level(logging.DEBUG, "spark_upsert"):
+        packs = planned(splits, lambda _, split: sizes[split], slots)
+    [message] = caplog.messages
+    told = [line.split()[2:] for line in message.splitlines() if line.startswith("PE ")]
+    elements = [[split for word in words for split in spread(word)] for words in told]
+    assert elements == [[each.split for each in pack] for pack in packs]
+    assert len(elements) == min(slots, 18)
+    # Balanced by bytes: the heaviest first is never further from the least than this.
+    loads = [sum(sizes[split] for split in element) for element in elements]
+    assert max(loads) <= 4 / 3 * max(sum(sizes.values()) / slots, max(sizes.values()))
 
 
 def test_a_table_without_a_name_has_a_task_for_each_split(
