@@ -33,6 +33,7 @@ from benchmarks.figures import figures
 from benchmarks.fusion_costs import (
     SHAPES,
     TASKS,
+    against_bare,
     computed,
     differences,
     local_costs,
@@ -379,6 +380,7 @@ def main(given: list[str]) -> int:
                 "graphs": best_and_worst(bench, graphs=options.graphs),
                 "eight": of_eight(bench),
                 "hand_offs": hand_offs(spark, rounds=options.rounds),
+                "pass_s": against_bare(spark, rounds=options.rounds),
             }
             print(json.dumps(found))
         finally:

@@ -113,20 +113,36 @@ def _plan(*regions: int) -> Fused:
 
 
 def _frame(spark: SparkSession, shape: Shape, plan: Fused) -> DataFrame:
+    return frames(spark, plan, {"in": _rows(spark, shape)})["out"]
+
+
+def _rows(spark: SparkSession, shape: Shape) -> DataFrame:
     digests = (
         F.md5((F.col("id") + number).cast("string"))
         for number in range(shape.text_bytes // DIGEST_BYTES)
     )
     rows = spark.range(0, shape.rows, 1, TASKS).select("id", F.concat(F.lit(""), *digests))
-    return frames(spark, plan, {"in": rows.toDF(*ROWS.names)})["out"]
+    return rows.toDF(*ROWS.names)
 
 
 def differences(spark: SparkSession, shape: Shape, *, rounds: int) -> dict[str, float]:
     """Return the processor time of a pass and of an exchange: medians over rounds in turn."""
-    conf = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    spark.conf.set(conf, str(shape.batch_rows))
     plans = {"base": _plan(1), "passes": _plan(3), "exchanges": _plan(1, 1, 1)}
     ways = {name: _frame(spark, shape, plan) for name, plan in plans.items()}
+    taken = _taken(spark, shape, ways, rounds=rounds)
+    each = list(zip(*taken.values(), strict=True))
+    return {
+        "pass_s": statistics.median((passes - base) / 2 for base, passes, _ in each),
+        "exchange_s": statistics.median((exchanges - passes) / 2 for _, passes, exchanges in each),
+    }
+
+
+def _taken(
+    spark: SparkSession, shape: Shape, ways: dict[str, DataFrame], *, rounds: int
+) -> dict[str, list[float]]:
+    """Run frames in turn; return the processor time of each, round by round."""
+    conf = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(conf, str(shape.batch_rows))
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name in ways if number % 2 else reversed(ways):
@@ -136,10 +152,32 @@ def differences(spark: SparkSession, shape: Shape, *, rounds: int) -> dict[str, 
             if number:
                 taken[name].append(cpu_seconds(os.getpid()) - before)
     spark.conf.set(conf, str(BATCH_ROWS))
-    each = list(zip(*taken.values(), strict=True))
+    return taken
+
+
+PLAIN_SHAPE = Shape(rows=1_000_000, text_bytes=0, batch_rows=1 << 16)
+"""Many narrow rows in large batches: what a pass of a flow costs beside a bare one is dearest."""
+
+
+def against_bare(spark: SparkSession, *, rounds: int) -> dict[str, float]:
+    """Return the processor time of a pass: ``flow``, of a flow, ``bare``, a `mapInArrow` by itself."""
+    shape, rows = PLAIN_SHAPE, _rows(spark, PLAIN_SHAPE)
+    bare = [rows.mapInArrow(_same, rows.schema)]
+    for _ in range(2):
+        bare.append(bare[-1].mapInArrow(_same, rows.schema))
+    ways = {
+        "flow of one": _frame(spark, shape, _plan(1)),
+        "flow of three": _frame(spark, shape, _plan(3)),
+        "bare of one": bare[0],
+        "bare of three": bare[2],
+    }
+    taken = _taken(spark, shape, ways, rounds=rounds)
     return {
-        "pass_s": statistics.median((passes - base) / 2 for base, passes, _ in each),
-        "exchange_s": statistics.median((exchanges - passes) / 2 for _, passes, exchanges in each),
+        who: statistics.median(
+            (three - one) / 2
+            for one, three in zip(taken[f"{who} of one"], taken[f"{who} of three"], strict=True)
+        )
+        for who in ("flow", "bare")
     }
 
 

@@ -268,8 +268,8 @@ def _lived_row(lived: dict[str, Any]) -> Row:
         "{:.2f}",
         f"the largest Python process, without mapped files: {told[0]}; with them: {told[1]}. "
         f"{lived['rounds']} batches of {count(lived['changed'])} changes. What a process learns of the runs "
-        "that it has open, some ten KiB of each, it keeps of 4 096 at most: until it has seen so many, that "
-        "grows, by some MiB in a hundred batches; and the groups' values become more, until each has all",
+        "that it has open, some 30 KiB of each, it keeps of 128 and of those that it was asked for within a "
+        "minute: until it has seen so many, that grows; and the groups' values become more, until each has all",
     )
 
 

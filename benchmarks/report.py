@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -370,14 +370,57 @@ def _routing(sections: Sections) -> Iterator[str]:
         asked = count(round(took["requests"]["median"]))
         yield _row([tables, times(took["seconds"]), times(took["cpu_s"]), asked])
     if "spark" in section:
-        yield from ("", "The same on Spark, as a batch each:", "")
-        yield from ("| way | tables | time | processor time |", "|---|---|---|---|")
-        for way, found in section["spark"].items():
-            for tables, took in found.items():
-                yield _row([way, tables, times(took["seconds"]), times(took["cpu_s"])])
+        yield from _routing_on_spark(section["spark"])
     if "delta" in section:
         yield from ("", f"Delta was not measured: {section['delta']}")
     yield ""
+
+
+def _routing_on_spark(ways: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield (
+        "The same on Spark, from rows in memory: a write is a batch, and a MERGE of each is what a "
+        "function for `foreachBatch` does. Queries read files, write what is new and end; those of "
+        "one table each are started all at once."
+    )
+    yield from (
+        "",
+        "| way | tables | time | processor time | peak memory |",
+        "|---|---|---|---|---|",
+    )
+    for way, found in ways.items():
+        for tables, took in found.items():
+            memory = f"{took['memory']['rss'] / MIB:.0f} MiB" if "memory" in took else ""
+            merged = took.get("merged", int(tables))
+            name = way if merged == int(tables) else f"{way}: the first {merged}"
+            spreads = (times(took["seconds"]), times(took["cpu_s"]))
+            yield _row([name, tables, *spreads, memory])
+    for tables, took in ways.get("a MERGE of each on Delta", {}).items():
+        merged = took.get("merged", int(tables))
+        if merged < int(tables):
+            yield from (
+                "",
+                f"Of {count(int(tables))} MERGEs on Delta {_reckoned(took, merged, int(tables))}",
+            )
+    if own := ways.get("a query of each"):
+        least, most = min(own, key=int), max(own, key=int)
+        told = _reckoned(own[most], int(most), 10 * int(most))
+        rss = own[most]["memory"]["rss"] - own[least]["memory"]["rss"]
+        each_mib = rss / MIB / max(1, int(most) - int(least))
+        yield ""
+        yield (
+            f"Of {count(10 * int(most))} queries of one table each {told} One more takes "
+            f"{each_mib:.0f} MiB of memory, and all of them some {each_mib * int(most) / 102.4:.0f} GiB."
+        )
+
+
+def _reckoned(took: Mapping[str, Any], done: int, of: int) -> str:
+    """Return what all would take at the rate of those that were measured."""
+    each = took["seconds"]["median"] / done
+    return (
+        f"{done} were run, {ms(each)} each, and not the rest: at that rate, which is reckoned and "
+        f"not measured, all would take {each * of / 60:.0f} minutes."
+    )
 
 
 def _indexing(sections: Sections) -> Iterator[str]:
@@ -575,6 +618,16 @@ def _views(sections: Sections) -> Iterator[str]:
     for name in ("join", "sum"):
         for who, seconds in found[name].items():
             yield _row([name, who, times(seconds), ms(seconds["cpu_s"]["median"])])
+    if "not used again" in found:
+        yield ""
+        told = (
+            f"{name} {times(took)}, processor time {ms(took['cpu_s']['median'])}"
+            for name, took in found["not used again"].items()
+        )
+        yield (
+            "With `spark.python.worker.reuse=false` each task has a new process, which imports everything and opens "
+            f"every file anew: {'; '.join(told)}. Of the processor time that of processes that have ended is not counted."
+        )
     yield ""
 
 
@@ -615,6 +668,13 @@ def _fusion(sections: Sections) -> Iterator[str]:
             for which in ("", "_predicted")
         )
         yield _row([*shape, *map(ms, took)])
+    if "pass_s" in found:
+        flow, bare = (found["pass_s"][name] for name in ("flow", "bare"))
+        yield ""
+        yield (
+            f"Of a million narrow rows in batches of 64 Ki, a pass of a flow takes {ms(flow)} of the "
+            f"processors, a `mapInArrow` by itself {ms(bare)}: {flow / bare:.2f} times as much."
+        )
     yield ""
 
 

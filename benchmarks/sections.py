@@ -401,8 +401,10 @@ def routing(place: Place, size: Size) -> dict[str, Any]:
     with _inputs(place) as host:
         found["spark"] = {
             "one write": _into(host, "one write", size.routed, rows, turns=min(size.rounds, 3)),
-            # Minutes each: once says enough.
+            # Half a minute and more: once says enough.
             "a write of each": _into(host, "a write of each", size.routed[:2], rows, turns=1),
+            "one query": _streamed(host, "one query", size.routed, rows, turns=2),
+            "a query of each": _streamed(host, "a query of each", size.routed[:2], rows, turns=1),
         }
     try:
         python, jars = DELTA.prepare(place.cache)
@@ -410,7 +412,7 @@ def routing(place: Place, size: Size) -> dict[str, Any]:
         return {**found, "delta": str(error)}
     workload = Workload(table_rows=K, batch_rows=K)
     with _host(place, "Delta on Spark", workload, python=python, jars=jars) as host:
-        found["spark"]["a MERGE of each on Delta"] = _into(host, "", size.routed[:2], rows, turns=1)
+        found["spark"]["a MERGE of each on Delta"] = _merged(host, size.routed, rows)
     return found
 
 
@@ -426,6 +428,40 @@ def _into(
             took.append({**host.call("write_many", count, rows, way), "cpu_s": 0.0})
             took[-1]["cpu_s"] = host.cpu() - before
         found[str(count)] = {key: spread([turn[key] for turn in took[1:]]) for key in took[0]}
+    return found
+
+
+def _streamed(
+    host: Host, way: str, tables: tuple[int, ...], rows: int, *, turns: int
+) -> dict[str, dict[str, Any]]:
+    """Stream batches into so many tables; the last one counts."""
+    found = {}
+    for count in tables:
+        for _ in range(turns):
+            host.call("feed_many", count, rows, way)
+            host.memory()
+            before = host.cpu()
+            took = host.call("stream_many", count, way)
+            took["cpu_s"] = host.cpu() - before
+        told = {key: spread([value]) for key, value in took.items()}
+        found[str(count)] = {**told, "memory": host.memory()}
+    return found
+
+
+MERGED_MAX = 25
+"""So many tables get a MERGE on Delta, which takes seconds: those of 1 000 take forty minutes."""
+
+
+def _merged(host: Host, tables: tuple[int, ...], rows: int) -> dict[str, dict[str, Any]]:
+    """Merge a batch of so many tables on Delta into the first of them, which have rows."""
+    found = {}
+    for count in tables:
+        merged = min(count, MERGED_MAX)
+        host.call("make_many", count, rows, merged)
+        before = host.cpu()
+        took = host.call("write_many", count, rows, merged)
+        took["cpu_s"] = host.cpu() - before
+        found[str(count)] = {"merged": merged, **{key: spread([took[key]]) for key in took}}
     return found
 
 

@@ -119,7 +119,8 @@ def measure(folder: Path, *, orders: int, rounds: int, lived: int = 0) -> dict[s
         By view, then by who keeps it: spreads of seconds over the rounds that count, and below
         ``cpu_s`` of processor time, of all processes; ``floor``, those of a micro-batch of one row; ``memory``, bytes of the largest Python worker without mapped
         files, in the first of these rounds and in the last; ``lived``, what a long run takes (`_lived`),
-        if it has rounds; and ``same``, whether what was kept is what the rows say.
+        if it has rounds; ``not used again``, spreads of both views where Spark makes a process of Python for
+        each task; and ``same``, whether what was kept is what the rows say.
     """
     rows = Rows(orders)
     _make(folder, rows)
@@ -142,9 +143,18 @@ def measure(folder: Path, *, orders: int, rounds: int, lived: int = 0) -> dict[s
     took["floor"] = _floor(spark, folder, count)
     told = {name: _spread(each[WARM_UP:]) for name, each in took.items()}
     long_run = {"lived": _lived(spark, folder / "lived", lived)} if lived else {}
+    spark.stop()
+    spark = _session(folder, is_used_again=False)
+    anew = {}
+    for name in ("join", "sum"):
+        with _copied(folder, rows) as (own, changes):
+            anew[name] = _spread(
+                _followed(QUERIES[name](spark, own), own, changes, count)[0][WARM_UP:]
+            )
     return {
         "orders": orders,
         **long_run,
+        "not used again": anew,
         "join": {
             "upsertflow": told["join"],
             "Spark, again from Parquet": told["spark join"],
@@ -441,7 +451,7 @@ def _spread(took: list[Took]) -> dict[str, Any]:
     return {**spread([each.seconds for each in took]), "cpu_s": cpu}
 
 
-def _session(folder: Path) -> SparkSession:
+def _session(folder: Path, *, is_used_again: bool = True) -> SparkSession:
     # The process that looks for sources heeds no configuration.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     cores = os.cpu_count() or 1
@@ -449,6 +459,7 @@ def _session(folder: Path) -> SparkSession:
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "6g")
+        .config("spark.python.worker.reuse", str(is_used_again).lower())
         .config("spark.sql.shuffle.partitions", str(cores))
         .config(
             "spark.sql.streaming.stateStore.providerClass",

@@ -74,23 +74,31 @@ class SparkDelta(SparkContender):
         reader = self.spark.read.format("delta").option("readChangeFeed", "true")
         return reader.option("startingVersion", self._first).load(self.path)
 
-    def write_many(self, tables: int, rows: int, way: str) -> dict[str, float]:
-        """Merge a batch into so many tables, one after the other; returns the seconds."""
+    def make_many(self, tables: int, rows: int, merged: int) -> None:
+        """Make the first of so many tables, of a batch of all."""
         batch = rows_of_many(self.spark, tables, rows)
-        root = f"{self._folder}/routed-{tables}"
-        for table in range(tables):
-            self.spark.sql(
-                f"CREATE TABLE IF NOT EXISTS delta.`{root}/topic-{table}` "
-                "(topic STRING, id BIGINT, v DOUBLE) USING delta"
-            )
+        for table in range(merged):
+            own = batch.where(f"topic = 'topic-{table}'")
+            own.write.format("delta").mode("append").save(self._one_of(tables, table))
+        batch.unpersist()
+
+    def write_many(self, tables: int, rows: int, merged: int) -> dict[str, float]:
+        """Merge a batch of so many tables into the first ones, one after the other.
+
+        Returns the seconds.
+        """
+        batch = rows_of_many(self.spark, tables, rows)
         batch.createOrReplaceTempView("updates")
         before = time.perf_counter()
-        for table in range(tables):
+        for table in range(merged):
             self.spark.sql(
-                f"MERGE INTO delta.`{root}/topic-{table}` t "
+                f"MERGE INTO delta.`{self._one_of(tables, table)}` t "
                 f"USING (SELECT * FROM updates WHERE topic = 'topic-{table}') s ON t.id = s.id "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
         seconds = time.perf_counter() - before
         batch.unpersist()
         return {"seconds": seconds}
+
+    def _one_of(self, tables: int, table: int) -> str:
+        return f"{self._folder}/routed-{tables}/topic-{table}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks import transport
 from benchmarks.contenders.spark import rows_of_many
@@ -57,7 +59,7 @@ class SparkInputs(SparkUpsertflow):
             rows = self._merged([0, 1])
         else:
             rows = self._single(0).unionByName(self._single(1))
-        query, starts = self._run_out(rows, self._place(how))
+        query, starts = _run_out(self._reading(rows, self._place(how)))
         batches = _batches_of(query)
         return {
             "seconds": sum(each["triggerExecution"] for each in batches) / 1000,
@@ -109,25 +111,13 @@ class SparkInputs(SparkUpsertflow):
         """
         before = time.perf_counter()
         if one_query:
-            work = [(self._merged(range(tables)), self._place("one", keep=True))]
+            work = [self._reading(self._merged(range(tables)), self._place("one", keep=True))]
         else:
             work = [
-                (self._single(index), self._place(f"own-{index}", keep=True))
+                self._reading(self._single(index), self._place(f"own-{index}", keep=True))
                 for index in range(tables)
             ]
-        queries = []
-        for rows, place in work:
-            queries.append(self._started(rows, place))
-            # Many that start at once might not be in time.
-            while queries[-1].status["message"].startswith("Initializing"):
-                time.sleep(0.02)
-        starts = len(work)
-        for (rows, place), query in zip(work, queries, strict=True):
-            try:
-                query.awaitTermination()
-            except StreamingQueryException as error:
-                _require_late(error)
-                starts += self._run_out(rows, place)[1]
+        starts = _all_run_out(work)
         return {"seconds": time.perf_counter() - before, "starts": starts}
 
     # -- one write into many tables --------------------------------------------------------
@@ -149,6 +139,42 @@ class SparkInputs(SparkUpsertflow):
         seconds = time.perf_counter() - before
         batch.unpersist()
         return {"seconds": seconds}
+
+    def feed_many(self, tables: int, rows: int, way: str) -> None:
+        """Append a batch to what queries read (`stream_many`): one folder of files, or one each.
+
+        The tables of queries of one each are made here, of a row: as queries that takes minutes.
+        """
+        batch = rows_of_many(self.spark, tables, rows)
+        if way == "one query":
+            batch.coalesce(2).write.mode("append").parquet(self._feed_of(tables, way))
+        else:
+            files = batch.repartition("topic").write.mode("append")
+            files.partitionBy("topic").parquet(self._feed_of(tables, way))
+            columns = pa.schema({"id": pa.int64(), "v": pa.float64()})
+            for table in range(tables):
+                place = f"{self._feed_of(tables, way)}-lake/topic-{table}"
+                one = pa.table([[0], [0.5]], schema=columns)
+                Table.create(place, columns, keys=["id"]).append(one)
+        batch.unpersist()
+
+    def stream_many(self, tables: int, way: str) -> dict[str, float]:
+        """Let queries write what is new into so many tables, and end; returns the seconds.
+
+        One for all, or one of each table, all started at once. They go on from their checkpoints.
+        """
+        feed, columns = self._feed_of(tables, way), "id BIGINT, v DOUBLE"
+        work = [
+            (f"{feed}/topic=topic-{n}", columns, f"{feed}-lake/topic-{n}") for n in range(tables)
+        ]
+        if way == "one query":
+            work = [(feed, f"topic STRING, {columns}", f"{feed}-lake/{{topic}}")]
+        before = time.perf_counter()
+        starts = _all_run_out([self._writing(*each) for each in work])
+        return {"seconds": time.perf_counter() - before, "starts": starts}
+
+    def _feed_of(self, tables: int, way: str) -> str:
+        return f"{self._folder}/feed-{way.replace(' ', '-')}-{tables}"
 
     # -- a slow consumer -----------------------------------------------------------------------
 
@@ -174,21 +200,15 @@ class SparkInputs(SparkUpsertflow):
     def _changes(self, reader: Any) -> Any:
         return reader.option("readChangeFeed", "true").option("startingVersion", FIRST)
 
-    def _started(self, rows: DataFrame, place: str) -> StreamingQuery:
+    def _reading(self, rows: DataFrame, place: str) -> DataStreamWriter:
         writer = rows.writeStream.format("noop").trigger(availableNow=True)
-        return writer.option("checkpointLocation", place).start()
+        return writer.option("checkpointLocation", place)
 
-    def _run_out(self, rows: DataFrame, place: str) -> tuple[StreamingQuery, int]:
-        """Run a query until it has delivered all; returns also how often it was started."""
-        for starts in range(1, STARTS_MAX + 1):
-            query = self._started(rows, place)
-            try:
-                query.awaitTermination()
-            except StreamingQueryException as error:
-                _require_late(error)
-            else:
-                return query, starts
-        raise RuntimeError(f"a query did not run in {STARTS_MAX} attempts")
+    def _writing(self, feed: str, columns: str, path: str) -> DataStreamWriter:
+        rows = self.spark.readStream.schema(columns).parquet(feed)
+        writer = rows.writeStream.format("upsertflow").trigger(availableNow=True)
+        writer = writer.options(path=path, keys="id", allowUnordered="true")
+        return writer.option("checkpointLocation", self._place(path.replace("/", "-"), keep=True))
 
     def _place(self, name: str, *, keep: bool = False) -> str:
         return f"{self._folder}/checkpoints/{name}" + ("" if keep else f"-{time.time_ns()}")
@@ -196,6 +216,37 @@ class SparkInputs(SparkUpsertflow):
     def close(self) -> None:
         self.release()
         super().close()
+
+
+def _all_run_out(work: Sequence[DataStreamWriter]) -> int:
+    """Start queries, all at once, and run each until all is done; returns their starts."""
+    queries = []
+    for writer in work:
+        queries.append(writer.start())
+        # Many that start at once might not be in time.
+        while queries[-1].status["message"].startswith("Initializing"):
+            time.sleep(0.02)
+    starts = len(work)
+    for writer, query in zip(work, queries, strict=True):
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            _require_late(error)
+            starts += _run_out(writer)[1]
+    return starts
+
+
+def _run_out(writer: DataStreamWriter) -> tuple[StreamingQuery, int]:
+    """Run a query until it has delivered all; returns also how often it was started."""
+    for starts in range(1, STARTS_MAX + 1):
+        query = writer.start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            _require_late(error)
+        else:
+            return query, starts
+    raise RuntimeError(f"a query did not run in {STARTS_MAX} attempts")
 
 
 def _require_late(error: StreamingQueryException) -> None:
