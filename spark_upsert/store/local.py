@@ -8,9 +8,13 @@ The order of durable writes, the only copy of the rule:
 4. ``fsync`` the folder.
 
 Who finds a version that another has made repeats step 4 (`LocalStore.sync`), because that
-one may have been killed before it; the same holds for folders. A reader can therefore see a
-version only if all that it names is durable, as long as the writer finishes its data files
-before it commits.
+one may have been killed before it; the same holds for folders: before a file lies in one, or a
+version is linked there, it and each folder above it are durable in their parents. A reader can
+therefore see a version only if all that it names is durable, as long as the writer finishes its
+data files before it commits.
+
+That the name of a folder is durable stays true for as long as the folder is there, so that a
+process remembers it (`_Folders`): else each store that is opened syncs all folders up to the root.
 
 Rejected: ``rename`` for commits, because it replaces; ``O_EXCL`` on the final name, because
 a crash leaves a torn version that blocks the table.
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import uuid
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
@@ -42,7 +47,6 @@ class LocalStore:
     def __init__(self, root: str | Path) -> None:
         # Made absolute once: the process may change its folder, the table does not.
         self._root = Path(root).absolute()
-        self._durable: set[Path] = set()
 
     @property
     def url(self) -> str:
@@ -185,25 +189,76 @@ class LocalStore:
 
     def _make_folder(self, folder: Path) -> None:
         """Make a folder and those above it, durable in their parents."""
-        if folder in self._durable and folder.is_dir():
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        self._durable.discard(folder)
+        if not folder.is_dir():
+            _FOLDERS.forget_absent(folder)
+            folder.mkdir(parents=True, exist_ok=True)
         self._sync_once(folder)
 
     def _sync_once(self, folder: Path) -> None:
-        """Make a folder durable in its parents, once.
+        """Make a folder and those above it durable in their parents, once.
 
         It may have been made by a process that was killed before it came to the sync.
         """
-        if folder in self._durable:
-            return
-        for parent in folder.parents:
+        for each in (folder, *folder.parents[:-1]):
+            number = _number(each)
+            if _FOLDERS.is_durable(each, number):
+                continue
             try:
-                sync_folder(parent)
+                sync_folder(each.parent)
             except PermissionError:
                 break  # Folders that we may not read are not ours to make.
-        self._durable.add(folder)
+            _FOLDERS.remember(each, number)
+
+
+_Number = tuple[int, int]
+"""Of a device, and of a folder on it."""
+
+
+def _number(folder: Path) -> _Number:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+class _Folders:
+    """Folders whose names this process has made durable, each with the number that it had then.
+
+    What was removed and made again has another number, or, as numbers are given again, was made
+    by this process, which forgets it then. Left is that another process has done both, was given
+    the same number and was killed before it synced; who commits there then is durable only as soon
+    as the file system has written the folder by itself.
+    """
+
+    def __init__(self, count_max: int = 1 << 14) -> None:
+        self._count_max = count_max
+        self._numbers: dict[Path, _Number] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def is_durable(self, folder: Path, number: _Number) -> bool:
+        """Return whether the name of the folder that has this number is known to be durable."""
+        return self._numbers.get(folder) == number
+
+    def remember(self, folder: Path, number: _Number) -> None:
+        """Learn that the name of a folder is durable; of too many the first ones are forgotten."""
+        with self._lock:
+            self._numbers.pop(folder, None)
+            self._numbers[folder] = number
+            while len(self._numbers) > self._count_max:
+                del self._numbers[next(iter(self._numbers))]
+
+    def forget_absent(self, folder: Path) -> None:
+        """Forget a folder and those above it that are not there."""
+        for each in (folder, *folder.parents):
+            if each.is_dir():
+                break
+            with self._lock:
+                self._numbers.pop(each, None)
+
+
+_FOLDERS = _Folders()
+"""The folders that this process knows to be durable."""
 
 
 def _is_temporary(info: ObjectInfo) -> bool:

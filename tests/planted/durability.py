@@ -62,6 +62,17 @@ def _() -> Patch:
 
 
 @bug(
+    "a folder is known to be durable by its path alone",
+    promises.test_p6_folders_that_another_process_made_again_are_made_durable,
+)
+def _() -> Patch:
+    def is_durable(original: Any, self: Any, folder: Any, number: Any) -> bool:
+        return folder in self._numbers
+
+    return wrapped(local._Folders, "is_durable", is_durable)
+
+
+@bug(
     "the rows of a timestamp are given up before its commit",
     promises.test_p1_a_source_that_retries_after_an_error_loses_nothing,
 )

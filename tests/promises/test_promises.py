@@ -7,8 +7,10 @@ on an engine with a planted bug and see them fail.
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,6 +37,7 @@ from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.tombstones import LateRows
+from spark_upsert.store import local
 from spark_upsert.store.local import LocalStore
 from spark_upsert.table import Table
 from spark_upsert.upsert import stash as stash_module
@@ -919,6 +922,31 @@ def test_p6_folders_of_a_killed_process_are_made_durable_by_the_next() -> None:
                 OPERATIONS[0].act(LocalStore(disk.root / "lake" / "table"))
             lost = disk.lose_power(folder / f"new{step}", Loss.ALL)
             assert observe(LocalStore(lost / "lake" / "table")) != ABSENT
+
+
+def test_p6_folders_that_another_process_made_again_are_made_durable() -> None:
+    """This process has known the folders to be durable, but not these."""
+    with machine() as folder, ExitStack() as kept:
+        disk = Disk(folder / "disk")
+        root = disk.root / "lake" / "table"
+        with disk.traced(Steps()):
+            OPERATIONS[0].act(LocalStore(root))
+        for each in (root.parent, root, root / "_log"):
+            # While they are open, their numbers are not given to others.
+            kept.callback(os.close, os.open(each, os.O_RDONLY))
+        shutil.rmtree(root.parent)
+        killed = Steps(Fault(0, Moment.AFTER))
+        with (
+            patch.object(local, "_FOLDERS", local._Folders()),
+            disk.traced(killed),
+            pytest.raises(KilledError),
+        ):
+            LocalStore(root).prepare("_log")
+        assert "fsync" not in killed.names
+        with disk.traced(Steps()):
+            OPERATIONS[0].act(LocalStore(root))
+        lost = disk.lose_power(folder / "lost", Loss.ALL)
+        assert observe(LocalStore(lost / "lake" / "table")) != ABSENT
 
 
 @contextmanager

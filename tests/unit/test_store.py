@@ -15,7 +15,7 @@ import obstore.store
 import pytest
 
 from spark_upsert.errors import OptionError, StorageError
-from spark_upsert.store import Store, open_store
+from spark_upsert.store import Store, local, open_store
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.objects import RANGE_BYTES, ObjectStore
 from tests.support.stores import MemoryStore
@@ -109,6 +109,51 @@ def test_put_if_absent_makes_no_folder(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file"):
         store.put_if_absent("_log/1.json", b"")
     assert not (tmp_path / "table").exists()
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Folders that are made durable, one after the other."""
+    found: list[Path] = []
+    monkeypatch.setattr(local, "sync_folder", found.append)
+    return found
+
+
+def test_the_folders_above_a_table_are_made_durable_by_the_first_store(
+    tmp_path: Path, synced: list[Path]
+) -> None:
+    LocalStore(tmp_path / "lake" / "one").prepare("_log")
+    above = [tmp_path / "lake" / "one", tmp_path / "lake", tmp_path]
+    assert synced[:3] == above
+    synced.clear()
+    LocalStore(tmp_path / "lake" / "one").prepare("_log")
+    assert synced == []
+    LocalStore(tmp_path / "lake" / "two").prepare("_log")
+    assert synced == [tmp_path / "lake" / "two", tmp_path / "lake"]
+
+
+def test_a_folder_that_is_made_again_is_made_durable_again(
+    tmp_path: Path, synced: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As of a file system that gives the same number again.
+    monkeypatch.setattr(local, "_number", lambda folder: (1, 1))
+    store = LocalStore(tmp_path / "table")
+    store.prepare("_log")
+    (tmp_path / "table" / "_log").rmdir()
+    (tmp_path / "table").rmdir()
+    synced.clear()
+    store.prepare("_log")
+    assert synced == [tmp_path / "table", tmp_path]
+
+
+def test_a_process_remembers_a_bounded_number_of_folders() -> None:
+    known = local._Folders(count_max=2)
+    for number, name in enumerate("abac"):
+        known.remember(Path(name), (1, number))
+    assert len(known) == 2
+    assert not known.is_durable(Path("b"), (1, 1))
+    assert known.is_durable(Path("a"), (1, 2))
+    assert known.is_durable(Path("c"), (1, 3))
 
 
 def test_a_relative_path_is_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
