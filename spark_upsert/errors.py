@@ -116,6 +116,11 @@ class UpsertFlowError(Exception):
         self._form = form
         self.args = (self._text(),)
 
+    def advise(self, more: str) -> None:
+        """Say more of what to do."""
+        self._marked_hint = f"{self._marked_hint} {masked(more)}".strip()
+        self.args = (self._text(),)
+
     def name_input(self, name: str) -> None:
         """Say which of several inputs it is about; what is said first stays."""
         if "input" not in self.fields:
@@ -325,6 +330,7 @@ class SchemaError(UpsertFlowError, ValueError):
             f"the {role} '{name}' is not among the columns ({', '.join(columns) or 'none'}).",
             hint=f"Did you mean '{near}'?" if near else "name one of them, or add that column.",
             column=name,
+            role=role,
         )
 
 

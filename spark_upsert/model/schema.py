@@ -571,4 +571,5 @@ def _require_hashable(field: pa.Field, role: str) -> None:
             f"the {role} column '{field.name}' has type {field.type}, which has no hash and order.",
             hint="use a column of a number, text, binary, boolean, date, time or decimal type.",
             column=field.name,
+            role=f"{role} column",
         )

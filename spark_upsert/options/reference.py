@@ -142,7 +142,8 @@ ROUTED_OPTIONS: Mapping[str, str] = {
     "value. Default `2000`.",
     "onTableError": "What becomes of a table that cannot take its rows (schema, rows, damage, "
     "identity). `fail`: the write fails. `park`: its rows are kept below the root until "
-    "`upsertflow unpark`, and the other tables go on. Default `fail`.",
+    "`upsertflow unpark`, and the other tables go on; an option that fits no table stops the write "
+    "all the same. Default `fail`.",
     "takeOver": "Streams: whether the query may take the root from the one that writes there, and "
     "which is refused from then on. Default `false`.",
     "groupRetention": "For how long it stays known at which versions all tables had a batch "

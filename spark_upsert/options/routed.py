@@ -7,6 +7,7 @@ no wildcards.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -189,6 +190,18 @@ class RoutedOptions:
         """
         told = self._told_all(_chosen(name, self._about(name)))
         return {each: text for each, text in told.items() if not _is_secret(each)}
+
+    def tells(self, name: str) -> bool:
+        """Return whether something is said of a table by its own name."""
+        return name.lower() in self._by_name
+
+    @cached_property
+    def digest(self) -> str:
+        """Stand for all that tables are told, but for secrets: 32 hexadecimal digits."""
+        told = [("", name, text) for name, text in self.shared.items()]
+        told += [(each.pattern, each.option, each.text) for each in self.told]
+        open_ = sorted((p, _meant(name), text) for p, name, text in told if not _is_secret(name))
+        return hashlib.blake2b(repr(open_).encode(), digest_size=16).hexdigest()
 
     def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns that match none of some tables, sorted."""

@@ -15,6 +15,7 @@ from spark_upsert.errors import UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.fence import Fence
 from spark_upsert.routed.group import SCHEMA, Group, GroupTable
+from spark_upsert.routed.misfit import fault_of_write
 from spark_upsert.routed.park import is_parkable
 from spark_upsert.routed.park_staged import CommandParking
 from spark_upsert.routed.plan import require_room, require_template, table_below
@@ -77,6 +78,8 @@ def commit_routed(
     ------
     OtherTableError
         The root belongs to another query, batches are missing, or a table is not the group's.
+    OptionError, SchemaError
+        No table takes its rows, and what is wrong is said of all (`routed.misfit`).
     UpsertFlowError
         Of the first table that failed, with its name, once all were tried. A replay goes on with
         those that failed.
@@ -89,6 +92,11 @@ def commit_routed(
     fence = Fence(group_table, _writer(transaction))
     shares = shares_of(staged)
     require_room(options, root, group.members, names_of(shares))
+    terms = next((each.terms for each in staged), "")
+    fault = fault_of_write(shares, options, group, terms) if options.park else None
+    if fault is not None:
+        discard_routed(root, staged)
+        raise fault
     planned = max((each.group_version for each in staged), default=group.version)
     settled = Settled(
         shares=shares,
@@ -101,6 +109,7 @@ def commit_routed(
         ),
         visited=frozenset(folder for task in staged for folder in task.visited),
         tasks=len(staged),
+        terms=terms,
     )
     require_apart(group, settled)
     now_ms = group_table.table.log.now_ms()

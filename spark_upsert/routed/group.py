@@ -66,6 +66,7 @@ COLUMNS = pa.schema(
         pa.field("priority", pa.int64()),
         pa.field("turn", pa.list_(pa.int64())),
         pa.field("committed", pa.timestamp("us", "UTC")),
+        pa.field("terms", pa.string()),
     ]
 )
 
@@ -170,6 +171,8 @@ class Batch:
     turn: Turn = field(default_factory=Turn)
     """Of the compactions that tables are due for: whose is next (`routed.debts`)."""
     committed_ms: int = 0
+    terms: str | None = None
+    """By which a table took rows last (`RoutedPlan.terms`); None if none ever did."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
@@ -186,6 +189,7 @@ class Batch:
             if row["turn"] is None
             else Turn(band=row["turn"][0], credit=row["turn"][1]),
             committed_ms=_ms(row["committed"]) or 0,
+            terms=row["terms"],
         )
 
     def to_row(self) -> dict[str, Any]:
@@ -202,6 +206,7 @@ class Batch:
             "debt": 0,
             "turn": [self.turn.band, self.turn.credit],
             "committed": _us(self.committed_ms),
+            "terms": self.terms,
         }
 
 

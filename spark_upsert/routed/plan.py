@@ -53,6 +53,13 @@ class RoutedPlan:
     debts: tuple[Sequence[str], ...] = ()
     """Folders of tables that are due for compaction: the n-th task works on the n-th ones."""
 
+    @property
+    def terms(self) -> str:
+        """Stand for what no table has by itself, options and columns: 32 hexadecimal digits."""
+        columns = [(field.name, str(field.type)) for field in self.incoming]
+        told = f"{self.options.digest} {columns!r}"
+        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
     def is_whole(self, transaction: Transaction | None) -> bool:
         """Return whether all tables have a batch already."""
         if transaction is None or self.whole is None or self.whole.writer != transaction.writer:

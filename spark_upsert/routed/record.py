@@ -58,9 +58,14 @@ def recorded(
         unmatched=options.unmatched(named),
         turn=queue.turn,
         committed_ms=now_ms,
+        terms=settled.terms if settled.is_taken else _terms(group),
     )
     _warn_of_unmatched(group, batch.unmatched, root.url)
     return batch, [told[folder] for folder in sorted(told)]
+
+
+def _terms(group: Group) -> str | None:
+    return None if group.batch is None else group.batch.terms
 
 
 def _parked(root: Store, group: Group, settled: Settled) -> Mapping[str, int]:

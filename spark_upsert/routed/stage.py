@@ -88,6 +88,8 @@ class RoutedStaged:
     task_index: int
     group_version: int
     """Of the group table when the batch was planned."""
+    terms: str = ""
+    """As `RoutedPlan.terms`."""
     tables: tuple[StagedTable, ...] = ()
     compacted: tuple[tuple[str, Compacted], ...] = ()
     """With the folders."""
@@ -126,7 +128,9 @@ def stage_routed(
     if plan.is_whole(transaction):
         for _ in batches:
             continue
-        return RoutedStaged(task_index=task_index, group_version=plan.group_version)
+        return RoutedStaged(
+            task_index=task_index, group_version=plan.group_version, terms=plan.terms
+        )
     with Spool(Router(plan.options.template, plan.incoming)) as spool:
         for batch in batches:
             spool.add(batch)
@@ -144,6 +148,7 @@ def stage_routed(
     return RoutedStaged(
         task_index=task_index,
         group_version=plan.group_version,
+        terms=plan.terms,
         tables=tables,
         compacted=tuple(upkeep.compacted),
         visited=tuple(upkeep.visited),

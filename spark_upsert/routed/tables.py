@@ -80,6 +80,13 @@ class Settled:
     visited: frozenset[str]
     """Folders of the tables whose compactions had their turn."""
     tasks: int
+    terms: str
+    """As `RoutedPlan.terms`."""
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a table took rows."""
+        return any(self.shares[folder].parts for folder in self.outcomes)
 
     @property
     def parked(self) -> frozenset[str]:

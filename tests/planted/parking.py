@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
-from spark_upsert.routed import park, stage, unpark
+from spark_upsert.routed import commit, park, stage, unpark
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.park_staged import CommandParking
+from spark_upsert.routed.plan import RoutedPlan
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_parking_promises as promises
+from tests.unit import test_misfits as misfits
 from tests.unit import test_parked_truncates as truncates
 
 MIXED = promises.test_p1_a_table_that_fails_in_one_task_gets_the_rows_of_all
@@ -68,8 +71,6 @@ def _() -> Patch:
 
 @bug("a batch is parked in the tasks that fail, and written from the others", MIXED)
 def _() -> Patch:
-    from spark_upsert.routed import commit
-
     def half(original: Any, staged: Any) -> Any:
         shares = original(staged)
         for share in shares.values():
@@ -86,3 +87,19 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return wrapped(unpark, "with_truncate", lambda original, commands, mark: commands)
+
+
+@bug(
+    "an option that fits no table parks them all",
+    misfits.test_p5_an_option_that_is_made_wrong_stops_a_write_that_went_well,
+)
+def _() -> Patch:
+    return patch.object(commit, "fault_of_write", lambda *told: None)
+
+
+@bug(
+    "options that fitted once are believed when they are changed",
+    misfits.test_p5_an_option_that_is_made_wrong_stops_a_write_that_went_well,
+)
+def _() -> Patch:
+    return patch.object(RoutedPlan, "terms", "the same")

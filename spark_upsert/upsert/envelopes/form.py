@@ -99,6 +99,7 @@ class UpsertForm:
                     hint=f"compute it before the write, for example df.withColumn('{deletes}', "
                     "expr(\"op = 'd'\")).",
                     column=deletes,
+                    role="applyAsDeletes column",
                 )
         return cls(others=rows, deletes=deletes, nulls_as_deletes=nulls_as_deletes)
 

@@ -1,0 +1,83 @@
+"""What parks a table, and what stops the write: an option that fits none of the tables.
+
+What is wrong with one table parks its rows (`spark_upsert.routed.park`). What is wrong with the
+write would park those of every table, batch after batch, as if a word that is misspelled were
+damage. The two look alike in a single table; but an option that is right fits some table sooner or
+later. So the group remembers by which *terms* (options, and columns of the rows) tables took rows
+last. As long as none has done so by those that hold, a batch stops in which none does either, and
+in which a table fails by an option of all.
+
+*Rejected:* to try the options on a table of no rows when the write is planned: columns that
+payloads bring are not known there, and options that lack what only new tables need are right where
+there are none. To stop whenever all tables of a batch fail alike: in a quiet hour that is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
+from spark_upsert.options.parse import TABLE_PREFIX
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.group import Group
+from spark_upsert.routed.park import NAMELESS
+from spark_upsert.routed.tables import Share
+
+_OF_THE_TABLE = "column"
+"""The role of a column that no option names."""
+
+
+def fault_of_write(
+    shares: Mapping[str, Share], options: RoutedOptions, group: Group, terms: str
+) -> UpsertFlowError | None:
+    """Return the error of a batch that is not to be parked, because it is that of the write.
+
+    Parameters
+    ----------
+    shares : mapping of str to Share
+        What the tasks bring for each table, by folder.
+    options : RoutedOptions
+    group : Group
+        As the batch before left it.
+    terms : str
+        Of the batch, as `RoutedPlan.terms`.
+
+    Returns
+    -------
+    UpsertFlowError or None
+        None if tables have taken rows by these terms, now or before; or if none fails by what all
+        of them are told. Then those that fail are parked.
+    """
+    with_rows = {f: share for f, share in shares.items() if share.parts and f != NAMELESS}
+    is_proven = group.batch is not None and group.batch.terms == terms
+    if is_proven or not all(share.is_parked for share in with_rows.values()):
+        return None
+    named = ((share.route.name, error) for share in with_rows.values() for error in _errors(share))
+    misfits = {name: error for name, error in named if is_misfit(error) and not options.tells(name)}
+    return _told(misfits) if misfits else None
+
+
+def is_misfit(error: UpsertFlowError) -> bool:
+    """Return whether a table fails by an option: its value, or a column that it names."""
+    if isinstance(error, SchemaError):
+        return error.fields.get("role", _OF_THE_TABLE) != _OF_THE_TABLE
+    return isinstance(error, OptionError)
+
+
+def _errors(share: Share) -> Iterator[UpsertFlowError]:
+    """Yield why the tasks could not stage the rows of a table: each its first error."""
+    for part in share.parts:
+        if part.parking is not None and part.parking.error is not None:
+            yield part.parking.error
+
+
+def _told(misfits: Mapping[str, UpsertFlowError]) -> UpsertFlowError:
+    name, error = next(iter(misfits.items()))
+    alike = f", and {len(misfits)} tables fail by their options" if len(misfits) > 1 else ""
+    error.name_table(name)
+    error.advise(
+        f"Nothing is parked: no table has taken rows by these options and columns yet{alike}. If "
+        f"they are right for others, give '{TABLE_PREFIX}{name}.<option>' with what is right for "
+        "this one: a table that is told something by its name is parked."
+    )
+    return error
