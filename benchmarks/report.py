@@ -380,8 +380,9 @@ def _routing_on_spark(ways: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         "The same on Spark, from rows in memory: a write is a batch, and a MERGE of each is what a "
-        "function for `foreachBatch` does. Queries read files, write what is new and end; those of "
-        "one table each are started all at once."
+        "function for `foreachBatch` does, four at once and with Delta's reading of a log in one task "
+        "instead of 50, which together halve it and more. Queries read files, write what is new and "
+        "end; those of one table each are started all at once."
     )
     yield from (
         "",
@@ -403,15 +404,14 @@ def _routing_on_spark(ways: Mapping[str, Any]) -> Iterator[str]:
                 f"Of {count(int(tables))} MERGEs on Delta {_reckoned(took, merged, int(tables))}",
             )
     if own := ways.get("a query of each"):
-        least, most = min(own, key=int), max(own, key=int)
-        told = _reckoned(own[most], int(most), 10 * int(most))
+        least, most, all_of = min(own, key=int), max(own, key=int), max(ways["one query"], key=int)
         rss = own[most]["memory"]["rss"] - own[least]["memory"]["rss"]
         each_mib = rss / MIB / max(1, int(most) - int(least))
-        yield ""
-        yield (
-            f"Of {count(10 * int(most))} queries of one table each {told} One more takes "
-            f"{each_mib:.0f} MiB of memory, and all of them some {each_mib * int(most) / 102.4:.0f} GiB."
-        )
+        told = f"One more query takes {each_mib:.0f} MiB of memory."
+        if int(most) < int(all_of):
+            rest = _reckoned(own[most], int(most), int(all_of))
+            told = f"Of {count(int(all_of))} queries of one table each {rest} {told}"
+        yield from ("", told)
 
 
 def _reckoned(took: Mapping[str, Any], done: int, of: int) -> str:

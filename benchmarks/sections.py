@@ -73,6 +73,8 @@ class Size:
     """Tables of one query of which three are flooded, and for how many seconds it is watched."""
     routed: tuple[int, ...]
     """Tables that one write goes to, ascending."""
+    each: int
+    """So many tables at most get a query or a MERGE each; of 1 000 that takes half an hour."""
     slow_s: float
     """How long a query is watched whose consumer is slow, or that has nothing to do: a fifth."""
 
@@ -94,6 +96,7 @@ QUICK = Size(
     appends=320,
     flooded=(300, 60),
     routed=(10, 100, 1_000),
+    each=25,
     slow_s=15,
 )
 FULL = Size(
@@ -113,6 +116,7 @@ FULL = Size(
     appends=320,
     flooded=(1 * K, 120),
     routed=(10, 100, 1_000),
+    each=1_000,
     slow_s=30,
 )
 TINY = Size(
@@ -132,6 +136,7 @@ TINY = Size(
     appends=64,
     flooded=(8, 4),
     routed=(2, 3),
+    each=2,
     slow_s=2,
 )
 
@@ -394,6 +399,7 @@ def routing(place: Place, size: Size) -> dict[str, Any]:
     from benchmarks.routing import measure
 
     folder, rows = place.work / "routing", min(30 * K, size.table)
+    own = tuple(count for count in size.routed if count <= size.each)
     try:
         found = measure(folder, size.routed, rows, rounds=size.rounds)
     finally:
@@ -404,7 +410,7 @@ def routing(place: Place, size: Size) -> dict[str, Any]:
             # Half a minute and more: once says enough.
             "a write of each": _into(host, "a write of each", size.routed[:2], rows, turns=1),
             "one query": _streamed(host, "one query", size.routed, rows, turns=2),
-            "a query of each": _streamed(host, "a query of each", size.routed[:2], rows, turns=1),
+            "a query of each": _streamed(host, "a query of each", own, rows, turns=1),
         }
     try:
         python, jars = DELTA.prepare(place.cache)
@@ -412,7 +418,7 @@ def routing(place: Place, size: Size) -> dict[str, Any]:
         return {**found, "delta": str(error)}
     workload = Workload(table_rows=K, batch_rows=K)
     with _host(place, "Delta on Spark", workload, python=python, jars=jars) as host:
-        found["spark"]["a MERGE of each on Delta"] = _merged(host, size.routed, rows)
+        found["spark"]["a MERGE of each on Delta"] = _merged(host, size.routed, rows, size.each)
     return found
 
 
@@ -448,15 +454,11 @@ def _streamed(
     return found
 
 
-MERGED_MAX = 25
-"""So many tables get a MERGE on Delta, which takes seconds: those of 1 000 take forty minutes."""
-
-
-def _merged(host: Host, tables: tuple[int, ...], rows: int) -> dict[str, dict[str, Any]]:
+def _merged(host: Host, tables: tuple[int, ...], rows: int, most: int) -> dict[str, dict[str, Any]]:
     """Merge a batch of so many tables on Delta into the first of them, which have rows."""
     found = {}
     for count in tables:
-        merged = min(count, MERGED_MAX)
+        merged = min(count, most)
         host.call("make_many", count, rows, merged)
         before = host.cpu()
         took = host.call("write_many", count, rows, merged)
