@@ -148,7 +148,8 @@ ROUTED_OPTIONS: Mapping[str, str] = {
     "which is refused from then on. Default `false`.",
     "groupRetention": "For how long it stays known at which versions all tables had a batch "
     "(`asOfBatch`, the past of `metadata=group`): older records are removed by the query itself, "
-    "each 100 batches, as far as no consumer that follows the group needs them. Default `7 days`.",
+    "each 100 batches, as far as no consumer that follows the group needs them. So is what was "
+    "parked, once it is applied or dropped; never what waits. Default `7 days`.",
     "commitThreads": "How many tables are committed side by side. Default `32` in an object "
     "store; on a file system `1`, which is faster there.",
 }

@@ -16,8 +16,9 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.fence import Fence
 from spark_upsert.routed.group import SCHEMA, Group, GroupTable
 from spark_upsert.routed.misfit import fault_of_write
-from spark_upsert.routed.park import is_parkable
+from spark_upsert.routed.park import ParkedTable, is_parkable
 from spark_upsert.routed.park_staged import CommandParking
+from spark_upsert.routed.past import give_up, is_due
 from spark_upsert.routed.plan import require_room, require_template, table_below
 from spark_upsert.routed.record import recorded
 from spark_upsert.routed.stage import RoutedStaged, discard_staged
@@ -114,15 +115,12 @@ def commit_routed(
     require_apart(group, settled)
     now_ms = group_table.table.log.now_ms()
     batch, members = recorded(root, options, group, settled, transaction, now_ms)
-    committed = group_table.append(
-        batch,
-        members,
-        transaction,
-        take_over=options.take_over,
-        retention_ms=options.group_retention_ms,
-    )
+    committed = group_table.append(batch, members, transaction, take_over=options.take_over)
     if committed is None:
         return None
+    newest = group_table.table.log.seen or committed
+    if is_due(group.version, newest.version):
+        give_up((group_table.table, ParkedTable(root).table), options.group_retention_ms)
     return GroupCommit(version=committed.version, places=settled.places)
 
 

@@ -11,7 +11,6 @@ to take over. One that has lost the root stays out.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,10 +22,8 @@ from spark_upsert.errors import (
     DataLossError,
     OptionError,
     OtherTableError,
-    UpsertFlowError,
     setting,
 )
-from spark_upsert.log_fields import Fields
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed.unmoved import commit_behind
 from spark_upsert.schedule import Turn
@@ -79,11 +76,6 @@ _CLAIM = "claim:"
 """What the name of a writer begins with that has taken the root, and perhaps written nothing."""
 
 _US_PER_MS = 1000
-
-_LOGGER = logging.getLogger(__name__)
-
-UPKEEP_EVERY = 100
-"""Versions between two times that its past is given up, at some ten requests each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +338,6 @@ class GroupTable:
         transaction: Transaction | None,
         *,
         take_over: bool = False,
-        retention_ms: int | None = None,
     ) -> Commit | None:
         """Record that a batch is whole; makes the group table if there is none.
 
@@ -359,8 +350,6 @@ class GroupTable:
             That of the batch: recorded once, whoever repeats it.
         take_over : bool
             Whether the writer may take the root from another query.
-        retention_ms : int, optional
-            For how long batches of the past are known; None: until somebody expires them.
 
         Returns
         -------
@@ -392,19 +381,7 @@ class GroupTable:
             table.discard(write_set.staged)
             raise
         self._compact_once()
-        is_due = committed and committed.version // UPKEEP_EVERY > head.version // UPKEEP_EVERY
-        if is_due and retention_ms is not None:
-            self._forget(retention_ms)
         return committed
-
-    def _forget(self, retention_ms: int) -> None:
-        """Give up batches of the past; the batch is whole whatever becomes of that."""
-        try:
-            self.table.expire(retain_ms=retention_ms)
-            self.table.vacuum()
-        except UpsertFlowError as error:
-            fields = Fields(path=self.root.url, code=error.code, reason=error.message)
-            _LOGGER.warning("the group keeps batches of the past: %s", fields)
 
     def note(self, told: Callable[[Member | None], Member | None], folder: str) -> None:
         """Record what has become of one table since its last whole batch, and of no other.

@@ -10,7 +10,7 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.routed import group
+from spark_upsert.routed import group, past
 from spark_upsert.routed.group import COLUMNS, Batch, Group, GroupTable, Member, owner_of
 from spark_upsert.state.log.manifest import Place, Transaction
 from spark_upsert.state.retention import worker
@@ -145,7 +145,7 @@ def test_a_batch_that_is_forgotten_a_batch_to_come_and_one_left_out_are_told_apa
 def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(group, "UPKEEP_EVERY", 10)
+    monkeypatch.setattr(past, "UPKEEP_EVERY", 10)
     monkeypatch.setattr(GroupTable, "_compact_once", lambda self: None)
     now = [1_000_000.0]
     table = GroupTable(MemoryStore())
@@ -154,10 +154,12 @@ def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
 
     def write(number: int) -> None:
         now[0] += 600  # Ten minutes
-        table.append(
-            batch(Q1, number), [member("a", Q1, number, number)], transaction(Q1, number),
-            retention_ms=2 * 3_600_000,
-        )  # fmt: skip
+        before = table.at().version
+        told = member("a", Q1, number, number)
+        done = table.append(batch(Q1, number), [told], transaction(Q1, number))
+        assert done is not None
+        if past.is_due(before, done.version):
+            past.give_up([table.table], 2 * 3_600_000)
 
     for number in range(28):
         write(number)
@@ -175,7 +177,7 @@ def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
     table.table.store.put("_consumers/broken.json", b"?")
     for number in range(60, 70):
         write(number)
-    assert "the group keeps batches of the past" in caplog.text
+    assert "a table keeps its past: path=mem" in caplog.text
     assert table.at().batch == batch(Q1, 69)
 
 

@@ -1,0 +1,52 @@
+"""The past of the tables that a root has for itself: the query that writes gives it up.
+
+They are the group (`routed.group`) and what is parked (`routed.park`); nobody else looks after
+them. Only versions of the past go, and files that no version names: a row that waits stands in the
+newest version, however long ago it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from spark_upsert.errors import UpsertFlowError
+from spark_upsert.log_fields import Fields
+from spark_upsert.table import Table
+
+_LOGGER = logging.getLogger(__name__)
+
+UPKEEP_EVERY = 100
+"""Versions of the group between two times, at some ten requests each."""
+
+
+def is_due(before: int, newest: int) -> bool:
+    """Return whether the past is to be given up, by the group's versions before a batch and now."""
+    return newest // UPKEEP_EVERY > max(before, 0) // UPKEEP_EVERY
+
+
+def give_up(tables: Iterable[Table], retention_ms: int) -> None:
+    """Give up what is older; the batch is whole whatever becomes of that.
+
+    Parameters
+    ----------
+    tables : iterable of Table
+        One that is not there, or has nothing of the past, costs a look.
+    retention_ms : int
+    """
+    for table in tables:
+        try:
+            if table.log.try_head() is not None:
+                _give_up(table, retention_ms)
+        except UpsertFlowError as error:
+            fields = Fields(path=table.store.url, code=error.code, reason=error.message)
+            _LOGGER.warning("a table keeps its past: %s", fields)
+
+
+def _give_up(table: Table, retention_ms: int) -> None:
+    head = table.log.head()
+    if not head.live_rows and len(head.slices) > 1:
+        # All that was parked is applied: too few versions follow for a compaction to be due.
+        table.compact(full=True)
+    table.expire(retain_ms=retention_ms)
+    table.vacuum()
