@@ -21,7 +21,14 @@ from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.parking import LINE, UNPARKED, line_of, open_root
 from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows, screen
-from spark_upsert.cli.routed import THREADS, Work, for_each_table, list_tables, open_in
+from spark_upsert.cli.routed import (
+    NEVER_WHOLE,
+    THREADS,
+    Work,
+    for_each_table,
+    list_tables,
+    open_in,
+)
 from spark_upsert.cli.top import Top
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.errors import OptionError, UpsertFlowError, about_input, masked
@@ -457,7 +464,7 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
         work,
         of_root=of_root,
         as_json=as_json,
-        is_news=lambda facts: not facts["is_sound"],
+        is_news=lambda facts: not facts["is_sound"] or NEVER_WHOLE in facts,
     )
 
 

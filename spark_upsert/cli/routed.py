@@ -13,7 +13,7 @@ from typing import Any
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
 from spark_upsert.options.below import Pattern
 from spark_upsert.parallel import in_order
-from spark_upsert.routed.group import FOLDER, Batch, Group, GroupTable, Member
+from spark_upsert.routed.group import FOLDER, Batch, Group, GroupTable, Member, never_whole
 from spark_upsert.routed.park import FOLDER as PARKED
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import require_same
@@ -25,6 +25,9 @@ from spark_upsert.table import Table
 
 THREADS = 16
 """Tables that are looked at, or asked little of, at once."""
+
+NEVER_WHOLE = "never_whole"
+"""Among what was done for a table: batches of queries that lost the root in the middle of them."""
 
 _ANY = Pattern(("*",))
 
@@ -220,8 +223,9 @@ def for_each_table(
         The root has no group table.
     """
     store = open_store(root, storage)
-    group = GroupTable(store).at()
-    if group.batch is None:
+    group_table = GroupTable(store)
+    group, newest = group_table.at(), group_table.table.log.seen
+    if group.batch is None or newest is None:
         raise _no_group(root)
     names = {folder: member.name for folder, member in sorted(group.members.items())}
     places = {folder: member.place for folder, member in group.members.items()}
@@ -236,7 +240,9 @@ def for_each_table(
                 raise TableNotFoundError.at(table.store.url)
             if folder in names:
                 require_same(places, folder, name, head, table.store.url)
-            return Done(table=name, facts=work(table))
+            lost = never_whole(head, newest) if folder in names else {}
+            told = {NEVER_WHOLE: [f"batch {n} of '{writer}'" for writer, n in lost.items()]}
+            return Done(table=name, facts={**work(table), **(told if lost else {})})
         except (UpsertFlowError, OSError) as error:
             return Done(table=name, facts={}, problem=masked(str(error)).partition("\n")[0])
 

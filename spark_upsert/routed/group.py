@@ -459,6 +459,29 @@ def _newest(head: Manifest, is_meant: Callable[[str], bool]) -> str | None:
     return max(meant, key=lambda name: meant[name], default=None)
 
 
+def never_whole(head: Manifest, group: Manifest) -> dict[str, int]:
+    """Return the batches that a table has and that will never be whole, by their queries.
+
+    They are of queries that lost the root in the middle of them: the newest of each.
+
+    Parameters
+    ----------
+    head : Manifest
+        Of the table.
+    group : Manifest
+        Of the group table.
+    """
+    whole, owner = group.transactions, owner_of(group)
+    return {
+        writer: number
+        for writer, number in head.transactions.items()
+        if writer != owner
+        and (writer in whole or f"{_CLAIM}{writer}" in whole)
+        and is_query(writer)
+        and number > whole.get(writer, -1)
+    }
+
+
 def is_query(writer: str) -> bool:
     """Return whether a writer is a streaming query."""
     return writer.startswith((QUERY, _CHECKPOINT))

@@ -158,8 +158,9 @@ class Tables:
 
     def commit(self, share: Share) -> Outcome:
         """Commit what tasks bring for a table; errors are returned, so that all are tried."""
-        if self._fence.lost is not None:
-            return Outcome(error=self._fence.lost)
+        lost = self._fence.begin()
+        if lost is not None:
+            return Outcome(error=lost)
         try:
             table = table_below(self._root, share.folder)
             place = None

@@ -9,7 +9,9 @@ from contextlib import suppress
 import pytest
 
 from spark_upsert.errors import ContentionError, OtherTableError
-from spark_upsert.routed.group import GroupTable
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed import fence
+from spark_upsert.routed.group import GroupTable, never_whole
 from spark_upsert.routed.plan import table_below
 from spark_upsert.state.log.manifest import Transaction
 from tests.support.routed_worlds import (
@@ -39,6 +41,8 @@ def batch(dice: random.Random, topics: Sequence[str]) -> list[Row]:
 
 def transactions_of(root: MemoryStore, topic: str) -> list[tuple[str, int]]:
     log = table_below(root, topic).log
+    if log.try_head() is None:
+        return []
     commits = (log.commit(version) for version in range(log.head().upper))
     return [(each.writer, each.number) for commit in commits for each in commit.transactions]
 
@@ -86,6 +90,49 @@ def check(dice: random.Random, due: int) -> None:
     for refused in (options, taking):
         with pytest.raises(OtherTableError, match="taken over"):
             write(root, refused, [rows], transaction(2, OLD))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_batch_under_way_comes_into_few_tables_once_the_root_is_taken(threads: int) -> None:
+    came = came_behind_a_claim(70, taken_at=10, threads=threads)
+    assert 0 < came <= fence.ASK_EVERY + threads
+
+
+def test_p1_a_batch_under_way_does_not_come_into_all_tables_once_the_root_is_taken() -> None:
+    assert came_behind_a_claim(40, taken_at=3) <= fence.ASK_EVERY + 1
+
+
+def came_behind_a_claim(tables: int, *, taken_at: int, threads: int = 1) -> int:
+    """Return into how many tables a batch came when another query claimed the root meanwhile."""
+    topics = [f"t{index:02}" for index in range(tables)]
+    rows = [{"topic": topic, "id": 1, "v": 1, "w": 1} for topic in topics]
+    given = {"path": "/lake/{topic}", "keys": "id", "columnList": "id,v,w"}
+    options = RoutedOptions.parse({**given, "commitThreads": str(threads)})
+    root = Claimed()
+    write(root, options, [rows[:1]], transaction(0, OLD))
+    root.due = taken_at
+    with pytest.raises(OtherTableError, match="'query:new'"):
+        write(root, options, [rows], transaction(1, OLD))
+    had = [topic for topic in topics if ("query:old", 1) in transactions_of(root, topic)]
+    newest = GroupTable(root).table.log.head()
+    heads = ((topic, table_below(root, topic).log.try_head()) for topic in topics)
+    told = [topic for topic, head in heads if head is not None and never_whole(head, newest)]
+    assert told == had, "whoever looks is told which tables have it"
+    return len(had) - taken_at
+
+
+class Claimed(MemoryStore):
+    """Another query claims the root when so many tables have a batch."""
+
+    due = -1
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        done = super().put_if_absent(path, data)
+        if path.startswith("t") and "/_log/" in path:
+            self.due -= 1
+            if self.due == 0:
+                GroupTable(self).claim("query:new")
+        return done
 
 
 def test_a_query_that_dies_behind_its_claim_owns_the_root() -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.routed.group import Batch, Member
+from spark_upsert.routed.plan import table_below
 from spark_upsert.routed.template import Template
 from spark_upsert.routed.unpark import drop
 from spark_upsert.state.log.manifest import Transaction
@@ -199,6 +200,23 @@ def test_a_table_that_somebody_has_put_in_the_place_of_one_is_left_alone(
     assert "OTHER_TABLE" in failed["problem"]
     assert (total["tables"], total["failed"]) == (3, 1)
     assert Table.open(str(lake / "quiet")).log.head().version == 0
+
+
+def test_a_batch_that_will_never_be_whole_is_shown(tmp_path: Path) -> None:
+    root, options = LocalStore(str(tmp_path)), routed_options()
+    row = {"topic": "last", "id": 1, "at": 1, "v": 1, "w": 1, "gone": False}
+    write(root, options, [[row, {**row, "topic": "epoch"}]], transaction(0, "old"))
+    table_below(root, "epoch").append(
+        pa.table({"id": [2], "v": [2], "w": [2], "at": [2]}), transaction=transaction(1, "old")
+    )
+    (total,) = command("check", str(tmp_path), "--all")
+    assert total["shown"] == 0, "its query has the root, and goes on with it"
+    write(root, routed_options(takeOver="true"), [[row]], transaction(0, "new"))
+    shown, total = command("check", str(tmp_path), "--all")
+    assert shown["table"] == "epoch"
+    assert shown["never_whole"] == ["batch 1 of 'query:old'"]
+    assert total["failed"] == 0
+    assert "never_whole" in CliRunner().invoke(upsertflow, ["check", str(tmp_path), "--all"]).stdout
 
 
 def test_damage_in_one_of_all_tables_is_shown_and_exits_with_1(lake: Path) -> None:
