@@ -69,6 +69,7 @@ from spark_upsert.state.retention import (
     Vacuumed,
     expire,
     hold,
+    keep_held,
     leases,
     release,
     reports,
@@ -604,6 +605,13 @@ class Table:
         now_ms = self.log.now_ms()
         lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
         hold(self.store, self.log, lease)
+        return lease
+
+    def keep_held(self, consumer: str, version: int, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Keep a version readable (`hold`), without a write if it is held for long enough."""
+        now_ms = self.log.now_ms()
+        lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
+        keep_held(self.store, self.log, lease)
         return lease
 
     def hold_all(self, consumer: str, *, ttl_ms: int = LEASE_MS) -> Lease:

@@ -95,14 +95,20 @@ class View:
         DataLossError
             Some of it is expired already.
         """
-        versions = {
-            **at,
-            **{path: min(pin, at.get(path, pin)) for path, pin in self.pins().items()},
-        }
         return {
             path: self.tables[path].hold(consumer, version, ttl_ms=ttl_ms)
-            for path, version in versions.items()
+            for path, version in self._held_at(at).items()
         }
+
+    def keep_held(self, consumer: str, at: At) -> None:
+        """Hold what was held before at the same position, and is only written if it must be."""
+        for path, version in self._held_at(at).items():
+            self.tables[path].keep_held(consumer, version)
+
+    def _held_at(self, at: At) -> At:
+        """Return the oldest version of each table that is read at a position."""
+        pins = {path: min(pin, at.get(path, pin)) for path, pin in self.pins().items()}
+        return {**at, **pins}
 
     @contextmanager
     def resting(self) -> Iterator[None]:

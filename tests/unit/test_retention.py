@@ -219,6 +219,46 @@ def test_a_consumer_that_is_gone_is_not_waited_for_longer_than_its_time_to_live(
     assert lived.table.expire(retain_versions=0).since == 9
 
 
+@pytest.mark.parametrize(
+    ("version", "waited_s", "renewed_s"),
+    [
+        pytest.param(3, HOUR_S, 0, id="with half of its time left it stands"),
+        pytest.param(3, HOUR_S + 1, HOUR_S + 1, id="with less it is renewed"),
+        pytest.param(4, 1, 1, id="at another version it moves"),
+        pytest.param(2, 1, 1, id="it moves back, too"),
+    ],
+)
+def test_a_lease_that_is_kept_is_written_where_it_must_be(
+    version: int, waited_s: int, renewed_s: int
+) -> None:
+    lived = Lived(9)
+    began_ms = lived.table.hold("reports", 3, ttl_ms=2 * HOUR_MS).renewed_ms
+    lived.now.advance(waited_s)
+    lived.table.keep_held("reports", version, ttl_ms=2 * HOUR_MS)
+    [lease] = lived.table.consumers()
+    assert (lease.version, lease.renewed_ms) == (version, began_ms + 1000 * renewed_s)
+
+
+def test_a_lease_that_is_kept_is_taken_where_there_is_none() -> None:
+    lived = Lived(9)
+    lived.table.keep_held("reports", 3)
+    lived.store.put("_consumers/other.json", b"no lease")
+    lived.table.keep_held("other", 4)
+    assert [lease.version for lease in lived.table.consumers()] == [4, 3]
+
+
+def test_a_lease_that_is_kept_of_an_expired_version_is_none() -> None:
+    lived = Lived(9)
+    lived.table.hold("reports", 3)
+    lease = lived.store.read("_consumers/reports.json")
+    lived.table.release("reports")
+    lived.table.expire(retain_versions=0)
+    lived.store.put("_consumers/reports.json", lease)
+    with pytest.raises(DataLossError):
+        lived.table.keep_held("reports", 3)
+    assert lived.table.consumers() == []
+
+
 def test_a_released_consumer_is_not_waited_for() -> None:
     lived = Lived(9)
     lived.table.hold("reports", 3)

@@ -4,7 +4,14 @@ Leases say who still reads, a policy chooses a frontier, a worker commits it and
 """
 
 from spark_upsert.state.retention.backlog import Backlog, BacklogCounter, slowest
-from spark_upsert.state.retention.leases import Lease, hold, leases, readable_leases, release
+from spark_upsert.state.retention.leases import (
+    Lease,
+    hold,
+    keep_held,
+    leases,
+    readable_leases,
+    release,
+)
 from spark_upsert.state.retention.policy import (
     GRACE_MS,
     LEASE_MS,
@@ -36,6 +43,7 @@ __all__ = [
     "Vacuumed",
     "expire",
     "hold",
+    "keep_held",
     "leases",
     "readable_leases",
     "release",

@@ -104,6 +104,29 @@ def hold(store: Store, log: Log, lease: Lease) -> None:
     """
     _require_readable(log, lease)
     store.put(lease_path(lease.consumer), encode(lease.to_json()))
+    _require_held(store, log, lease)
+
+
+def keep_held(store: Store, log: Log, lease: Lease) -> None:
+    """Hold a lease (`hold`), which is not written again if it stands with half of its time left."""
+    try:
+        standing = _read(store, lease_path(lease.consumer))
+    except UNREADABLE:
+        standing = None
+    if (
+        standing is None
+        or standing.version != lease.version
+        or standing.lapses_ms < lease.renewed_ms + lease.ttl_ms // 2
+    ):
+        hold(store, log, lease)
+        return
+    # Who wrote it may have been killed before it was durable.
+    store.sync(lease_path(lease.consumer))
+    _require_held(store, log, lease)
+
+
+def _require_held(store: Store, log: Log, lease: Lease) -> None:
+    """Look whether an expiry was faster than a lease, which is removed then."""
     try:
         _require_readable(log, lease)
     except DataLossError:

@@ -44,7 +44,7 @@ def refresh(view: View, table: Table) -> bool:
     recorded, newest = kept.position(), view.newest()
     at, cut = _begin(view, recorded) or (newest, 0)
     consumer = f"refresh-{table.log.head().table_id}"
-    view.hold(consumer, at)
+    view.keep_held(consumer, at)
     with view.resting():
         upper = view.kept_position(newest).text
         if upper == recorded:
