@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -45,3 +46,18 @@ def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -
             waiting.append(pool.submit(copy_context().run, function, item))
         while waiting:
             yield waiting.popleft().result()
+
+
+@contextmanager
+def beside(work: Callable[[], Out], *, rows: int) -> Iterator[Callable[[], Out]]:
+    """Do some work on rows while the block runs, and lend what waits for its outcome.
+
+    It is for work that mostly waits for a storage, which a task of one core does well to begin
+    early. With few rows it is done when its outcome is asked for, or not at all. The block does not
+    end before the work, which is done in the context of the caller.
+    """
+    if rows < ROWS_PER_THREAD:
+        yield work
+        return
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(copy_context().run, work).result

@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import Precedence
-from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, is_live
+from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, TableSchema, is_live
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.found import Found
 from spark_upsert.state.mechanism import REPLACING, mechanism_of
@@ -120,14 +120,25 @@ def classify(
     kinds[hit[~standing.win]] = Outcome.STALE
     kinds[hit[standing.are_duplicates]] = Outcome.DUPLICATE
     are_tied[hit] = standing.are_tied
-    reaches_back = Precedence.of(commands.schema).order_reaches_back and not is_overwrite
-    if reaches_back and low_water is not None:
+    if low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite):
         unknown = np.flatnonzero(~found.present & ~_are_lost(commands, chosen))
         order_keys = commands.take(commands.schema.order_columns, chosen[unknown])
         are_late[unknown[is_at_or_below(order_keys, low_water, commands.schema)]] = True
         if late_rows is not LateRows.APPLY:
             kinds[are_late] = Outcome.REJECTED
     return Outcomes(kinds, are_tied, are_late)
+
+
+def may_reject(
+    schema: TableSchema, *, low_water: str | None, late_rows: LateRows, is_overwrite: bool
+) -> bool:
+    """Return whether any command can be `Outcome.REJECTED`; parameters as of `classify`."""
+    return _can_be_late(schema, low_water, is_overwrite) and late_rows is not LateRows.APPLY
+
+
+def _can_be_late(schema: TableSchema, low_water: str | None, is_overwrite: bool) -> bool:
+    reaches_back = Precedence.of(schema).order_reaches_back and not is_overwrite
+    return reaches_back and low_water is not None
 
 
 def _are_lost(commands: Rows, chosen: Positions) -> Mask:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Positions
-from spark_upsert.parallel import in_order, useful_threads
+from spark_upsert.parallel import beside, in_order, useful_threads
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log.manifest import Place
 from spark_upsert.state.multiplicity import without_sums
@@ -25,7 +25,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.ambiguity import Examples, examples_of
 from spark_upsert.upsert.moves import Move, moves_in
-from spark_upsert.upsert.outcomes import Outcome, Outcomes, classify, count
+from spark_upsert.upsert.outcomes import Outcome, Outcomes, classify, count, may_reject
 from spark_upsert.upsert.scratch import Scratch
 from spark_upsert.upsert.stash import Stash
 
@@ -102,23 +102,32 @@ def stage_sealed(
     counters = EMPTY
     examples: dict[str, str] = {}
     moves: list[Move] = []
+    schema = snapshot.manifest.schema
+    may_lose = may_reject(
+        schema,
+        low_water=snapshot.manifest.low_water,
+        late_rows=late_rows,
+        is_overwrite=overwrite,
+    )
     with Scratch(snapshot.store) as scratch:
         for batch in stash.seal():
-            if snapshot.manifest.schema.engine.multiplicity is not None:
+            if schema.engine.multiplicity is not None:
                 moves += moves_in(batch)
-            rows = Rows(snapshot.manifest.schema, [BatchPart(batch)])
-            outcomes_in = partial(
-                outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows
+            rows = Rows(schema, [BatchPart(batch)])
+            judge = partial(
+                _judged, snapshot, rows, overwrite=overwrite, late_rows=late_rows, threads=threads
             )
-            useful = useful_threads(len(rows), threads)
-            everything = np.arange(len(rows))
-            pieces = np.array_split(everything, useful)
-            outcomes = Outcomes.joined(in_order(outcomes_in, pieces, useful))
-            counters += count(outcomes)
-            examples |= examples_of(rows, everything, outcomes, late_rows)
-            batch = accepted(batch, outcomes)
-            if batch.num_rows:
-                files.append(scratch.write(batch))
+            # The storage makes them durable while it is found out what they do.
+            early = 0 if may_lose else len(rows)
+            with beside(partial(scratch.write, batch), rows=early) as written:
+                outcomes = judge()
+                counters += count(outcomes)
+                examples |= examples_of(rows, np.arange(len(rows)), outcomes, late_rows)
+                stored = accepted(batch, outcomes)
+                if stored is batch:
+                    files.append(written())
+                elif stored.num_rows:
+                    files.append(scratch.write(stored))
     return Staged(
         base=snapshot.manifest.place,
         files=tuple(files),
@@ -127,6 +136,16 @@ def stage_sealed(
         truncated=stash.truncated,
         move=moves[0] if moves else None,
     )
+
+
+def _judged(
+    snapshot: Snapshot, rows: Rows, *, overwrite: bool, late_rows: LateRows, threads: int
+) -> Outcomes:
+    """Return what all commands do to a snapshot, pieces of the keys at once."""
+    outcomes_in = partial(outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows)
+    useful = useful_threads(len(rows), threads)
+    pieces = np.array_split(np.arange(len(rows)), useful)
+    return Outcomes.joined(in_order(outcomes_in, pieces, useful))
 
 
 def outcomes_of(

@@ -5,15 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_upsert import parallel
-from spark_upsert.parallel import ROWS_PER_THREAD, in_order, useful_threads
+from spark_upsert.errors import DataError
+from spark_upsert.model.schema import Ties
+from spark_upsert.parallel import ROWS_PER_THREAD, beside, in_order, useful_threads
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table
+from spark_upsert.upsert import stage
+from spark_upsert.upsert.scratch import Scratch
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])
@@ -44,6 +49,114 @@ def test_an_error_comes_out_and_nothing_is_left_behind() -> None:
     with pytest.raises(ZeroDivisionError):
         list(in_order(lambda n: 1 // n, [1, 0, 2], 2))
     assert threading.active_count() == before
+
+
+def test_work_beside_a_block_begins_before_the_block_ends() -> None:
+    meeting = threading.Barrier(2, timeout=240)
+    with beside(meeting.wait, rows=ROWS_PER_THREAD) as outcome:
+        mine = meeting.wait()
+        assert sorted([mine, outcome()]) == [0, 1]
+
+
+def test_work_on_few_rows_is_done_when_it_is_asked_for() -> None:
+    done: list[int] = []
+    with beside(lambda: done.append(1), rows=ROWS_PER_THREAD - 1) as outcome:
+        assert done == []
+        outcome()
+    assert done == [1]
+
+
+def test_a_block_that_fails_ends_behind_the_work_beside_it() -> None:
+    done: list[int] = []
+    is_failing = threading.Event()
+
+    def work() -> None:
+        assert is_failing.wait(240)
+        done.append(1)
+
+    def fail() -> None:
+        with beside(work, rows=ROWS_PER_THREAD):
+            is_failing.set()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert done == [1]
+
+
+def test_an_error_beside_a_block_comes_out_where_its_outcome_is_asked_for() -> None:
+    with beside(lambda: 1 // 0, rows=ROWS_PER_THREAD) as outcome, pytest.raises(ZeroDivisionError):
+        outcome()
+
+
+COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64(), "seq": pa.int64()})
+
+
+def ordered_table(path: Path, *, ties: Ties = Ties.LAST) -> Table:
+    """Return a table that forgets deletes at once, so that what comes late is rejected."""
+    return Table.create(
+        str(path),
+        COLUMNS,
+        keys=["k"],
+        sequence_by=["seq"],
+        ties=ties,
+        properties={"tombstoneRetention": "0 epochs"},
+    )
+
+
+def files_of(table: Table) -> tuple[set[str], set[str]]:
+    """Return the runs that a table names, and those that lie there."""
+    named = {slice_.file.path for slice_ in table.log.head().slices}
+    return named, {info.path for info in table.store.list("data")}
+
+
+def test_a_run_is_written_while_its_rows_are_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
+    table = ordered_table(tmp_path / "table")
+    meeting = threading.Barrier(2, timeout=240)
+
+    def meeting_first(original: Any) -> Any:
+        def meet(*args: Any, **how: Any) -> Any:
+            meeting.wait()
+            return original(*args, **how)
+
+        return meet
+
+    monkeypatch.setattr(Scratch, "write", meeting_first(Scratch.write))
+    monkeypatch.setattr(stage, "outcomes_of", meeting_first(stage.outcomes_of))
+    assert table.append(pa.table({"k": [1], "v": [1], "seq": [1]})) is not None
+    assert table.snapshot().num_rows == 1
+
+
+def test_rows_that_are_refused_leave_no_run_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
+    table = ordered_table(tmp_path / "table", ties=Ties.FAIL)
+    table.append(pa.table({"k": [1], "v": [1], "seq": [1]}))
+    with pytest.raises(DataError):
+        table.append(pa.table({"k": [1], "v": [2], "seq": [1]}))
+    named, found = files_of(table)
+    assert found == named
+
+
+def test_a_run_that_loses_late_rows_is_not_written_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
+    table = ordered_table(tmp_path / "table")
+    table.append(pa.table({"k": [1, 2], "v": [1, 1], "seq": [1, 5]}))
+    table.append(pa.table({"k": [1], "v": [0], "seq": [4], "gone": [True]}), deletes="gone")
+    table.compact(full=True)
+    _, before = files_of(table)
+    late = pa.table({"k": [1, 3], "v": [1, 1], "seq": [2, 6]})
+    commit = table.append(late, late_rows=LateRows.REJECT)
+    assert commit is not None
+    assert commit.counters["rejected"] == 1
+    _, after = files_of(table)
+    assert len(after - before) == 1
 
 
 @pytest.mark.parametrize(
