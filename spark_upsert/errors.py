@@ -401,7 +401,11 @@ class TableNotFoundError(UpsertFlowError, FileNotFoundError):
 
     @classmethod
     def at(cls, path: str) -> Self:
-        hint = "check the 'path' option, or write to it once: the first write makes the table."
+        hint = (
+            "check the 'path' option, or write to it once: the first write makes the table. Where "
+            "many lie below the path, read one of them by its own, or all with "
+            f"{setting('inputsPattern', '*')}."
+        )
         if "{" in path:
             hint = (
                 "columns in braces are for writes. Read one of the tables by its own path "

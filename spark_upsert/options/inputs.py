@@ -324,7 +324,11 @@ def _names(text: str | None) -> tuple[str, ...]:
     for name in names:
         if not _NAME.fullmatch(name):
             raise OptionError.invalid(
-                "inputs", text, "comma-separated names of letters, digits, '_' and '-'"
+                "inputs",
+                text,
+                "comma-separated names of letters, digits, '_' and '-'",
+                hint="give names of letters, digits, '_' and '-', and say by 'input.<name>.path' "
+                "where each lies: a folder may have other characters in its name.",
             )
     seen: dict[str, str] = {}
     for name in names:

@@ -162,9 +162,11 @@ class Options:
 
 def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
     """Return the error of a name that is not ``known``; perhaps the other side knows it."""
-    if name.lower().startswith(TABLE_PREFIX) or fold(name) in map(fold, ROUTED_OPTIONS):
+    routed = next((each for each in ROUTED_OPTIONS if fold(each) == fold(name)), None)
+    if routed is not None or name.lower().startswith(TABLE_PREFIX):
         return OptionError(
-            f"option '{name}' belongs to writes into many tables, and 'path' names no column.",
+            f"option '{routed or name}' belongs to writes into many tables, and 'path' names no "
+            "column.",
             hint="write columns in braces, as in '/lake/{topic}', or drop the option.",
             option=name,
         )

@@ -270,8 +270,7 @@ class GroupTable:
         writer = None if head is None else newest_query(head) or self._last_writer()
         if head is None or writer is None or head.transactions.get(writer, -1) < number:
             last = -1 if head is None else head.transactions.get(writer or "", -1)
-            expected = f"a batch up to {last}, the newest whole one" if last >= 0 else "none yet"
-            raise OptionError.invalid("asOfBatch", number, f"{expected} below '{self.root.url}'")
+            raise _no_such_batch(number, last, self.root.url)
         with log.as_seen():
             versions = range(head.since, head.upper)
             index = bisect_left(
@@ -437,6 +436,20 @@ def _completed(table: Table, head: Manifest) -> Manifest:
     """Return a group table with the columns that an older version did not have."""
     lacks_some = not set(COLUMNS.names) <= set(head.schema.columns.names)
     return table.alter(SCHEMA) if lacks_some else head
+
+
+def _no_such_batch(number: int, last: int, url: str) -> OptionError:
+    if last >= 0:
+        expected = f"a batch up to {last}, the newest whole one below '{url}'"
+        return OptionError.invalid("asOfBatch", number, expected)
+    return OptionError(
+        f"option 'asOfBatch' is {number}, but below '{url}' no batch that has a number is whole "
+        "yet.",
+        hint=f"read what is there with {setting('consistent', 'true')}. Numbers are those of a "
+        "streaming query; a batch write has none without 'txnAppId'.",
+        option="asOfBatch",
+        batch=number,
+    )
 
 
 def owner_of(head: Manifest) -> str | None:

@@ -7,7 +7,7 @@ number of tables, and a task plans the tables for which it has rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -181,12 +181,12 @@ def require_room(
     if not options.create_tables:
         _require_made(root, new, len(known))
     if new and len(known) + len(new) > options.tables_max:
-        name = next(iter(new.values()))
+        name, count = next(iter(new.values())), len(known) + len(new)
         raise OptionError(
-            f"with the table '{name}' there would be {len(known) + len(new)} tables below "
+            f"with the table '{name}'{_and_more(new)} there would be {count} tables below "
             f"'{root.url}', and no more than {options.tables_max} may be.",
-            hint=f"give {setting('tablesMax', str(2 * options.tables_max))}, if the values are "
-            "right and so many tables are meant; else check the columns of the path.",
+            hint=f"give {setting('tablesMax', str(max(count, 2 * options.tables_max)))}, if the "
+            "values are right and so many tables are meant; else check the columns of the path.",
             option="tablesMax",
             table=name,
         )
@@ -198,14 +198,20 @@ def _require_made(root: Store, new: Mapping[str, str], known: int) -> None:
     )
     missing = [name for name, head in zip(new.values(), heads, strict=True) if head is None]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        are = "which are" if len(missing) > 1 else "which is"
         raise OptionError(
-            f"there are rows for the table '{missing[0]}'{more}, which is not there, and none may "
-            f"be made. Below '{root.url}' the stream has {known} tables.",
-            hint=f"make it, drop {setting('createTables', 'false')}, or filter such rows out.",
+            f"there are rows for the table '{missing[0]}'{_and_more(missing)}, {are} not there, "
+            f"and with createTables=false none may be made. Tables below '{root.url}' "
+            f"that the stream has: {known}.",
+            hint="make it in its folder ('Table.create'), drop that option, or filter such rows "
+            "out.",
             option="createTables",
             table=missing[0],
         )
+
+
+def _and_more(names: Collection[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def require_same(

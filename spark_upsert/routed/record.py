@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from spark_upsert.errors import nearest
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.debts import Debts
 from spark_upsert.routed.group import Batch, Group, Member
@@ -60,7 +61,7 @@ def recorded(
         committed_ms=now_ms,
         terms=settled.terms if settled.is_taken else _terms(group),
     )
-    _warn_of_unmatched(group, batch.unmatched, root.url)
+    _warn_of_unmatched(group, batch.unmatched, named, root.url)
     return batch, [told[folder] for folder in sorted(told)]
 
 
@@ -129,9 +130,14 @@ def _member(
     )
 
 
-def _warn_of_unmatched(group: Group, unmatched: Iterable[str], url: str) -> None:
+def _warn_of_unmatched(
+    group: Group, unmatched: Iterable[str], names: Collection[str], url: str
+) -> None:
     """Warn of patterns of options that match no table, when they are new."""
     known = group.batch.unmatched if group.batch else ()
     for pattern in unmatched:
         if pattern not in known:
-            _LOGGER.warning("options 'table.%s.*' match no table below '%s'", pattern, url)
+            near = nearest(pattern, [name.lower() for name in names])
+            meant = f"; did you mean 'table.{near}.*'?" if near else ""
+            text = "options 'table.%s.*' match no table below '%s'%s"
+            _LOGGER.warning(text, pattern, url, meant)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import DataError, SchemaError
+from spark_upsert.errors import DataError, SchemaError, setting
 from spark_upsert.model.names import find_column
 from spark_upsert.routed.template import Template
 
@@ -108,7 +108,9 @@ def route_of(template: Template, values: Sequence[str | None]) -> Route:
             if value is None:
                 raise DataError(
                     f"{column} is null, and so names no table.",
-                    hint="give such rows a value, or filter them out before the write.",
+                    hint="give such rows a value, or filter them out before the write. With "
+                    f"{setting('onTableError', 'park')} or {setting('onError', 'quarantine')} "
+                    "they are kept apart, and counted.",
                     column=column,
                 )
         return Route(tuple(values), template.folder(texts), name)

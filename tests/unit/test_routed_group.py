@@ -57,7 +57,7 @@ def test_a_root_without_a_group_table_has_an_empty_group() -> None:
     assert table.at() == Group()
     assert not table.has(transaction(Q1, 0))
     table.require_owner(Q1)
-    with pytest.raises(OptionError, match="none yet"):
+    with pytest.raises(OptionError, match="no batch that has a number is whole yet"):
         table.of_batch(0)
 
 

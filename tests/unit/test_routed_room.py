@@ -37,6 +37,10 @@ def test_one_table_more_than_may_be_is_named() -> None:
         write(root, options, [[{**ROW, "topic": "c"}]], transaction(1))
     # What two tasks see apart is too much together, too.
     both = [[{**ROW, "topic": "c"}], [{**ROW, "topic": "d"}]]
-    with pytest.raises(OptionError, match=r"with the table 'c' there would be 4 tables"):
+    with pytest.raises(OptionError, match=r"'c' and 1 more there would be 4 tables"):
         write(root, routed_options(tablesMax="3"), both, transaction(1))
+    many = [{**ROW, "topic": f"t{index}"} for index in range(9)]
+    with pytest.raises(OptionError) as caught:
+        write(root, options, [many], transaction(1))
+    assert "tables_max=11" in caught.value.hint, "what is advised suffices"
     assert table_below(root, "c").log.try_head() is None

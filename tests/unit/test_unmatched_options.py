@@ -28,3 +28,15 @@ def test_a_pattern_of_no_table_is_told_once(caplog: pytest.LogCaptureFixture) ->
     for pattern in ours:
         text = f"options 'table.{pattern}.*' match no table below '{root.url}'"
         assert [line for line in lines if f"'table.{pattern}." in line] == [text]
+
+
+def test_a_pattern_that_is_nearly_a_table_is_told_with_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, logger="spark_upsert")
+    row = {"topic": "orders", "id": 1, "at": 0, "v": 1, "w": 1, "gone": False}
+    options = routed_options(**{"table.order.ties": "last", "table.xyz.ties": "last"})
+    write(MemoryStore(), options, [[row]], transaction(0))
+    said = {line for line in caplog.messages if "'table.order.*'" in line or "'table.xyz" in line}
+    near = {line.rpartition("; ")[2] for line in said if "; " in line}
+    assert (len(said), near) == (2, {"did you mean 'table.orders.*'?"})
