@@ -219,14 +219,22 @@ class Folding:
         return rows, _NOTHING
 
     def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
-        probes, found = _NOTHING, _NOTHING
-        for hit in hits:
-            probes, found = np.append(probes, hit.probes), np.append(found, hit.rows)
-        order = np.argsort(found)
-        probes, found = probes[order], found[order]
-        made = fold(rows, found, epochs_by_part(rows, epochs))
+        parts = list(hits)
+        probes = np.concatenate([_NOTHING, *(part.probes for part in parts)])
+        found = np.concatenate([_NOTHING, *(part.rows for part in parts)])
         at = np.full(count, ABSENT, dtype=np.int64)
-        at[probes[np.searchsorted(found, made.firsts)]] = np.arange(len(made.rows))
+        if rows.schema.order:
+            order = np.argsort(found)
+            probes, found = probes[order], found[order]
+            made = fold(rows, found, epochs_by_part(rows, epochs))
+            at[probes[np.searchsorted(found, made.firsts)]] = np.arange(len(made.rows))
+        else:
+            # Parts come in the order of time, and each is sorted: this merges them.
+            order = np.argsort(probes, kind="stable")
+            probes, found = probes[order], found[order]
+            begins = np.diff(probes, prepend=ABSENT) != 0
+            made = fold_arranged(rows, found, begins)
+            at[probes[begins]] = np.arange(len(made.rows))
         return Found(made.rows, at)
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
