@@ -29,7 +29,7 @@ from spark_upsert.source.work import splits_of
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.state.run.frugal import frugally
 from spark_upsert_sink.deferred import with_split
-from spark_upsert_sink.worker import settle_in
+from spark_upsert_sink.worker import give_back, settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -66,13 +66,16 @@ def to_spark(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches in exactly the Arrow types that Spark expects, each made frugally.
 
+    Behind the last one what was freed is given back.
+
     Parameters
     ----------
     is_scan : bool
         Whether the files are read through, so that what was read is not wanted again soon.
     """
     target = to_arrow_schema(schema, timezone="UTC")
-    return frugally(_in_types(batches, target, is_scan=is_scan))
+    yield from frugally(_in_types(batches, target, is_scan=is_scan))
+    give_back()
 
 
 def _in_types(

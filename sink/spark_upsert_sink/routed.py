@@ -26,7 +26,6 @@ from spark_upsert.routed.commit import commit_routed, discard_routed
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, root_of
 from spark_upsert.routed.stage import RoutedStaged, stage_routed
 from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.run.frugal import frugal
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert_sink.transactions import (
     of_application,
@@ -36,7 +35,7 @@ from spark_upsert_sink.transactions import (
     refuse_application,
 )
 from spark_upsert_sink.types import require_kept
-from spark_upsert_sink.worker import settle_in
+from spark_upsert_sink.worker import settle_in, task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -82,7 +81,6 @@ class _RoutedWrite:
         self, batches: Iterator[pa.RecordBatch], transaction: Transaction | None
     ) -> RoutedMessage:
         """Stage the rows of this task, and do its share of the compaction."""
-        settle_in()
         context = TaskContext.get()
         staged = stage_routed(
             self._plan,
@@ -125,7 +123,7 @@ class RoutedBatchWriter(DataSourceArrowWriter):
         self._write = _RoutedWrite(parsed, schema, overwrite=overwrite, late_rows=LateRows.FAIL)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with frugal():
+        with task():
             return self._write.stage(iterator, self._transaction)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -147,7 +145,7 @@ class RoutedStreamWriter(DataSourceStreamArrowWriter):
         self._write = _RoutedWrite(parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with frugal():
+        with task():
             return self._write.stage(iterator, of_task())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

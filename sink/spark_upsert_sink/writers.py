@@ -26,7 +26,6 @@ from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.compaction import Compacted, compact_runs
 from spark_upsert.state.log.manifest import Manifest, Transaction
-from spark_upsert.state.run.frugal import frugal
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
@@ -46,7 +45,7 @@ from spark_upsert_sink.transactions import (
     refuse_application,
 )
 from spark_upsert_sink.types import require_kept
-from spark_upsert_sink.worker import settle_in
+from spark_upsert_sink.worker import settle_in, task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -106,7 +105,6 @@ class _Write:
         TableFullError, ThrottledError
             There was no room when the write was planned, or no relief; nothing is staged.
         """
-        settle_in()
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
         plan, write = self._plan, self._plan.write
@@ -144,7 +142,6 @@ class _Write:
 
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
         """Make what the tasks staged one epoch."""
-        settle_in()
         table = self.table()
         write_set = WriteSet(
             base=Snapshot(table.store, self._base(table, messages)),
@@ -228,11 +225,11 @@ class UpsertBatchWriter(DataSourceArrowWriter):
         return of_application(self._options.app_id, self._options.app_version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with frugal():
+        with task():
             return self._write.stage(iterator)
 
     def commit(self, messages: _Messages) -> None:
-        with frugal():
+        with task():
             self._write.commit(messages, self._transaction())
 
     def abort(self, messages: _Messages) -> None:
@@ -253,12 +250,12 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with frugal():
+        with task():
             return self._write.stage(iterator)
 
     def commit(self, messages: _Messages, batchId: int) -> None:
         # By one process as long as the query runs, which may look into runs, too (`moves`).
-        with frugal():
+        with task():
             self._write.commit(messages, self._transaction(messages, batchId))
 
     def abort(self, messages: _Messages, batchId: int) -> None:

@@ -1,13 +1,20 @@
-"""A process that Spark uses again does not look at its modules behind each task."""
+"""A process that Spark uses again looks at its modules once, and gives back what tasks freed."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from spark_upsert_sink.worker import settle_in
+from spark_upsert.state.run.frugal import is_frugal
+from spark_upsert_sink.worker import give_back, settle_in, task
+
+PIECE_BYTES, PIECES = 60_000, 1_000
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +45,69 @@ def test_any_other_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
     settle_in()
     assert gc.get_freeze_count() == 0
+
+
+def of_arrow() -> Any:
+    buffer = pa.allocate_buffer(PIECE_BYTES)
+    np.frombuffer(buffer, dtype=np.uint8)[:] = 1
+    return buffer
+
+
+def of_numpy() -> Any:
+    return np.ones(PIECE_BYTES, dtype=np.uint8)
+
+
+def anonymous_bytes() -> int:
+    """Return what this process has in memory that is of no file."""
+    [line] = [
+        line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line
+    ]
+    return int(line.split()[1]) << 10
+
+
+@pytest.fixture
+def nothing_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give back what tests before have left, which would be used again and not be counted."""
+    with monkeypatch.context() as patched:
+        patched.setenv("SPARK_REUSE_WORKER", "1")
+        give_back()
+
+
+def left_behind(make: Callable[[], Any]) -> tuple[int, int, Any]:
+    """Return what a task had in memory and what stays of it, beside the last piece of it.
+
+    As long as the last piece is there, the heap cannot just be cut.
+    """
+    before = anonymous_bytes()
+    with task():
+        pieces = [make() for _ in range(PIECES)]
+        within, last = anonymous_bytes() - before, pieces.pop()
+        del pieces
+    return within, anonymous_bytes() - before, last
+
+
+@pytest.mark.usefixtures("nothing_freed")
+@pytest.mark.parametrize("make", [of_arrow, of_numpy])
+def test_what_a_task_has_freed_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
+) -> None:
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    within, behind, _ = left_behind(make)
+    assert within > PIECE_BYTES * PIECES * 3 // 4
+    assert behind < PIECE_BYTES * PIECES // 4
+
+
+@pytest.mark.usefixtures("nothing_freed")
+@pytest.mark.parametrize("make", [of_arrow, of_numpy])
+def test_a_process_that_ends_with_its_task_keeps_what_it_freed(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
+) -> None:
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    _, behind, _ = left_behind(make)
+    assert behind > PIECE_BYTES * PIECES // 2
+
+
+def test_a_task_works_frugally() -> None:
+    with task():
+        assert is_frugal()
+    assert not is_frugal()
