@@ -478,8 +478,11 @@ class Table:
         ------
         DataLossError
             The version is expired, or not there.
+        DataError
+            The table keeps the rows of a view.
         """
-        committed = self.log.append(lambda head: restoration(head, self.log.at(version)))
+        url = self.store.url
+        committed = self.log.append(lambda head: restoration(head, self.log.at(version), url))
         if committed is not None:
             self._indexes.follow(committed)
         return committed

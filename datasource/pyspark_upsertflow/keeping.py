@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pyspark_upsertflow.readers import read_schema
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import COMMIT_VERSION
 from spark_upsert.options.view import put_off_text
@@ -48,28 +49,48 @@ def keep(
     """Start the query that keeps a view in a table; see `pyspark_upsertflow.views.View.keep`."""
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
-    table = Table(open_store(path, storage))
-    view = View(plan, storage)
-    own = {f"storage.{name}": value for name, value in storage.items()}
-    text = plan.to_json()
-    source = spark.readStream.format(_FORMAT).options(**{"plan": text, **own})
-    writes: dict[str, str] = {}
-    if view.grouping is None:
-        _require_own_checkpoint(table, checkpoint, storage)
-        reads, writes = _rows(view)
-        shown = to_arrow_schema(source.options(**reads).load().schema, timezone="UTC")
-        given = WriteOptions.parse({**own, **writes, "path": path})
-        reads |= _consumer(made_for_rows(table, text, given, shown))
-    else:
-        reads = _groups(Kept.made(table, view.grouping, text))
-    reads, put_off = _put_off({**reads, **options}, text)
-    changes = source.options(**reads).load()
-    writer = changes.writeStream.format(_FORMAT).options(**{**own, **writes, **put_off})
+    reads, writes = planned(plan, path, checkpoint, storage=storage, options=options)
+    changes = spark.readStream.format(_FORMAT).options(**reads).load()
+    writer = changes.writeStream.format(_FORMAT).options(**writes)
     if available_now:
         writer = writer.trigger(availableNow=True)
     elif every is not None:
         writer = writer.trigger(processingTime=every)
-    return writer.option("path", path).option("checkpointLocation", checkpoint).start()
+    return writer.start()
+
+
+def planned(
+    plan: Node,
+    path: str,
+    checkpoint: str,
+    *,
+    storage: Mapping[str, str],
+    options: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options of the read and of the write of the query that keeps a view.
+
+    The table is made if there is none. Parameters as of `keep`.
+
+    Raises
+    ------
+    OptionError
+        The table holds rows of another query.
+    PlanError
+        It keeps another view.
+    """
+    table, view, text = Table(open_store(path, storage)), View(plan, storage), plan.to_json()
+    own = {f"storage.{name}": value for name, value in storage.items()}
+    reads, writes = {"plan": text}, {**own, "path": path, "checkpointLocation": checkpoint}
+    if view.grouping is None:
+        _require_own_checkpoint(table, checkpoint, storage)
+        changes, puts = _rows(view)
+        reads, writes = {**reads, **changes}, {**writes, **puts}
+        shown = to_arrow_schema(read_schema({**reads, **own}), timezone="UTC")
+        reads |= _consumer(made_for_rows(table, text, WriteOptions.parse(writes), shown))
+    else:
+        reads |= _groups(Kept.made(table, view.grouping, text))
+    reads, put_off = _put_off({**reads, **options}, text)
+    return {**own, **reads}, {**writes, **put_off}
 
 
 def _put_off(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -16,23 +16,41 @@ The changelog of the epoch compares the table before with the table behind it, a
 overwrite. Epochs that were staged before and sealed behind it are judged again; compactions that
 were planned before are dropped (`Table.commit_compactions`).
 
+A table that keeps the rows of a view is not restored: the query that writes it would go on with its
+next batch, and what came of the batches between would be missing. One that keeps groups tells its
+position at each version (`moves`), so that who keeps it begins there.
+
 Rejected: to write the old rows anew. It costs the table's size, forgets tombstones, and loses
 the epochs by which late commands are told from new ones.
 """
 
 from __future__ import annotations
 
+from spark_upsert.errors import DataError
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Draft, Kind, Manifest
+from spark_upsert.state.properties import keeps_rows
 
 
-def restoration(head: Manifest, old: Manifest) -> Draft | None:
+def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
     """Return the draft that makes the contents of ``head`` those of ``old``; pure.
 
     None if they are the same.
+
+    Raises
+    ------
+    DataError
+        The table keeps the rows of a view.
     """
     if (head.slices, head.low_water) == (old.slices, old.low_water):
         return None
+    if keeps_rows(head.properties):
+        raise DataError(
+            f"the table at '{url}' keeps the rows of a view, and cannot be restored to version "
+            f"{old.version}: the query that writes it would go on with its next batch, and what "
+            "came of those between would be missing. Nothing was committed.",
+            hint=f"read version {old.version} (versionAsOf), or keep the view in a new path.",
+        )
     counters = Counters(retracted=head.live_rows, restored=old.live_rows)
     return Draft(
         kind=Kind.OVERWRITE,

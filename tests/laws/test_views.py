@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -188,7 +188,21 @@ class Groups:
         self.check({path: self.world.known_versions(path)[-1] for path in self.paths})
 
 
-def disturb(chance: random.Random, world: RealWorld, reader: Rows | Groups) -> None:
+class Follows(Protocol):
+    """What reads some tables."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Return their names."""
+        ...
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether what is still to be read is held."""
+        ...
+
+
+def disturb(chance: random.Random, world: RealWorld, reader: Follows) -> None:
     """Do something to a table that is read, or to what its processes remember."""
     way, name = chance.random(), chance.choice(sorted(set(reader.paths)))
     table = world.tables[name]

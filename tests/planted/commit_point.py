@@ -151,7 +151,7 @@ def _() -> Patch:
     promises.test_p4_a_restored_table_takes_what_the_old_one_would_have_taken,
 )
 def _() -> Patch:
-    def restoration(original: Any, head: Manifest, old: Manifest) -> Draft | None:
-        return original(head, replace(old, low_water=head.low_water))
+    def restoration(original: Any, head: Manifest, old: Manifest, url: str) -> Draft | None:
+        return original(head, replace(old, low_water=head.low_water), url)
 
     return wrapped(table, "restoration", restoration)

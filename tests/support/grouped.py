@@ -61,7 +61,7 @@ def pairs_of(old: Mapping[Any, Row], new: Mapping[Any, Row], schema: pa.Schema) 
 def same_value(value: Any) -> Any:
     """Return what stands for a value, so that equal ones by the engine are equal in Python."""
     if isinstance(value, float):
-        return "nan" if math.isnan(value) else value + 0.0
+        return "NaN" if math.isnan(value) else value + 0.0
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
@@ -15,10 +15,12 @@ from tests.support.view_cases import Row
 
 
 class Query:
-    """A streaming query over a plan, as Spark drives it."""
+    """A streaming query over a plan, or what else options say, as Spark drives it."""
 
-    def __init__(self, plan: Node, **options: str) -> None:
-        self.given = {"plan": plan.to_json(), "readChangeFeed": "true", **options}
+    def __init__(self, of: Node | Mapping[str, str], **options: str) -> None:
+        own = {"plan": of.to_json()} if isinstance(of, Node) else of
+        self._fixed = {**own, "readChangeFeed": "true"}
+        self.given = {**self._fixed, **options}
         self.offset: dict[str, Any] = {}
         self.batches: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.start()
@@ -26,7 +28,7 @@ class Query:
     def start(self, **options: str) -> None:
         """Begin anew, with the offsets that are there; perhaps with other options."""
         if options:
-            self.given = {name: self.given[name] for name in ("plan", "readChangeFeed")} | options
+            self.given = {**self._fixed, **options}
         plan = ReadPlan.parse(self.given)
         columns = plan_columns(plan)
         self.stream = Stream(stream_inputs(plan, columns), plan.query)

@@ -90,6 +90,16 @@ def test_nobody_else_writes(tmp_path: Path, overwrite: bool) -> None:
     assert table.log.head().version == 0
 
 
+def test_it_is_not_set_back_under_its_query(tmp_path: Path) -> None:
+    table = made(tmp_path / "kept")
+    assert write(table, "one", 0, (1, "a", 7))
+    assert write(table, "one", 1, (2, "b", 8))
+    with pytest.raises(DataError, match="keeps the rows of a view, and cannot be restored to"):
+        table.restore(1)
+    assert table.restore(2) is None, "it is there"
+    assert shown(table) == {1: "a", 2: "b"}
+
+
 def test_a_path_keeps_one_view(tmp_path: Path) -> None:
     made(tmp_path / "kept")
     made(tmp_path / "kept")
