@@ -18,7 +18,7 @@ how far a first snapshot is. Of a table that has no marker yet it is `NOTHING`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -27,6 +27,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataError, OtherTableError
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.kept import FROM, MARKER_PART, PART, TO
+from spark_upsert.state.log.manifest import Slice
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.upsert.kept_position import KeptPosition
 
@@ -73,17 +74,24 @@ def is_reached(position: str, recorded: str) -> bool:
 
 def recorded_position(snapshot: Snapshot) -> str:
     """Return up to which position of its view a kept table is."""
-    schema = snapshot.manifest.schema
+    manifest, schema = snapshot.manifest, snapshot.manifest.schema
     keys = [
         pa.array([MARKER_PART if name == PART else None], schema.columns.field(name).type)
         for name in schema.keys
     ]
     hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
-    found = snapshot.find(hashes, keys)
-    if not found.present[0]:
-        return NOTHING
-    [to] = found.rows.take([TO], found.at)
-    return str(to[0].as_py())
+    # Each epoch brings a marker and the newest one holds: mostly one run is asked, however many.
+    for slice_ in _newest_first(manifest.slices):
+        alone = replace(manifest, slices=(slice_,))
+        found = Snapshot(snapshot.store, alone).find(hashes, keys)
+        if found.present[0]:
+            [to] = found.rows.take([TO], found.at)
+            return str(to[0].as_py())
+    return NOTHING
+
+
+def _newest_first(slices: Iterable[Slice]) -> list[Slice]:
+    return sorted(slices, key=lambda each: each.epochs.lower, reverse=True)
 
 
 def moves_in(entries: pa.RecordBatch) -> list[Move]:

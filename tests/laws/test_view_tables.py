@@ -53,7 +53,7 @@ from tests.support.view_trees import random_epoch, random_group, random_plan
 LIVES = int(os.environ.get("VIEW_TABLE_LIVES", "16"))
 """Of each kind of table; ``VIEW_TABLE_LIVES=4000`` is the long form."""
 
-ACTS = 14
+ACTS = 16
 
 
 class Play:
@@ -115,23 +115,25 @@ class Play:
     def act(self) -> None:
         """Let one thing happen, and look at the table, at a version of before, too."""
         way, chance = self.chance.random(), self.chance
-        if way < 0.34:
+        if way < 0.32:
             self.step()
-        elif way < 0.56:
+        elif way < 0.50:
             disturb(chance, self.world, self)
         elif not self.promised:
             self.begin()
-        elif way < 0.66:
+        elif way < 0.60:
             self.upkeep()
-        elif way < 0.72:
+        elif way < 0.68:
             self.set_back()
-        elif way < 0.76:
+        elif way < 0.71:
             self.replace()
         elif way < 0.80 and len(self.followers) < 3:
             self.follow()
-        elif way < 0.85:
+        elif way < 0.83:
             self.begin()
         elif self.followers:
+            if chance.random() < 0.6:
+                self.outrun()
             self.read(chance.choice(self.followers))
         self.note()
 
@@ -268,6 +270,7 @@ class Play:
         if self.chance.random() < 0.3:
             options["computeUpdates"] = "false"
         self.followers.append(Follower(self.path, self.names, options))
+        self.read(self.followers[-1])
 
     def read(self, follower: Follower) -> bool:
         """Run a batch of a stream; who is behind what can be read is told, and is gone."""
@@ -280,6 +283,18 @@ class Play:
             assert place is None or self.table.log.head().since > place.version
             self.followers.remove(follower)
             return False
+
+    def outrun(self) -> None:
+        """Go on, and expire what streams without a lease have yet to read."""
+        for _ in range(2):
+            self.world.apply(random_epoch(self.chance, list(self.paths)))
+            self.step()
+            self.note()
+        for follower in [each for each in self.followers if each.is_leased]:
+            while self.read(follower):
+                pass
+        self.table.expire(retain_versions=0, safety_ms=0)
+        self.table.vacuum(grace_ms=0)
 
     def finish(self) -> None:
         """Run all that there is."""
@@ -331,7 +346,7 @@ class Rows(Play):
             self.keeper()
 
     def step(self) -> bool:
-        if not self.keepers:
+        while not self.keepers or (self.owner is None and self.chance.random() < 0.4):
             self.begin()
         keeper, owner = self.chance.choice(self.keepers), self.owner
         if owner in (None, keeper):
@@ -388,13 +403,15 @@ class Groups(Play):
         way = self.chance.random()
         if way < 0.25:
             return self._refreshed()
-        if way < 0.4 or not self.keepers:
+        is_new = way < 0.4 or not self.keepers
+        if is_new:
             self.begin()
-        keeper = self.chance.choice(self.keepers)
+        keeper = self.keepers[-1] if is_new else self.chance.choice(self.keepers)
         before = self.table.log.head().version
         try:
             has_moved = self.run(keeper)
         except (OtherTableError, DataLossError):
+            assert not is_new, "it begins where the table is"
             assert keeper is not self._latest, "it goes on from where it has brought the table"
             self.keepers.remove(keeper)
             return True
@@ -419,15 +436,18 @@ class Groups(Play):
             self.keeper().run()
 
     def set_back(self) -> None:
-        since = self.table.log.head().since
+        head = self.table.log.head()
         sinces = {path: self.world.tables[path].log.head().since for path in self.paths}
         old = [
             version
             for version, at in self.positions.items()
-            if version >= since and all(at[path] >= sinces[path] for path in at)
+            if version >= head.since and all(at[path] >= sinces[path] for path in at)
         ]
+        old = [version for version in old if self.promised[version] != self.held()]
         if not old:
             return
+        if not self.followers:
+            self.follow()
         self.table.restore(self.chance.choice(old))
         self.note()
         self.keepers, self._latest = [], None

@@ -182,6 +182,18 @@ def test_a_step_that_comes_again_is_skipped_and_one_that_is_ahead_refused() -> N
     assert raw(kept.table) == {7: (2, 2, 8)}
 
 
+@pytest.mark.parametrize("runs", [2, 9])
+def test_where_a_table_is_stands_in_its_newest_run(runs: int) -> None:
+    kept = kept_in_memory(GROUPING)
+    for epoch in range(runs):
+        assert take(kept, epoch, (epoch, 1, 1, epoch))
+    with patch.object(RUNS, "open", wraps=RUNS.open) as opened:
+        assert kept.position() == at(o=runs - 1)
+    assert opened.call_count == 1
+    merge(kept.table, 0, runs - 1)
+    assert kept.position() == at(o=runs - 1)
+
+
 def test_of_two_that_write_the_same_step_at_once_one_is_applied() -> None:
     kept = kept_in_memory(GROUPING)
     take(kept, 0, (7, 1, 1, 5))

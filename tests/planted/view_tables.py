@@ -1,0 +1,89 @@
+"""Bugs in tables that keep views: who may write them, where they are, and what their readers see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from pyspark_upsertflow import keeping
+from spark_upsert.source import table_input
+from spark_upsert.state.log.manifest import Slice
+from spark_upsert.upsert import guards, moves, restore
+from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.views.groups.shown import ShownGroups
+from spark_upsert.views.view import View
+from tests.laws import test_view_tables as laws
+from tests.planted.bug import Patch, bug, wrapped
+
+ROWS = laws.test_p2_a_table_that_keeps_rows_is_the_batch_query
+GROUPS = laws.test_p2_a_table_that_keeps_groups_is_the_batch_query
+
+
+@bug("a table that keeps rows is set back under its query", ROWS)
+def _() -> Patch:
+    return patch.object(restore, "keeps_rows", lambda properties: False)
+
+
+@bug("a query may begin upon rows of another one", ROWS)
+def _() -> Patch:
+    return patch.object(keeping, "_require_own_checkpoint", lambda *_: None)
+
+
+@bug("of two queries that begin to keep rows at once both write", ROWS)
+def _() -> Patch:
+    return patch.object(guards, "_require_keeper", lambda *_: None)
+
+
+@bug("a batch of kept rows that comes again is one more epoch", ROWS)
+def _() -> Patch:
+    def fresh(original: Any, write_set: WriteSet, head: Any) -> bool:
+        return True
+
+    return wrapped(guards, "is_new", fresh)
+
+
+@bug("a view is kept on from a table that was put in the place of another", ROWS)
+def _() -> Patch:
+    return patch.object(View, "require", lambda *_: None)
+
+
+@bug("a kept table is where its oldest run was", GROUPS)
+def _() -> Patch:
+    def oldest_first(original: Any, slices: Iterable[Slice]) -> list[Slice]:
+        found: list[Slice] = original(slices)
+        return found[::-1]
+
+    return wrapped(moves, "_newest_first", oldest_first)
+
+
+@bug("a query with a new checkpoint begins anew upon a kept table", GROUPS)
+def _() -> Patch:
+    return patch.object(keeping, "_groups", lambda kept: {})
+
+
+@bug("readers of a kept table do not see that it was set back", GROUPS)
+def _() -> Patch:
+    def added(original: Any, self: Any, stretch: Any, *how: Any, **more: Any) -> Any:
+        if stretch.is_comparison:
+            stretch = replace(stretch, before=replace(stretch.before, slices=()))
+        return original(self, stretch, *how, **more)
+
+    return wrapped(ShownGroups, "changes", added)
+
+
+@bug("the changes of a group are those of its newest entries alone", GROUPS)
+def _() -> Patch:
+    def alone(original: Any, self: Any, groups: Any, before: Any, after: Any) -> Any:
+        return original(self, groups, before, replace(after, slices=after.slices[-1:]))
+
+    return wrapped(ShownGroups, "_pairs", alone)
+
+
+@bug("who follows a kept table and is behind what can be read goes on without a word", GROUPS)
+def _() -> Patch:
+    def silently(original: Any, newest: Any, lower: int, **how: Any) -> Any:
+        return original(newest, lower, **{**how, "fail_on_data_loss": False})
+
+    return wrapped(table_input, "readable_from", silently)
