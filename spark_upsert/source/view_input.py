@@ -216,10 +216,11 @@ class ViewInput:
         """Take the leases, if they are not held yet, or renew them where they stand if due."""
         if self._options.consumer is None:
             return
-        if not self._leases:
-            self._renew(at)
-            return
         view = self._opened()
+        if not self._leases:
+            # Another query may hold by this name what it has yet to read: `keep` names it by table.
+            self._renew(view.not_beyond(self._options.consumer, at))
+            return
         for path, lease in self._leases.items():
             if view.tables[path].log.now_ms() > lease.renewed_ms + lease.ttl_ms // _RENEWALS:
                 self._leases[path] = view.tables[path].hold(

@@ -11,7 +11,7 @@ from spark_upsert.errors import about_input
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Manifest, Place
-from spark_upsert.state.retention import LEASE_MS, Lease
+from spark_upsert.state.retention import LEASE_MS, Lease, readable_leases
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition, Places
@@ -104,6 +104,18 @@ class View:
         """Hold what was held before at the same position, and is only written if it must be."""
         for path, version in self._held_at(at).items():
             self.tables[path].keep_held(consumer, version)
+
+    def not_beyond(self, consumer: str, at: At) -> At:
+        """Return a position, or an older one where a consumer's lease stands that can be read."""
+        return {
+            path: min([version, *self._standing(path, consumer)]) for path, version in at.items()
+        }
+
+    def _standing(self, path: str, consumer: str) -> list[int]:
+        table = self.tables[path]
+        now_ms, since = table.log.now_ms(), table.log.head().since
+        found = [each for each in readable_leases(table.store) if each.consumer == consumer]
+        return [each.version for each in found if each.is_live(now_ms) and each.version >= since]
 
     def _held_at(self, at: At) -> At:
         """Return the oldest version of each table that is read at a position."""

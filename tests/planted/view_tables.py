@@ -1,9 +1,11 @@
-"""Bugs in tables that keep views: who may write them, where they are, and what their readers see."""
+"""Bugs in tables that keep views: who may write them, where they are, what readers see."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -16,9 +18,24 @@ from spark_upsert.views.groups.shown import ShownGroups
 from spark_upsert.views.view import View
 from tests.laws import test_view_tables as laws
 from tests.planted.bug import Patch, bug, wrapped
+from tests.unit import test_keeping as keepers
 
 ROWS = laws.test_p2_a_table_that_keeps_rows_is_the_batch_query
 GROUPS = laws.test_p2_a_table_that_keeps_groups_is_the_batch_query
+
+
+def test_p5_a_query_that_begins_leaves_the_lease_of_another() -> None:
+    with TemporaryDirectory() as folder:
+        shop = keepers.KeptShop(Path(folder))
+        keepers.test_a_query_that_begins_leaves_to_another_what_it_has_yet_to_read(shop)
+
+
+@bug(
+    "a query that begins takes the lease of another one along",
+    test_p5_a_query_that_begins_leaves_the_lease_of_another,
+)
+def _() -> Patch:
+    return patch.object(View, "not_beyond", lambda self, consumer, at: at)
 
 
 @bug("a table that keeps rows is set back under its query", ROWS)

@@ -185,6 +185,18 @@ def test_a_first_snapshot_of_a_query_is_gone_on_with_without_spark(shop: KeptSho
     assert shop.shown() == shop.expected()
 
 
+def test_a_query_that_begins_leaves_to_another_what_it_has_yet_to_read(shop: KeptShop) -> None:
+    shop.order((1, 1, 5))
+    first = shop.query(consumerId="view")
+    assert first.batch()
+    shop.order((2, 1, 7))
+    second = shop.query(consumerId="view")
+    assert second.stream.latest(second.offset) != first.offset
+    assert [lease.version for lease in shop.orders.consumers()] == [1]
+    assert first.batch()
+    assert [lease.version for lease in shop.orders.consumers()] == [2]
+
+
 def test_a_query_that_begins_anew_upon_a_table_that_is_ahead_is_refused(shop: KeptShop) -> None:
     shop.order((1, 1, 5))
     shop.take(shop.query())
