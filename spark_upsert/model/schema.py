@@ -303,14 +303,18 @@ class TableSchema:
         """Build a schema from any Arrow schema: types become storage types, nullable.
 
         With `ErrorPolicy.INLINE` the table gains the error column.
+
+        Raises
+        ------
+        OptionError, SchemaError
+            A key is named twice, or a column is not there or of no use as what it is named for.
         """
         is_inline = on_error is ErrorPolicy.INLINE
         if is_inline:
             columns = _with_error_column(columns, error_column)
-        names = columns.names
         return cls(
             columns=stored(columns),
-            keys=tuple(find_column(key, names, role="key column") for key in keys),
+            keys=_distinct_keys(keys, columns.names),
             order=tuple(pa.field(f.name, storage_type(f.type), nullable=False) for f in order),
             scope=scope if order else Scope.ARRIVAL,
             hash_seed=hash_seed,
@@ -563,6 +567,16 @@ def _refuse_reserved(names: Iterable[str]) -> None:
                 f"begin with two underscores and {', '.join(sorted(_RESERVED))} are ours.",
                 column=name,
             )
+
+
+def _distinct_keys(keys: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the key columns as they are written; a table of before may name one twice."""
+    found = tuple(find_column(key, columns, role="key column") for key in keys)
+    if len(set(found)) < len(found):
+        raise OptionError.invalid(
+            "keys", ",".join(keys), "each column once", hint="leave the second name of it out."
+        )
+    return found
 
 
 def _require_hashable(field: pa.Field, role: str) -> None:

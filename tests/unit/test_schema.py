@@ -85,6 +85,13 @@ def test_keys_may_be_named_in_any_case() -> None:
     assert schema({"Id": pa.int64()}, keys=["ID"]).keys == ("Id",)
 
 
+def test_a_key_is_named_once_but_for_tables_of_before() -> None:
+    with pytest.raises(OptionError, match="each column once, found 'id,ID'"):
+        schema({"id": pa.int64()}, keys=["id", "ID"])
+    record = schema({"id": pa.int64(), "v": pa.int64()}).to_json()
+    assert TableSchema.from_json({**record, "keys": ["id", "id"]}).keys == ("id", "id")
+
+
 def test_without_order_the_scope_is_arrival() -> None:
     assert schema({"id": pa.int64()}, scope=Scope.EPOCH).scope is Scope.ARRIVAL
 
