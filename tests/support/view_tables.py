@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_upsert.index.upkeep import Indexes
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import Decoded, to_commands
@@ -165,7 +166,12 @@ class RealWorld:
             if self.has_own_indexes and self.chance.random() < 0.2:  # They lag from here on.
                 stack.enter_context(patch.object(Indexes, "follow", lambda self, commit: None))
             rows = self._rows(epoch, schema)
-            commit = table.append(rows, envelope=_Wire(schema), overwrite=epoch.overwrite)
+            commit = table.append(
+                rows,
+                envelope=_Wire(schema),
+                overwrite=epoch.overwrite,
+                late_rows=LateRows.REJECT,
+            )
         assert commit is not None
         before = self.held[name][self.known_versions(name)[-1]]
         self._note(name, commit.version)
