@@ -116,6 +116,7 @@ class Life:
         self._append(0)
         self._commit_behind_another(1)
         self.call("hold", lambda: self.table.hold("reader", 1, ttl_ms=3_600_000))
+        self.call("keep_held", lambda: self.table.keep_held("reader", 1, ttl_ms=3_600_000))
         self.see("consumers", lambda: [each.version for each in self.table.consumers()])
         self.call("compact", lambda: self.table.compact(full=True))
         self._append(3)

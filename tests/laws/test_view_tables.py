@@ -14,7 +14,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import secrets
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
@@ -457,6 +459,17 @@ class Groups(Play):
         self.step()
 
 
+@contextmanager
+def drawn_names(life: int) -> Iterator[None]:
+    """Draw identities, names of files and seeds of hashes by a seed, too."""
+    dice = random.Random(f"names of {life}")
+    with (
+        patch.object(uuid, "uuid4", lambda: uuid.UUID(int=dice.getrandbits(128))),
+        patch.object(secrets, "randbits", dice.getrandbits),
+    ):
+        yield
+
+
 def live(play_of: Callable[..., Play], folder: Path, life: int) -> None:
     """Live one history of tables, of what keeps a view of them, and of what follows that."""
     chance = random.Random(life)
@@ -479,7 +492,8 @@ def lives(play_of: Callable[..., Play], seed: int) -> None:
     with TemporaryDirectory(prefix="upsertflow-views-") as folder:
         for life in range(seed, LIVES, SLICES):
             try:
-                live(play_of, Path(folder) / str(life), life)
+                with drawn_names(life):
+                    live(play_of, Path(folder) / str(life), life)
             except (AssertionError, UpsertFlowError) as error:
                 error.add_note(f"life {life}")
                 raise

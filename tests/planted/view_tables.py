@@ -19,6 +19,7 @@ from spark_upsert.views.view import View
 from tests.laws import test_view_tables as laws
 from tests.planted.bug import Patch, bug, wrapped
 from tests.unit import test_keeping as keepers
+from tests.unit.test_reads_of_kept_tables import test_a_restored_table_shows_the_changes_back
 
 ROWS = laws.test_p2_a_table_that_keeps_rows_is_the_batch_query
 GROUPS = laws.test_p2_a_table_that_keeps_groups_is_the_batch_query
@@ -28,6 +29,11 @@ def test_p5_a_query_that_begins_leaves_the_lease_of_another() -> None:
     with TemporaryDirectory() as folder:
         shop = keepers.KeptShop(Path(folder))
         keepers.test_a_query_that_begins_leaves_to_another_what_it_has_yet_to_read(shop)
+
+
+def test_p2_what_is_set_back_is_shown() -> None:
+    with TemporaryDirectory() as folder:
+        test_a_restored_table_shows_the_changes_back(Path(folder))
 
 
 @bug(
@@ -80,7 +86,7 @@ def _() -> Patch:
     return patch.object(keeping, "_groups", lambda kept: {})
 
 
-@bug("readers of a kept table do not see that it was set back", GROUPS)
+@bug("readers of a kept table do not see that it was set back", test_p2_what_is_set_back_is_shown)
 def _() -> Patch:
     def added(original: Any, self: Any, stretch: Any, *how: Any, **more: Any) -> Any:
         if stretch.is_comparison:
