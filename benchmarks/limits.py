@@ -45,7 +45,7 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
     yield _discovery_row(sections.get("discovery", {}))
     yield _watchers_row(sections.get("threads", {}))
     for name in ("join", "sum"):
-        yield _view_row(sections.get("views", {}), name)
+        yield _view_row(sections.get("views", {}), sections.get("floors", {}), name)
     if "lived" in sections.get("views", {}):  # Its long run can be left out.
         yield _lived_row(sections["views"]["lived"])
     yield _fusion_row(sections.get("fusion", {}))
@@ -224,7 +224,7 @@ def _watchers_row(threads: dict[str, Any]) -> Row:
     return _judged(what, "< 5 ms", value, lambda value: value < 5, "{:.1f} ms", told)
 
 
-def _view_row(views: dict[str, Any], name: str) -> Row:
+def _view_row(views: dict[str, Any], floors: dict[str, Any], name: str) -> Row:
     what = f"a {name} kept up at one row in a hundred changed, against Spark again from Parquet"
     if name not in views:
         return what, "20x", "not measured", "–", ""
@@ -244,13 +244,25 @@ def _view_row(views: dict[str, Any], name: str) -> Row:
         )
     told += (
         f"What stands in the way: a micro-batch of Spark that reads one row from nowhere takes "
-        f"{times(views['floor'])}, and one with a Python source or sink more; and what computes again reads "
-        "three narrow columns from files that lie in memory. The one grows with the table, and much of the "
-        "other is that floor. DuckDB, one process without Spark, "
+        f"{times(views['floor'])}, and one with a Python source or sink more{_transport(floors)}; and what "
+        "computes again reads three narrow columns from files that lie in memory. The one grows with the "
+        "table, and much of the other is that floor. DuckDB, one process without Spark, "
         "computes rows like these faster than Spark begins a batch"
     )
     ratio = again["median"] / ours["median"]
     return _judged(what, "20x", ratio, lambda value: value >= 20, "{:.1f}x", told)
+
+
+def _transport(floors: dict[str, Any]) -> str:
+    """Tell what Spark takes to move rows from a Python source that does nothing to such a sink."""
+    found = _by_number(floors)
+    if not found:
+        return ""
+    rows, chains = found[0]
+    return (
+        f": {times(chains['no-op -> no-op'])} to hand {count(rows)} rows from a source that does nothing to "
+        "a sink that does nothing"
+    )
 
 
 def _lived_row(lived: dict[str, Any]) -> Row:
@@ -267,9 +279,9 @@ def _lived_row(lived: dict[str, Any]) -> Row:
         lambda value: value <= 1.1,
         "{:.2f}",
         f"the largest Python process, without mapped files: {told[0]}; with them: {told[1]}. "
-        f"{lived['rounds']} batches of {count(lived['changed'])} changes. What a process learns of the runs "
-        "that it has open, some 30 KiB of each, it keeps of 128 and of those that it was asked for within a "
-        "minute: until it has seen so many, that grows; and the groups' values become more, until each has all",
+        f"{lived['rounds']} batches of {count(lived['changed'])} changes. Behind "
+        "each task a process gives back what was freed; what it learns of the runs that it has open, some "
+        "30 KiB of each, it keeps of 128 and of those that it was asked for within a minute",
     )
 
 
