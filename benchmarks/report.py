@@ -47,6 +47,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_merge(sections),
         *_loading(sections),
         *_routing(sections),
+        *_topics(sections),
         *_indexing(sections),
         *_operators(sections),
         *_tasks(sections),
@@ -83,7 +84,7 @@ def about_machines(found: dict[str, Any]) -> list[str]:
     busy = {
         name: section["load_before"]
         for name, section in found["sections"].items()
-        if section["load_before"] > found["machines"][name]["cores"]
+        if section.get("load_before", 0.0) > found["machines"][name]["cores"]
     }
     if busy:
         lines += [
@@ -412,6 +413,22 @@ def _routing_on_spark(ways: Mapping[str, Any]) -> Iterator[str]:
             rest = _reckoned(own[most], int(most), int(all_of))
             told = f"Of {count(int(all_of))} queries of one table each {rest} {told}"
         yield from ("", told)
+
+
+def _topics(sections: Sections) -> Iterator[str]:
+    section = sections.get("topics")
+    if section is None or "found" not in section:
+        return
+    yield from ("## A thousand topics of a broker, one query", "")
+    yield (
+        f"`make topics ARGS='{section['arguments']}'`: broker, load, query and kills are on one machine, and "
+        "behind the last message each table is compared with its model "
+        "([reliability](../reliability.md#a-thousand-topics))."
+    )
+    yield from ("", "| what | found |", "|---|---|")
+    for name, value in section["found"].items():
+        yield _row([name, count(value) if isinstance(value, int) else str(value)])
+    yield ""
 
 
 def _reckoned(took: Mapping[str, Any], done: int, of: int) -> str:

@@ -75,6 +75,8 @@ class Size:
     """Tables that one write goes to, ascending."""
     each: int
     """So many tables at most get a query or a MERGE each; of 1 000 that takes half an hour."""
+    topics: tuple[str, ...]
+    """What the program of a thousand topics is told."""
     slow_s: float
     """How long a query is watched whose consumer is slow, or that has nothing to do: a fifth."""
 
@@ -97,6 +99,7 @@ QUICK = Size(
     flooded=(300, 60),
     routed=(10, 100, 1_000),
     each=25,
+    topics=("--topics=200", "--new=5", "--minutes=1.5", "--rate=60000", "--kills=1"),
     slow_s=15,
 )
 FULL = Size(
@@ -117,6 +120,7 @@ FULL = Size(
     flooded=(1 * K, 120),
     routed=(10, 100, 1_000),
     each=1_000,
+    topics=("--seed=7",),
     slow_s=30,
 )
 TINY = Size(
@@ -137,6 +141,7 @@ TINY = Size(
     flooded=(8, 4),
     routed=(2, 3),
     each=2,
+    topics=("--topics=5", "--new=1", "--minutes=0.2", "--rate=3000", "--kills=0"),
     slow_s=2,
 )
 
@@ -467,6 +472,13 @@ def _merged(host: Host, tables: tuple[int, ...], rows: int, most: int) -> dict[s
     return found
 
 
+def topics(place: Place, size: Size) -> dict[str, Any]:
+    """Measure one query over a thousand topics of a real broker, which is killed now and then."""
+    from benchmarks.topics import measure
+
+    return measure(size.topics)
+
+
 def indexing(place: Place, size: Size) -> dict[str, Any]:
     """Measure commits with an index and without, and reads by it, by a prefix and of all rows."""
     from benchmarks.indexing import measure
@@ -698,6 +710,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "loading": loading,
     "indexing": indexing,
     "routing": routing,
+    "topics": topics,
     "operators": operators,
     "tasks": tasks,
     "union": union,

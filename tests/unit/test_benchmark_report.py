@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import indexing, loading, operators, routing
+from benchmarks import indexing, loading, operators, routing, topics
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
 from benchmarks.merging import measure
@@ -18,6 +19,7 @@ from benchmarks.report import (
     _loading,
     _operators,
     _routing,
+    _topics,
     about_machines,
     write_report,
 )
@@ -122,6 +124,17 @@ def test_one_write_into_many_tables_makes_requests_for_each_of_them(tmp_path: Pa
     assert 0 < one["median"] < three["median"]
     page = "\n".join(_routing({"routing": found}))
     assert "| 3 |" in page
+
+
+def test_what_a_program_finds_is_what_it_prints_last(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nprint(*sys.argv[1:])\nprint('{\\n \"lost\": 0\\n}')\n")
+    found = topics.measure(["--seed=7"], program)
+    assert found == {"arguments": "--seed=7", "found": {"lost": 0}}
+    assert "| lost | 0 |" in "\n".join(_topics({"topics": found}))
+    program.write_text("raise SystemExit('doubled')")
+    with pytest.raises(subprocess.CalledProcessError):
+        topics.measure([], program)
 
 
 def test_joins_and_groups_of_a_task_give_as_many_rows_as_those_of_pyarrow() -> None:
