@@ -273,7 +273,7 @@ class ReadPlan:
             options.refuse(
                 name,
                 f"has no meaning beside 'inputs': {what}",
-                hint=f"give '{_PREFIX}{names[0]}.path'."
+                hint=f"drop 'path', and give '{_PREFIX}{names[0]}.path'."
                 if name == "path"
                 else "drop 'inputs', and give the 'path' of the table."
                 if name == "metadata"

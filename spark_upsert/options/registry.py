@@ -130,7 +130,7 @@ def _headers(text: str) -> tuple[tuple[str, str], ...]:
             raise OptionError(
                 f"option 'schemaRegistry.headers' expects 'Name: value' in each line, and line "
                 f"{number} is none.",
-                hint="separate headers by line breaks.",
+                hint="write 'Name: value', each header in a line of its own.",
                 option="schemaRegistry.headers",
             )
         found.append((match[1], match[2]))

@@ -1,135 +1,98 @@
-"""Errors name a setting as the one who reads them gives it."""
+"""Every hint is followed: a mistake, then literally what its message tells, and it works.
+
+A hint of the product that no test follows fails here, by its name (`tests.hints.sites`). It is
+followed by a function of `tests.hints`, or by a test elsewhere that needs Spark or a server
+(`ELSEWHERE`); a few cannot be followed in a test, and say why (`APART`).
+"""
 
 from __future__ import annotations
 
-import inspect
-import pickle
-from collections.abc import Iterator, Mapping
+import ast
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructType
 
-from pyspark_upsertflow.metadata import MetadataReader
-from pyspark_upsertflow.readers import BatchReader, batch_reader, read_schema
-from pyspark_upsertflow.stream import ChangeStreamReader
-from spark_upsert.errors import (
-    DataError,
-    OptionError,
-    SchemaError,
-    TableFullError,
-    UpsertFlowError,
-    as_option,
-    setting,
-)
-from spark_upsert.options.hints import called_by_spark, spoken_to_spark
-from spark_upsert.table import Table
-from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
+from spark_upsert.errors import OptionError
+from tests.hints.elsewhere import APART, ELSEWHERE
+from tests.hints.hint import FOLLOWED, Following, Told, follow
+from tests.hints.sites import Site, sites
 
-LATE = '.option("lateRows", "apply")'
+ROOT = Path(__file__).parents[2]
+OWED = ROOT / "tests/hints/owed.txt"
+"""Hints from before this test that no test follows yet: names may only leave it."""
 
 
-def fail() -> None:
-    raise DataError("late.", hint=f"give {setting('lateRows', 'apply')}.")
+def owed() -> list[str]:
+    return OWED.read_text(encoding="utf-8").split()
 
 
-@called_by_spark
-class Reader:
-    """What Spark would call."""
-
-    def __init__(self, *, is_bad: bool = False) -> None:
-        if is_bad:
-            fail()
-
-    def plan(self) -> None:
-        self._fail()
-
-    def read(self) -> Iterator[int]:
-        yield 1
-        self._fail()
-
-    def _fail(self) -> None:
-        fail()
+CASES = [(site, test) for site, tests in sorted(FOLLOWED.items()) for test in tests]
 
 
-def test_what_is_raised_through_a_method_names_options() -> None:
-    with pytest.raises(DataError) as made:
-        Reader(is_bad=True)
-    with pytest.raises(DataError) as planned:
-        Reader().plan()
-    assert LATE in made.value.hint
-    assert LATE in str(planned.value)
+@pytest.mark.parametrize(("site", "test"), CASES, ids=[site for site, _ in CASES])
+def test_what_a_hint_tells_works(site: str, test: Following, tmp_path: Path) -> None:
+    follow(site, test, tmp_path)
 
 
-def test_what_is_raised_while_a_split_is_read_names_options() -> None:
-    rows = Reader().read()
-    assert next(rows) == 1
-    with pytest.raises(DataError) as error:
-        next(rows)
-    assert LATE in str(error.value)
+def test_every_hint_is_followed() -> None:
+    known = {*FOLLOWED, *ELSEWHERE, *APART, *owed()}
+    missing = [f"{each.place}: {name}" for name, each in sites().items() if name not in known]
+    assert not missing, "follow these hints by tests in tests/hints:\n" + "\n".join(missing)
 
 
-def test_a_function_stays_what_it_was() -> None:
-    assert spoken_to_spark(len)("abc") == 3
-    assert inspect.isgeneratorfunction(Reader.read)
-    assert Reader._fail.__qualname__ == "Reader._fail"
+def test_no_test_follows_a_hint_that_is_not_there() -> None:
+    named = [*FOLLOWED, *ELSEWHERE, *APART, *owed()]
+    assert sorted(name for name in named if name not in sites()) == []
+    assert sorted({name for name in named if named.count(name) > 1}) == []
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [BatchReader, ChangeStreamReader, MetadataReader, UpsertBatchWriter, UpsertStreamWriter],
-    ids=lambda cls: cls.__name__,
-)
-def test_spark_is_spoken_to_in_options(cls: type) -> None:
-    own = [
-        m for m in vars(cls).values() if inspect.isfunction(m) and not m.__name__.startswith("_")
-    ]
-    assert own
-    assert all(hasattr(method, "__wrapped__") for method in own)
-    assert hasattr(read_schema, "__wrapped__")
-    assert hasattr(batch_reader, "__wrapped__")
+def test_the_tests_elsewhere_are_there() -> None:
+    for site, test in ELSEWHERE.items():
+        file, _, function = test.partition("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert function in names, f"{test}, which is to follow {site}"
 
 
-def written(path: Path, options: Mapping[str, str]) -> UpsertFlowError:
-    given = {"path": str(path), **options}
-    fields = StructType().add("id", LongType()).add("extra", LongType())
-    with pytest.raises(UpsertFlowError) as error:
-        pickle.dumps(UpsertBatchWriter(given, fields, False))
-    return error.value
+A_SITE = Site("room:function", "drop it\\.", "room.py:1")
 
 
-def test_keys_that_are_missing_are_an_option_in_spark_and_an_argument_in_python(
-    tmp_path: Path,
-) -> None:
-    assert 'give .option("keys", ...)' in written(tmp_path / "new", {}).hint
-    with pytest.raises(OptionError) as error:
-        Table.create(str(tmp_path / "other"), pa.schema({"id": pa.int64()}), keys=[])
-    assert "give keys=..." in error.value.hint
-    assert ".option(" not in str(error.value)
+def told_of(hint: str, tmp_path: Path) -> Told:
+    told = Told(A_SITE, tmp_path)
+    with told:
+        raise OptionError("no.", hint=hint)
+    return told
 
 
-def test_a_column_that_the_table_lacks_is_gained_by_an_option_in_spark(tmp_path: Path) -> None:
-    Table.create(str(tmp_path), pa.schema({"id": pa.int64()}), keys=["id"])
-    error = written(tmp_path, {})
-    assert isinstance(error, SchemaError)
-    assert '.option("mergeSchema", "true")' in error.hint
-    assert '.option("exceptColumnList", "extra")' in error.hint
+def test_a_mistake_must_be_one(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="was no error"), Told(A_SITE, tmp_path):
+        pass
 
 
-def test_rows_that_plain_python_appends_are_told_of_arguments(tmp_path: Path) -> None:
-    table = Table.create(str(tmp_path), pa.schema({"id": pa.int64()}), keys=["id"])
-    with pytest.raises(DataError) as error:
-        table.append(pa.table({"id": pa.array([None], pa.int64())}))
-    assert "on_error=quarantine" in error.value.hint
-    assert ".option(" not in str(error.value)
+def test_a_mistake_must_tell_this_hint(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="another hint"):
+        told_of("keep it.", tmp_path)
 
 
-def test_a_property_is_no_argument_in_plain_python() -> None:
-    full = TableFullError.of(
-        "/t", epochs=1, bytes=1, epochs_max=1, bytes_max=None, upper=2, consumer="r", version=0
-    )
-    assert "the table's maxBacklogEpochs=..." in full.hint
-    assert "onFull=wait" in full.hint
-    full.name_settings(as_option)
-    assert '.option("onFull", "wait")' in full.hint
+def test_only_what_is_told_is_followed(tmp_path: Path) -> None:
+    told = told_of("drop it.", tmp_path)
+    with pytest.raises(AssertionError, match="does not tell"):
+        told("keep it")
+
+
+def test_advice_that_fails_is_named(tmp_path: Path) -> None:
+    site, known = next(iter(sites().items()))
+
+    def test(told: Told) -> None:
+        told.error = OptionError("no.", hint="drop it.")
+        told("drop it")
+        raise OptionError("still no.")
+
+    with pytest.raises(AssertionError, match=r"does not work: \['drop it'\]"):
+        follow(site, test, tmp_path)
+    assert known.name == site
+
+
+def test_advice_must_be_followed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="no advice was followed"):
+        follow(next(iter(sites())), lambda told: None, tmp_path)

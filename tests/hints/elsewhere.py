@@ -1,0 +1,28 @@
+"""Hints that are followed where Spark or a server is, and those that no test can follow."""
+
+from __future__ import annotations
+
+ELSEWHERE: dict[str, str] = {}
+"""By the name of the hint: the file and the test that make the mistake and follow the hint."""
+
+APART: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "errors:TableNotFoundError.at",
+            "errors:_rebuild",
+            "options.parse:Options.refuse",
+            "routed.group:refusal_of",
+            "routed.template:_invalid",
+            "state.log.read:LogReader._other",
+            "state.log.read:LogReader.require",
+            "store.system_errors:_storage_error",
+            "views.view:View.require",
+        ),
+        "passes a hint on, which is followed where it is written",
+    ),
+    **dict.fromkeys(
+        ("errors:NewerFormatError.of", "errors:EarlierFormatError.of"),
+        "tells to install another release",
+    ),
+}
+"""By the name of the hint: why no test follows it."""
