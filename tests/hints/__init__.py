@@ -1,4 +1,4 @@
-"""Hints that are followed, a file for each room, and why some cannot be (`tests.unit.test_hints`)."""
+"""Hints that are followed, a file for each room; `tests.unit.test_hints` runs them."""
 
 from __future__ import annotations
 
