@@ -32,7 +32,18 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, PlanError, SchemaError
 from spark_upsert.model.names import find_column
-from spark_upsert.task.sql import Call, Case, Cast, Column, Literal, Tree, children, parse_sql
+from spark_upsert.task.sql import (
+    IMPURE,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Literal,
+    Tree,
+    children,
+    not_of_one_row,
+    parse_sql,
+)
 
 _CAST = "docs/tasks.md lists what expressions may hold; CAST(... AS ...) changes a type."
 
@@ -90,7 +101,7 @@ def bind(condition: str | pc.Expression, schema: pa.Schema) -> Bound:
     text = condition if isinstance(condition, str) else str(condition)
     if isinstance(condition, str):
         tree = parse_sql(condition)
-        names = {_found(each.path[0], schema) for each in _columns(tree)}
+        names = {_found(each, schema, text) for each in _columns(tree)}
         evaluate: Callable[[pa.RecordBatch], Datum] = _Evaluation(tree, schema)
     else:
         names = set(schema.names)
@@ -133,10 +144,14 @@ def _columns(tree: Tree) -> list[Column]:
     return [found for each in children(tree) for found in _columns(each)]
 
 
-def _found(name: str, schema: pa.Schema) -> str:
+def _found(column: Column, schema: pa.Schema, text: str) -> str:
+    """Return the name of a column, or of the one that a field lies in, as the schema has it."""
+    name = column.path[0]
     try:
         return find_column(name, schema.names, role="column")
     except SchemaError as error:
+        if name.upper() in IMPURE:
+            raise not_of_one_row(text, name.upper()) from error
         raise PlanError.missing_column(name, schema.names) from error
 
 
@@ -200,7 +215,7 @@ class _Evaluation:
                 assert_never(tree)
 
     def _column(self, path: Sequence[str], batch: pa.RecordBatch) -> Datum:
-        found = batch[_found(path[0], self._schema)]
+        found = batch[find_column(path[0], self._schema.names, role="column")]
         if isinstance(found, pa.ExtensionArray):
             found = found.storage
         if pa.types.is_dictionary(found.type):

@@ -131,8 +131,14 @@ AGGREGATES = frozenset(
     {"COUNT", "SUM", "MIN", "MAX", "AVG", "FIRST", "LAST", "COLLECT_LIST", "COLLECT_SET", "STDDEV"}
 )
 IMPURE = frozenset(
-    {"RAND", "RANDN", "UUID", "NOW", "CURRENT_DATE", "CURRENT_TIMESTAMP", "CURRENT_USER"}
+    {
+        *("RAND", "RANDN", "RANDOM", "UUID", "NOW", "CURRENT_DATE", "CURRENT_TIMESTAMP"),
+        *("CURRENT_TIME", "LOCALTIMESTAMP", "CURRENT_USER", "MONOTONICALLY_INCREASING_ID"),
+    }
 )
+"""Functions with another value each time; the names of columns where no bracket follows."""
+
+WINDOWED = frozenset({"ROW_NUMBER", "RANK", "DENSE_RANK", "LAG", "LEAD", "NTILE"})
 _REFUSED = {
     "SELECT": "a subquery",
     "EXISTS": "a subquery",
@@ -215,6 +221,15 @@ def children(tree: Tree) -> tuple[Tree, ...]:
             return (argument,)
         case _:
             return ()
+
+
+def not_of_one_row(text: str, name: str) -> PlanError:
+    """Return the refusal of what is another value each time, or that of other rows."""
+    return PlanError(
+        f"'{text}': {name} is not a function of one row.",
+        hint="store such values in a column, and read that; a column of this name is read without "
+        "brackets.",
+    )
 
 
 def _height(tree: Tree) -> int:
@@ -504,11 +519,8 @@ class _Parser:
                 f"'{self._text}': {name} is of many rows, an expression is of one.",
                 hint="use an aggregation.",
             )
-        if name in IMPURE:
-            raise PlanError(
-                f"'{self._text}': {name} has another value each time; expressions are pure.",
-                hint="compute it before, as a column.",
-            )
+        if name in IMPURE | WINDOWED:
+            raise not_of_one_row(self._text, name)
         if name not in FUNCTIONS:
             raise PlanError(
                 f"'{self._text}': there is no function {name}.", hint=did_you_mean(name, FUNCTIONS)

@@ -8,19 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask
 from spark_upsert.task import expressions
 from spark_upsert.views.pairs import Rows
 from spark_upsert.views.plan import Formula
 
 _NAME = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*")
-
-_IMPURE = re.compile(
-    r"\b(rand|randn|random|uuid|now|current_timestamp|current_date|current_time|localtimestamp"
-    r"|monotonically_increasing_id|row_number|rank|dense_rank|lag|lead|over)\s*(\(|$)",
-    re.IGNORECASE,
-)
 
 
 def plain_column(formula: Formula, columns: pa.Schema) -> str | None:
@@ -62,14 +55,12 @@ class Bound:
         plain = plain_column(formula, columns)
         if plain is not None:
             return cls(columns.field(plain).type, plain)
-        _require_pure(formula)
         bound = expressions.bind(formula, columns)
         return cls(bound.type, bound)
 
     @classmethod
     def to_condition(cls, formula: Formula, columns: pa.Schema) -> Bound:
         """Bind a formula that is true, false or unknown (`to`)."""
-        _require_pure(formula)
         return cls(pa.bool_(), expressions.bind_condition(formula, columns))
 
     def of(self, rows: Rows) -> pa.Array:
@@ -80,12 +71,3 @@ class Bound:
         """Return for which rows a condition is TRUE: neither FALSE nor NULL."""
         values = self.of(rows).fill_null(False)
         return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
-def _require_pure(formula: Formula) -> None:
-    found = _IMPURE.search(formula) if isinstance(formula, str) else None
-    if found is not None:
-        raise PlanError(
-            f"'{formula}': {found[1]} is not a function of one row.",
-            hint="a view is a function of its tables alone: store such values in a column.",
-        )

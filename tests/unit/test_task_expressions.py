@@ -221,7 +221,9 @@ def test_a_row_without_a_value_is_an_error(text: str, why: str) -> None:
         ("p.r", "there is no column 'r' among q"),
         ("x.q", "only structs have fields"),
         ("sum(x) > 1", "SUM is of many rows"),
-        ("now()", "NOW has another value each time"),
+        ("now()", "NOW is not a function of one row"),
+        ("current_date > day", "CURRENT_DATE is not a function of one row"),
+        ("rank() < 3", "RANK is not a function of one row"),
         ("lenght(s)", "(?s)no function LENGHT.*Did you mean 'LENGTH'"),
         ("abs(x, y)", "ABS takes 1 arguments, found 2"),
         ("round(d, x)", "a whole number was expected"),
@@ -260,6 +262,13 @@ def test_a_row_without_a_value_is_an_error(text: str, why: str) -> None:
 def test_what_is_not_known_is_refused_by_name(text: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         bind(text, ROWS.schema)
+
+
+def test_a_name_of_such_a_function_is_a_column_where_there_is_one() -> None:
+    rows = pa.record_batch({"id": [1, 3], "rank": [2, 2], "uuid": ["a", "b"], "over": ["b", "b"]})
+    assert bind("id > rank", rows.schema)(rows).to_pylist() == [False, True]
+    assert bind("`over` = uuid", rows.schema)(rows).to_pylist() == [False, True]
+    assert bind("uuid <> ' rank ( '", rows.schema)(rows).to_pylist() == [True, True]
 
 
 def test_an_error_suggests_the_nearest_column() -> None:

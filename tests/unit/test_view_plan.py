@@ -195,10 +195,10 @@ REFUSED: dict[str, tuple[Refused, str]] = {
         lambda t: t("orders").select("order_id", "amount", "amount"),
         "two columns are called 'amount'",
     ),
-    "rand": (lambda t: t("orders").filter("rand() < 1"), "rand is not a function of one row"),
+    "rand": (lambda t: t("orders").filter("rand() < 1"), "RAND is not a function of one row"),
     "now": (
         lambda t: t("orders").select("order_id", at="current_timestamp()"),
-        "current_timestamp is not a function of one row",
+        "CURRENT_TIMESTAMP is not a function of one row",
     ),
     "limit": (lambda t: t("orders").limit(5), r"limit\(5\) is not a function of one row"),
     "a right join": (
@@ -336,3 +336,8 @@ def test_a_column_may_have_a_name_that_is_no_sql(tmp_path: Path) -> None:
     scan = Plan.of_table(str(tmp_path)).select("id", "case").node
     assert isinstance(scan, Scan)
     assert scan.schema.names == ["id", "case"]
+
+
+def test_a_column_with_the_name_of_a_function_is_read(table: Lake) -> None:
+    countries = table("countries").select("a", "b", "rank", uuid="a")
+    assert countries.filter("a > rank").filter("uuid = b AND 'rank (' <> 'over(x'")
