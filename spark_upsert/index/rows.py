@@ -122,9 +122,11 @@ def _keys_of(index: Index, commits: Sequence[Commit], at: Manifest) -> Iterator[
     for part, _ in commands.parts():
         columns = Rows(at.schema, [part]).slice(0, at.schema.keys, 0, len(part))
         keys = pa.RecordBatch.from_arrays(columns, schema=_none(at.schema).schema)
-        # Null keys are those of errors: they never were rows.
-        is_null = np.logical_and.reduce([np.asarray(column.is_null()) for column in columns])
-        yield keys.filter(pa.array(~is_null))
+        if at.schema.has_quarantine:
+            # Null keys are those of errors: they never were rows.
+            is_null = np.logical_and.reduce([np.asarray(column.is_null()) for column in columns])
+            keys = keys.filter(pa.array(~is_null))
+        yield keys
 
 
 def _none(schema: TableSchema) -> Keys:

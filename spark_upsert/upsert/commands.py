@@ -107,6 +107,8 @@ class Decoded:
     """The keys as they came, as binary."""
     ignores_null_deletes: bool = False
     """Whether a delete of a null key is harmless under any policy."""
+    takes_null_keys: bool = False
+    """Whether null is a key like others: that of a group, in a table that keeps a view's rows."""
     hint: str = ""
     """What to do about bad values and keys, if it is not what is usual."""
 
@@ -221,7 +223,8 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
             kinds[fresh] = kind
             reasons = pc.if_else(pa.array(fresh), reason, reasons)
 
-    note(_Fault.NULL_KEY, is_null_key, f"the key {names} is null")
+    if not decoded.takes_null_keys:
+        note(_Fault.NULL_KEY, is_null_key, f"the key {names} is null")
     if decoded.bad_keys is not None:
         note(_Fault.BAD_KEY, is_bad_key, decoded.bad_keys)
     is_bad = _valid(decoded.bad_values, count) & ~decoded.tombstones

@@ -20,9 +20,11 @@ from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
 from spark_upsert.options.write import EnvelopeOptions, Truncates, WriteOptions
 from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.state.properties import keeps_rows
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.contributions import as_collected
+from spark_upsert.upsert.envelopes.changelog import ChangelogEnvelope
 from spark_upsert.upsert.envelopes.form import Form
 from spark_upsert.upsert.envelopes.forms import form_of
 
@@ -96,7 +98,10 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     schema = schema.accept(columns, merge=options.merge_schema)
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         return Alter(schema=schema, properties=options.properties)
-    return WritePlan(base=manifest, envelope=form.envelope(manifest.schema, columns))
+    envelope = form.envelope(manifest.schema, columns)
+    if keeps_rows(manifest.properties) and isinstance(envelope, ChangelogEnvelope):
+        envelope = replace(envelope, takes_null_keys=True)
+    return WritePlan(base=manifest, envelope=envelope)
 
 
 def plan_rows(

@@ -81,6 +81,7 @@ class JoinRelation:
         if self.how.shows_right and not self._right_is_whole:
             self._rest = tuple(name for name in right.key if name not in self._on_right)
         self.key = (*left.key, *self._rest)
+        self.may_lack_key = left.may_lack_key
         self.dropped = None
         self.driving: Driving = left.driving
         self.paths = (*left.paths, *right.paths)
@@ -270,6 +271,7 @@ class FullJoinRelation:
         self._shown = [name for name in right.schema.names if name != on.right]
         self.schema = pa.schema([*left.schema, *(right.schema.field(name) for name in self._shown)])
         self.key = (on.left,)
+        self.may_lack_key = left.may_lack_key or right.may_lack_key
         self.dropped = None
         self.driving: Driving = left.driving._replace(columns=self.key)
         self.paths = (*left.paths, *right.paths)
@@ -368,6 +370,15 @@ def joined(node: Join, left: Relation, right: Relation) -> Relation:
                 "a full join needs one key column on both sides, as two rows with a NULL in their "
                 "keys would share one.",
                 hint="use left.",
+            )
+        if left.may_lack_key and right.may_lack_key:
+            [on] = node.on
+            raise PlanError(
+                f"a full join needs rows that have a key, and both '{on.left}' and '{on.right}' "
+                "may be NULL, of the group NULL: NULL joins nothing, so that two rows would share "
+                "the key NULL.",
+                hint=f'filter one side before: filter("{on.left} IS NOT NULL"); or use left.',
+                column=on.left,
             )
     elif not left_is_whole and not right_is_whole:
         raise PlanError(

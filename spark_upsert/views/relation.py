@@ -102,6 +102,11 @@ class Relation(Protocol):
         ...
 
     @property
+    def may_lack_key(self) -> bool:
+        """Whether a row may have NULL in all columns of its key, as the group NULL has."""
+        ...
+
+    @property
     def dropped(self) -> str | None:
         """A column of the key that a projection has dropped, if there is no key."""
         ...

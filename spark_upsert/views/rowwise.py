@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.views.formulas import Bound, plain_column
+from spark_upsert.views.formulas import Bound, columns_read, plain_column
 from spark_upsert.views.matching import NOWHERE
-from spark_upsert.views.pairs import Pairs, Rows, taken
-from spark_upsert.views.plan import Filter, Project, Unnest
+from spark_upsert.views.pairs import Pairs, Rows, no_rows, taken
+from spark_upsert.views.plan import Filter, Formula, Project, Unnest
 from spark_upsert.views.relation import (
     At,
     Looked,
@@ -42,6 +42,14 @@ class FilterRelation:
         self.worth_scanning = input_.worth_scanning
         self._input = input_
         self._where = Bound.to_condition(node.where, self.schema)
+        self.may_lack_key = input_.may_lack_key and not self._refuses_null(node.where)
+
+    def _refuses_null(self, where: Formula) -> bool:
+        """Return whether a row without a key does not pass, whatever else is in it."""
+        if not (columns_read(where) or {""}) <= set(self.key or ()):
+            return False  # What does not read the key alone may let it pass.
+        [passes] = self._where.holds(taken(no_rows(self.schema), np.array([NOWHERE])))
+        return not passes
 
     def depends_on_one_row(self, path: str) -> bool:
         """As the input's (`Relation.depends_on_one_row`)."""
@@ -101,6 +109,7 @@ class ProjectRelation:
         self.dropped = input_.dropped or next(lost, None)
         keeps = self.dropped is None
         self.key = tuple(own[name] for name in input_.key or ()) if keeps else None
+        self.may_lack_key = input_.may_lack_key
         driving = input_.driving
         if keeps:
             driving = driving._replace(columns=tuple(own[name] for name in driving.columns))
@@ -189,6 +198,7 @@ class UnnestRelation:
         self.schema = pa.schema(fields)
         assert input_.key is not None
         self.key = (*input_.key, POSITION)
+        self.may_lack_key = False  # The place is never NULL.
         self.dropped = None
         self.driving = input_.driving
         self.paths = input_.paths

@@ -44,6 +44,11 @@ class Index(Protocol):
 class Base(Protocol):
     """A table, as a plan reads it. Versions are those of epochs; None is before the first."""
 
+    @property
+    def may_lack_key(self) -> bool:
+        """Whether NULL is a key there (`Relation.may_lack_key`)."""
+        ...
+
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
         """Return the hashes of keys, as the table is sorted by them."""
         ...
@@ -86,6 +91,7 @@ class ScanRelation:
         self.node = node
         self.schema = node.schema
         self.key = node.key
+        self.may_lack_key = base.may_lack_key
         self.dropped = None
         self.paths = () if node.version is not None else (node.path,)
         self.worth_scanning = math.inf  # What one table changed is never more than both.

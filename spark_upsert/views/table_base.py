@@ -18,6 +18,7 @@ from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
 from spark_upsert.model.words import Words
 from spark_upsert.state.found import ABSENT
+from spark_upsert.state.properties import keeps_rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
 from spark_upsert.views.matching import NOWHERE
@@ -41,6 +42,7 @@ class TableBase:
     def __init__(self, scan: Scan, table: Table) -> None:
         head = table.log.head()
         require_columns(scan, head.schema.columns, head.schema.keys)
+        self.may_lack_key = keeps_rows(head.properties)
         # In the newest schema, like changes: rows older than a column have NULL in it.
         self._own = head.schema
         self._schema = scan.schema

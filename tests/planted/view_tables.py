@@ -12,13 +12,15 @@ from unittest.mock import patch
 from pyspark_upsertflow import keeping
 from spark_upsert.source import table_input
 from spark_upsert.state.log.manifest import Slice
-from spark_upsert.upsert import guards, moves, restore
+from spark_upsert.upsert import guards, moves, plan, restore
 from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.views.groups import kept_base
 from spark_upsert.views.groups.shown import ShownGroups
 from spark_upsert.views.view import View
 from tests.laws import test_view_tables as laws
 from tests.planted.bug import Patch, bug, wrapped
 from tests.unit import test_keeping as keepers
+from tests.unit import test_null_groups as null_groups
 from tests.unit.test_reads_of_kept_tables import test_a_restored_table_shows_the_changes_back
 
 ROWS = laws.test_p2_a_table_that_keeps_rows_is_the_batch_query
@@ -36,12 +38,36 @@ def test_p2_what_is_set_back_is_shown() -> None:
         test_a_restored_table_shows_the_changes_back(Path(folder))
 
 
+def test_p2_a_full_join_has_no_key_twice() -> None:
+    with TemporaryDirectory() as folder:
+        sales = null_groups.Sales(Path(folder))
+        null_groups.test_a_full_join_of_tables_with_the_group_null_is_refused(sales)
+
+
 @bug(
     "a query that begins takes the lease of another one along",
     test_p5_a_query_that_begins_leaves_the_lease_of_another,
 )
 def _() -> Patch:
     return patch.object(View, "not_beyond", lambda self, consumer, at: at)
+
+
+@bug("the row of the group NULL is refused by a table that keeps rows", ROWS)
+def _() -> Patch:
+    return patch.object(plan, "keeps_rows", lambda properties: False)
+
+
+@bug("two rows of the group NULL share a key in a full join", test_p2_a_full_join_has_no_key_twice)
+def _() -> Patch:
+    return patch.object(kept_base.KeptBase, "__init__", _without_null(kept_base.KeptBase.__init__))
+
+
+def _without_null(original: Any) -> Any:
+    def made(self: Any, *told: Any) -> None:
+        original(self, *told)
+        self.may_lack_key = False
+
+    return made
 
 
 @bug("a table that keeps rows is set back under its query", ROWS)

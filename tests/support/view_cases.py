@@ -40,12 +40,16 @@ class Shape:
     columns: pa.Schema
     key: tuple[str, ...]
     indexes: tuple[str, ...] = ()
+    is_kept: bool = False
+    """Whether the table keeps groups, of which one may be NULL."""
 
 
-def _shape(key: str, values: str, *, indexes: str = "", **types: pa.DataType) -> Shape:
+def _shape(
+    key: str, values: str, *, indexes: str = "", is_kept: bool = False, **types: pa.DataType
+) -> Shape:
     names = [*key.split(), *values.split()]
     columns = pa.schema([(name, types.get(name, pa.int64())) for name in names])
-    return Shape(columns, tuple(key.split()), tuple(indexes.split()))
+    return Shape(columns, tuple(key.split()), tuple(indexes.split()), is_kept)
 
 
 TABLES: Mapping[str, Shape] = {
@@ -57,6 +61,7 @@ TABLES: Mapping[str, Shape] = {
     "E": _shape("id", "boss nm", indexes="boss", nm=pa.string()),
     "N": _shape("a b", "v", a=pa.float64()),
     "M": _shape("a b", "w", a=pa.float64()),
+    "G": _shape("g", "v", is_kept=True),
 }
 """``D.m`` is a number in all cases but the tenth, where it is NULL."""
 

@@ -262,6 +262,10 @@ class DictBase:
     """The keys that the commands of each version touched."""
     indexes: Mapping[str, Index]
 
+    @property
+    def may_lack_key(self) -> bool:
+        return self.shape.is_kept
+
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
         return hash_keys(keys, seed=7)
 

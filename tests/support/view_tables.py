@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -25,9 +26,15 @@ from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import Decoded, to_commands
-from spark_upsert.views.plan import Scan
+from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.views.bases import open_base
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.plan import Group, Node, Scan
 from spark_upsert.views.scan import Base, Index
 from spark_upsert.views.table_base import TableBase
+from spark_upsert.views.view import View, last_epoch
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.view_cases import TABLES, Epoch, Row, Shape
 from tests.support.view_plays import Contents, Key, PlayedIndex, applied, canonical, table_of
@@ -127,6 +134,7 @@ class RealWorld:
     folder: Path | None = None
     shapes: Mapping[str, Shape] = field(default_factory=lambda: TABLES)
     now_s: float = 1_700_000_000.0
+    kept: dict[str, KeptGroups] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
     held: dict[str, dict[int, Contents]] = field(default_factory=dict)
     """What each table held at each of its epochs, by the version."""
@@ -136,9 +144,14 @@ class RealWorld:
     def __post_init__(self) -> None:
         for name, shape in self.shapes.items():
             self.tables[name] = self.opened(name)
+            self.held[name] = {0: {}}
+            self._indexes[name] = {}
+            if shape.is_kept:
+                source = self.opened(f"{name}_source")
+                self.kept[name] = KeptGroups(shape, source, self.tables[name])
+                continue
             columns = ",".join(shape.indexes) if self.has_own_indexes else ""
             self.tables[name].ensure(self.kind(shape), {"indexBy": columns} if columns else {})
-            self.held[name] = {0: {}}
             self._indexes[name] = {
                 column: PlayedIndex(shape, column, self.held[name], self.chance)
                 for column in shape.indexes
@@ -153,14 +166,18 @@ class RealWorld:
 
     def open(self, scan: Scan) -> Base:
         """Return a table as a plan reads it."""
-        if self.has_own_indexes:
-            return TableBase(scan, self.tables[scan.path])
+        if self.has_own_indexes or scan.path in self.kept:
+            return open_base(scan, self.tables[scan.path])
         return _IndexedBase(scan, self.tables[scan.path], self._indexes[scan.path])
 
     def apply(self, epoch: Epoch, *, time: float | None = None) -> int:
         """Commit an epoch; return its version."""
         self.now_s = self.now_s + 1 if time is None else 1_700_000_000.0 + time
         name = epoch.table
+        if name in self.kept:
+            version = self.kept[name].apply(epoch)
+            self._note(name, version)
+            return version
         schema, table = self.tables[name].schema, self._writer(name)
         with ExitStack() as stack:
             if self.has_own_indexes and self.chance.random() < 0.2:  # They lag from here on.
@@ -208,6 +225,8 @@ class RealWorld:
     def alter(self, name: str) -> None:
         """Give a table one more column, or let it remember its deletes for another time."""
         self.now_s += 1
+        if name in self.kept:
+            return
         schema = self.tables[name].schema
         more = [column for column in ADDED if column not in schema.columns.names][:1]
         if self.chance.random() < 0.3:
@@ -242,7 +261,10 @@ class RealWorld:
     def _note(self, name: str, version: int) -> None:
         """Note what a table holds at a version."""
         shape = self.shapes[name]
-        found = self.tables[name].snapshot(version, columns=shape.columns.names).to_pylist()
+        if name in self.kept:
+            found = self.kept[name].rows(version)
+        else:
+            found = self.tables[name].snapshot(version, columns=shape.columns.names).to_pylist()
         rows: list[Row] = [tuple(row.values()) for row in found]
         self.held[name][version] = {_key(shape, row): row for row in rows}
         if self.folder is not None:
@@ -283,6 +305,68 @@ class RealWorld:
             return self.held[scan.path][version].values()
 
         return rows
+
+
+class KeptGroups:
+    """A table that keeps groups: those of the rows of another table, one row of which is one.
+
+    Parameters
+    ----------
+    shape : Shape
+        The columns of the result; the second is the greatest value of the group.
+    source, table : Table
+        Absent.
+    """
+
+    def __init__(self, shape: Shape, source: Table, table: Table) -> None:
+        self._source, self._table = source, table
+        [group], [value] = shape.key, shape.columns.names[1:]
+        columns = pa.schema([("row", pa.string()), *shape.columns])
+        source.ensure(TableSchema.of(columns, keys=["row"]), {})
+        self._plan = Group(
+            input=Scan.of("source", columns, ("row",)),
+            keys=(group,),
+            aggregates=(Aggregate(value, Kind.MAX, value),),
+        )
+        self._kept = Kept.made(table, self._view().grouping_of_rows, self._plan.to_json())
+
+    def _view(self) -> _ViewOfOne:
+        return _ViewOfOne(self._plan, self._source)
+
+    def apply(self, epoch: Epoch) -> int:
+        """Let the groups be put and deleted; return the version that shows it."""
+        width = self._source.schema.columns
+        rows = [(repr(row[0]), *row, False) for row in epoch.puts]
+        rows += [(repr(key[0]), *key, None, True) for key in epoch.deletes]
+        names = [*width.names, "gone"]
+        given = pa.Table.from_pylist(
+            [dict(zip(names, row, strict=True)) for row in rows],
+            schema=pa.schema([*width, ("gone", pa.bool_())]),
+        )
+        self._source.append(given, deletes="gone", overwrite=epoch.overwrite)
+        assert refresh(self._view(), self._table)
+        return last_epoch(self._table.log, self._table.log.head().version)
+
+    def rows(self, version: int) -> list[dict[str, Any]]:
+        """Return the groups at a version."""
+        return [dict(row) for row in self._kept.rows(version).to_pylist()]
+
+
+class _ViewOfOne(View):
+    """A view over one table, wherever that lies."""
+
+    def __init__(self, plan: Node, source: Table) -> None:
+        self._source = source
+        super().__init__(plan)
+
+    @property
+    def grouping_of_rows(self) -> Grouping:
+        assert self.grouping is not None
+        return self.grouping
+
+    def _open(self, scan: Scan) -> Base:
+        self.tables[scan.path] = self._source
+        return open_base(scan, self._source)
 
 
 def _alike(mine: Contents, other: Contents) -> bool:

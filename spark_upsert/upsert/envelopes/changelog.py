@@ -163,6 +163,8 @@ class ChangelogEnvelope:
     """For each column of the table that the rows have, its name in the rows."""
     order: tuple[str, ...]
     has_diff: bool
+    takes_null_keys: bool = False
+    """Whether the rows are those of a view, of which one may be of the group NULL."""
 
     def __post_init__(self) -> None:
         if self.schema.engine.kind is Engine.AGGREGATION:
@@ -198,6 +200,7 @@ class ChangelogEnvelope:
             tombstones=(kinds == _DELETE) & ~is_bad,
             bad_values=reasons if is_bad.any() else None,
             raw_values=lambda rows: rows_as_json(batch, rows),
+            takes_null_keys=self.takes_null_keys,
             hint=_HINT,
         )
         return to_commands(self.schema, decoded)

@@ -38,6 +38,7 @@ class KeptBase:
 
     def __init__(self, scan: Scan, table: Table, grouping: Grouping) -> None:
         require_columns(scan, grouping.result, grouping.keys)
+        self.may_lack_key = True  # NULL is a group.
         self._names = scan.schema.names
         self._table = table
         self._grouping = grouping
