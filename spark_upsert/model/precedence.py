@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions, Signs
 from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import Scope, TableSchema, Ties
+from spark_upsert.model.schema import ERROR, Scope, TableSchema, Ties
 from spark_upsert.model.words import Words, keep_greatest, ordered_words
 
 NONE = -1
@@ -75,6 +75,10 @@ class Equals(NamedTuple):
     are_tied: Mask
     """Of other contents."""
 
+    def unless_errors(self, one: pa.Array, other: pa.Array) -> Equals:
+        """Return the same, given the `DIFF` of both entries of each pair (`_no_errors`)."""
+        return self._replace(are_tied=self.are_tied & _no_errors(one, other))
+
 
 class Standing(NamedTuple):
     """How entries stand against older ones of their keys."""
@@ -85,6 +89,10 @@ class Standing(NamedTuple):
     """They say again what is there: no effect."""
     are_tied: Mask
     """They have the order key of what is there and another content, whichever wins."""
+
+    def unless_errors(self, newer: pa.Array, older: pa.Array) -> Standing:
+        """Return the same, given the `DIFF` of both entries of each pair (`_no_errors`)."""
+        return self._replace(are_tied=self.are_tied & _no_errors(newer, older))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +245,16 @@ class Precedence:
 
 NEW_CONTENTS = Precedence(Scope.ARRIVAL, Ties.LAST, first_row=False)
 """The rule by which an overwrite meets what it replaces: all of it wins."""
+
+
+def _no_errors(one: pa.Array, other: pa.Array) -> Mask:
+    """Return which pairs have no error entry; all others are no ties.
+
+    An error of an unknown order has the order of every other one. And what was bad and is good
+    when it is read again, by a mended declaration, has kept its order. The later one says.
+    """
+    errors = ((array.to_numpy(zero_copy_only=False) == ERROR) for array in (one, other))
+    return ~np.logical_or(*errors)
 
 
 def _words(by: By, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:

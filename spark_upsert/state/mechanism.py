@@ -190,7 +190,7 @@ class Choosing:
         standing = self.precedence.against_older(
             signs, lambda equal: equal_contents(newer, ours[equal], older, theirs[equal])
         )
-        return Meeting(was, diffs, standing)
+        return Meeting(was, diffs, standing.unless_errors(diffs, was))
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return chosen_history(commands, epoch_of, look_up)

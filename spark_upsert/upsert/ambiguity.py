@@ -57,10 +57,11 @@ def count_losers(rows: Rows, reduced: Reduced) -> tuple[Counters, Examples]:
     if not (len(losers) and precedence.has_order):
         return Counters(superseded=len(losers) + reduced.folded), {}
     names = rows.schema.order_columns
+    [lost], [won] = (rows.take([DIFF], side) for side in (losers, winners))
     equals = precedence.equals(
         compare(rows.take(names, losers), rows.take(names, winners)),
         lambda equal: equal_contents(rows, losers[equal], rows, winners[equal]),
-    )
+    ).unless_errors(lost, won)
     duplicates = int(equals.are_duplicates.sum())
     tied = losers[equals.are_tied]
     counters = Counters(superseded=len(losers) - duplicates, duplicates=duplicates, tied=len(tied))

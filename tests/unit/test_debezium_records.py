@@ -868,7 +868,7 @@ def test_without_the_schema_of_avro_keys_a_delete_must_name_its_row(tmp_path: Pa
         ({"timeUnit.at": "seconds"}, OptionError, "one of millis, micros, nanos"),
         ({"timeUnit.ad": "millis"}, SchemaError, "'ad' is not among"),
         ({"timeUnit.v": "millis"}, SchemaError, "the unit of a column that is string"),
-        ({"valueSchema": "id BIGINT, m MAP<STRING, INT>"}, SchemaError, "'before.m' is declared"),
+        ({"valueSchema": "id BIGINT, m MAP<STRING, INT>"}, SchemaError, "'after.m' is declared"),
         ({"keys": "id,offset", "columnList": "id,offset"}, SchemaError, "key column 'offset'"),
         ({"decimalHandling": "exact"}, OptionError, "one of precise, string, double"),
         ({"onTruncate": "replace"}, OptionError, "one of error, overwrite, ignore"),

@@ -82,7 +82,9 @@ class Read:
     tombstones: Mask
     """The records without a value: they delete their key, and are no events."""
     reasons: pa.Array | None = None
-    """Why an event could not be read, as text."""
+    """Why the values of an event could not be read, as text."""
+    is_cut: Mask | None = None
+    """Where it is unknown if there is a row behind the change; nowhere by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +157,14 @@ class DebeziumEnvelope:
         is_nothing = self._passed_over(op, is_truncate)
         if self._is_ordered_by_events and not self.schema.has_quarantine:
             is_nothing |= read.tombstones
-        unsent = self._unsent(columns)
-        reasons = _first(read.reasons, _faults(op, has_after, has_key, apart.reasons), unsent)
-        reasons = pc.if_else(pa.array(read.tombstones | is_nothing), None, reasons)
-        is_bad = _mask(reasons.is_valid())
-        is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~is_bad
+        faults = _faults(op, has_after, has_key, apart.reasons)
+        unread = _first(read.reasons, self._unsent(columns), _NO_REASON)
+        is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~_mask(faults.is_valid())
+        if read.is_cut is not None:
+            is_delete &= ~read.is_cut
+        # What a row held is nothing to its delete.
+        is_said = pa.array(is_delete | read.tombstones | is_nothing)
+        reasons = pc.if_else(is_said, _NO_REASON, _first(unread, faults))
         decoded = Decoded(
             columns=columns,
             order=order,
@@ -180,20 +185,22 @@ class DebeziumEnvelope:
         )
         has_order = _all_valid(decoded.order, batch.num_rows)
         if apart.raw is not None and self._is_ordered_by_events and self.schema.has_quarantine:
-            decoded = self._by_raw_key(decoded, ~has_order)
-        moved = self._moved(columns, old_keys, has_after) & ~is_bad & ~is_delete & has_order
+            decoded = self._by_raw_key(decoded, ~has_order, ~has_key)
+        # A row that moved is gone from its old key, whatever it holds at the new one.
+        moved = self._moved(columns, old_keys, has_after) & has_order
+        moved &= ~_mask(faults.is_valid())
         commands = to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
         if self.truncates is Truncates.OVERWRITE and bool(is_truncate.any()):
             where = pa.array(is_truncate)
             return with_truncates(commands, [c.filter(where) for c in order], self.schema)
         return commands
 
-    def _by_raw_key(self, decoded: Decoded, unordered: Mask) -> Decoded:
+    def _by_raw_key(self, decoded: Decoded, unordered: Mask, unkeyed: Mask) -> Decoded:
         """Put rows of no order at the bytes of their key, apart from the key itself.
 
         An error of unknown order would be older than anything that its key holds, and so would
         not be seen. At the bytes of the key nothing is but such errors; a record without a value
-        takes them away.
+        takes them away. It has no order either, so that nothing there has: the later one says.
         """
         names = ", ".join(f"'{field.name}'" for field in self.schema.order)
         reasons = _first(
@@ -208,6 +215,7 @@ class DebeziumEnvelope:
                 name: pc.if_else(where, None, column) if name in self.schema.keys else column
                 for name, column in decoded.columns.items()
             },
+            order=[pc.if_else(pa.array(unkeyed), None, column) for column in decoded.order],
             bad_keys=pc.if_else(where, reasons, decoded.bad_keys),
         )
 

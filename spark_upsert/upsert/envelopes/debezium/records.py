@@ -35,6 +35,7 @@ from spark_upsert.upsert.envelopes.debezium.events import (
     Keys,
     Read,
 )
+from spark_upsert.upsert.envelopes.debezium.reading import EventDecoder, Fewer
 from spark_upsert.upsert.envelopes.form import Path, dotted, leaves, order_names
 from spark_upsert.upsert.envelopes.formats import AVRO, JSON, Written
 from spark_upsert.upsert.envelopes.found import FoundSide
@@ -303,14 +304,14 @@ class RecordForm:
             reader=_RecordReader(
                 key_name=self._name(KEY),
                 value_name=value,
-                value=self.make_values(self._read_fields(images, {p[1:] for p in asked})),
+                events=self._decoder(
+                    {field.name for field in key_fields},
+                    images,
+                    order={p[1:] for p in order if p[0] == value},
+                    asked={p[1:] for p in asked},
+                ),
                 key=self.make_keys(pa.schema(key_fields)),
                 key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
-                required=tuple(
-                    field.name
-                    for field in self.image
-                    if field.name in images and not field.nullable
-                ),
             ),
             event=(value,),
             before=BEFORE,
@@ -322,11 +323,29 @@ class RecordForm:
             truncates=self.truncates,
         )
 
-    def _read_fields(self, images: set[str], asked: set[Path]) -> pa.Schema:
-        """Return the fields of the event that are to be read."""
-        row = pa.struct([field for field in self.columns if field.name in images])
-        beside = _pruned(self.event, {*asked, (OP,)}, ())
-        return pa.schema([pa.field(BEFORE, row), pa.field(AFTER, row), *beside])
+    def _decoder(
+        self, keys: set[str], images: set[str], *, order: set[Path], asked: set[Path]
+    ) -> EventDecoder:
+        """Return the decoder of events, given their columns and the fields beside the rows."""
+
+        def fields(before: set[str], after: set[str], beside: set[Path]) -> Decoder:
+            rows = [
+                pa.field(name, pa.struct([f for f in self.columns if f.name in columns]))
+                for name, columns in ((BEFORE, before), (AFTER, after))
+                if columns
+            ]
+            return self.make_values(pa.schema([*rows, *_pruned(self.event, {*beside, (OP,)}, ())]))
+
+        return EventDecoder(
+            whole=fields(keys, images, asked),
+            fewer=(
+                Fewer(decoder=fields(set(), images, asked), has_values=True),
+                Fewer(decoder=fields(keys, keys, order)),
+                Fewer(decoder=fields(set(), keys, order)),
+                Fewer(decoder=fields(set(), set(), order), knows_after=False),
+            ),
+            required=tuple(f.name for f in self.image if f.name in images and not f.nullable),
+        )
 
 
 def _pruned(fields: pa.Schema | pa.StructType, asked: set[Path], above: Path) -> list[pa.Field]:
@@ -349,34 +368,24 @@ class _RecordReader:
 
     key_name: str
     value_name: str
-    value: Decoder
+    events: EventDecoder
     key: Decoder | None
     key_fields: dict[str, str]
     """For each key column of the table, its name in a row."""
-    required: tuple[str, ...]
-    """The columns that are declared NOT NULL."""
 
     def read(self, batch: pa.RecordBatch) -> Read:
         """Return the events of a batch."""
         raw_keys, raw_values = (
             batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
         )
-        values = self.value.decode(raw_values)
-        fields = [field.with_nullable(True) for field in self.value.fields]
-        events = pa.StructArray.from_arrays(list(values.columns), fields=fields)
+        events, reasons, is_cut = self.events.decode(raw_values)
         arrays = [events if n == self.value_name else batch.column(n) for n in batch.schema.names]
-        reasons = values.reasons
-        after = pc.struct_field(events, [events.type.get_field_index(AFTER)])
-        for name in self.required:
-            column = pc.struct_field(after, [after.type.get_field_index(name)])
-            lacks = pc.and_(after.is_valid(), column.is_null())
-            why = pc.if_else(lacks, f"'{AFTER}.{name}' is null, and declared NOT NULL", None)
-            reasons = why if reasons is None else pc.coalesce(reasons, why)
         return Read(
             batch=pa.RecordBatch.from_arrays(arrays, names=batch.schema.names),
             raw_values=lambda rows: raw_values.take(pa.array(rows)),
             keys=lambda where: self._keys(pc.if_else(pa.array(where), raw_keys, None), raw_keys),
             tombstones=np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False)),
+            is_cut=is_cut,
             reasons=None
             if reasons is None
             else pc.binary_join_element_wise("the value is undecodable: ", reasons, ""),

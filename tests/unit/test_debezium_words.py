@@ -1,0 +1,182 @@
+"""A key that can be read is judged by its newest word, whatever else of an event is broken.
+
+Events are those of `test_debezium_records`, whose column ``n`` may hold what it cannot.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_upsert.errors import DataError
+from tests.support.envelopes import (
+    Record,
+    assert_sound,
+    counters_of,
+    quarantine_of,
+    records,
+    rows_of,
+    write,
+)
+from tests.unit.test_debezium_records import bare, event, member, wrapped, wrapped_key
+
+OPTIONS = {
+    "envelope": "debezium",
+    "valueFormat": "json",
+    "valueSchema": "id BIGINT, n INT",
+    "keys": "id",
+    "sequenceBy": "source.lsn",
+}
+BAD = "infinity"
+ROW = [member("id", "int64"), member("n", "int32")]
+NAMED = [member("id", "int64"), member("n", "string")]
+
+Standing = tuple[dict[int, Any], list[Any]]
+"""The rows by their keys, and the keys that are listed: a number, or the bytes of a key."""
+
+
+def image(number: Any, n: Any) -> dict[str, Any]:
+    return {"id": number, "n": n}
+
+
+def key(number: Any) -> bytes:
+    return bare({"id": number})
+
+
+def create(number: Any, n: Any, lsn: int | None) -> Record:
+    return key(number), bare(event("c", None, image(number, n), lsn))
+
+
+def update(number: Any, was: Any, n: Any, lsn: int | None) -> Record:
+    return key(number), bare(event("u", image(number, was), image(number, n), lsn))
+
+
+def delete(number: Any, was: Any, lsn: int | None) -> Record:
+    return key(number), bare(event("d", image(number, was), None, lsn))
+
+
+def gone(number: Any) -> Record:
+    return key(number), None
+
+
+def damaged(record: Record, old: bytes, new: bytes) -> Record:
+    """Return a record with one edit of its value."""
+    assert record[1] is not None
+    assert old in record[1]
+    return record[0], record[1].replace(old, new, 1)
+
+
+BEFORE = b'"before":{"id":1,'
+
+HISTORIES: dict[str, tuple[list[Record], Standing]] = {
+    "a bad after takes the row away": ([create(1, 1, 1), update(1, 1, BAD, 2)], ({}, [1])),
+    "a bad after of a new key": ([create(1, BAD, 1)], ({}, [1])),
+    "a good update behind a bad value": (
+        [create(1, 1, 1), update(1, 1, BAD, 2), update(1, BAD, 3, 3)],
+        ({1: 3}, []),
+    ),
+    "a delete behind a bad value": ([create(1, BAD, 1), delete(1, BAD, 2)], ({}, [])),
+    "and its tombstone": ([create(1, 1, 1), delete(1, BAD, 2), gone(1)], ({}, [])),
+    "a bad value below what is there": ([create(1, 5, 5), update(1, 1, BAD, 3)], ({1: 5}, [])),
+    "a before of which the key cannot be read": (
+        [create(1, 1, 1), damaged(update(1, 1, 2, 2), BEFORE, b'"before":{"id":"x",')],
+        ({1: 2}, []),
+    ),
+    "a before that is no row": (
+        [create(1, 1, 1), damaged(update(1, 1, 2, 2), BEFORE + b'"n":1}', b'"before":7')],
+        ({1: 2}, []),
+    ),
+    "a delete whose before cannot be read": (
+        [create(1, 1, 1), damaged(delete(1, 1, 2), BEFORE, b'"before":{"id":"x",')],
+        ({}, []),
+    ),
+    "a row that cannot be read at all, of a known order": (
+        [create(1, 1, 1), (key(1), bare(event("u", None, "?", 2)))],  # type: ignore[arg-type]
+        ({}, [1]),
+    ),
+    "and a good one behind it": (
+        [(key(1), bare(event("u", None, "?", 2))), create(1, 3, 3)],  # type: ignore[arg-type]
+        ({1: 3}, []),
+    ),
+    "a move to another key with a bad value": (
+        [create(1, 1, 1), (key(2), bare(event("u", image(1, 1), image(2, BAD), 2)))],
+        ({}, [2]),
+    ),
+    "a key that cannot be read": ([create("x", 1, 1)], ({}, [key("x")])),
+    "is taken away by its tombstone": (
+        [create("x", 1, 1), delete("x", 1, 2), gone("x")],
+        ({}, []),
+    ),
+    "is taken away by its tombstone alone": ([create("x", 1, 1), gone("x")], ({}, [])),
+    "a key that is null": ([(None, bare(event("c", None, image(None, 1), 1)))], ({}, [None])),
+    "is taken away by a record of nulls": (
+        [(None, bare(event("c", None, image(None, 1), 1))), (None, None)],
+        ({}, []),
+    ),
+}
+
+
+def standing(path: Path) -> Standing:
+    """Return what is current, and what is listed."""
+    rows = {row["id"]: row["n"] for row in rows_of(path)}
+    listed = [e["_raw_key"] if e["id"] is None else e["id"] for e in quarantine_of(path)]
+    return rows, listed
+
+
+@pytest.mark.parametrize(("history", "expected"), HISTORIES.values(), ids=HISTORIES.keys())
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+def test_a_key_is_judged_by_its_newest_word(
+    tmp_path: Path, way: str, history: list[Record], expected: Standing
+) -> None:
+    path = tmp_path / "t"
+    parts = [history] if way == "at once" else [[record] for record in history]
+    for start, part in enumerate(parts):
+        commit = write(
+            path, records(part, offsets=range(start, 99)), onError="quarantine", **OPTIONS
+        )
+        assert counters_of(commit).tied == 0
+    assert standing(path) == expected
+    assert_sound(path)
+
+
+def test_errors_of_no_readable_key_are_never_tied(tmp_path: Path) -> None:
+    """They have no order, so that there is no total one that could tell them apart."""
+    path = tmp_path / "t"
+    several = [create("x", 1, 1), create("x", 2, 2), (None, b"?"), (None, b"!"), (b"?", b"?")]
+    for _ in range(2):
+        commit = write(path, records(several), onError="quarantine", **OPTIONS)
+        assert counters_of(commit).tied == 0
+    strict = tmp_path / "strict"
+    write(strict, records(several), onError="quarantine", ties="fail", **OPTIONS)
+    write(strict, records(several[::-1]), onError="quarantine", ties="fail", **OPTIONS)
+
+
+@pytest.mark.parametrize("policy", ["fail", "inline"])
+def test_what_the_row_was_is_not_asked_under_any_policy(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "t"
+    history = [create(1, 1, 1), update(1, BAD, 2, 2), create(2, 1, 3), delete(2, BAD, 4), gone(2)]
+    write(path, records(history), onError=policy, **OPTIONS)
+    assert {row["id"]: row["n"] for row in rows_of(path)} == {1: 2}
+
+
+def test_a_bad_value_is_inlined_at_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    history = [create(1, 1, 1), update(1, 1, BAD, 2)]
+    write(path, records(history), onError="inline", **OPTIONS)
+    [row] = rows_of(path)
+    assert (row["id"], row["n"]) == (1, None)
+    assert "'after.n'" in row["error"]["description"]
+    with pytest.raises(DataError, match=r"'after\.n'"):
+        write(tmp_path / "fail", records(history), **OPTIONS)
+
+
+def test_a_message_whose_schema_contradicts_the_column_is_an_error_at_its_key(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t"
+    said = wrapped(event("u", None, {"id": 1, "n": "x"}, 2), NAMED)
+    history = [(wrapped_key(1), wrapped(event("c", None, image(1, 1), 1), ROW))]
+    write(path, records([*history, (wrapped_key(1), said)]), onError="quarantine", **OPTIONS)
+    assert standing(path) == ({}, [1])
