@@ -1,0 +1,604 @@
+"""Hints of plans that cannot be run, and of tasks that are called out of their order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_upsert.task import (
+    Aggregate,
+    Aggregation,
+    ArrowLookup,
+    ArrowScan,
+    AssignUniqueId,
+    FileScan,
+    Filter,
+    HashJoin,
+    IndexLookupJoin,
+    JoinKind,
+    LocalPartition,
+    MergeJoin,
+    MixedUnion,
+    Node,
+    Project,
+    TableScan,
+    Task,
+    Unnest,
+    Values,
+    plan_from_json,
+    plan_to_json,
+)
+from spark_upsert.task.plan import DEPTH_MAX
+from spark_upsert.task.readers import read_arrow
+from tests.hints.hint import Told, follows
+
+SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int64()))])
+ROWS = pa.table({"k": [1, 2, 2], "t": ["a", "b", "b"], "x": [[1], [2, 3], []]}, schema=SCHEMA)
+SCAN = ArrowScan(id="rows", schema=SCHEMA)
+FLAT = pa.schema([("k", pa.int64()), ("t", pa.string())])
+
+
+def rows_of(
+    plan: Node,
+    splits: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    drivers: int = 1,
+    **given: Any,
+) -> list[dict[str, Any]]:
+    """Return what a plan gives of the splits of its scans, `ROWS` if none are named."""
+    if splits is None:
+        splits = {each.id: [ROWS] for each in plan.walk() if isinstance(each, ArrowScan)}
+    with Task(plan, drivers=drivers, **given) as task:
+        for name, own in splits.items():
+            for split in own:
+                task.add_split(name, split)
+            task.no_more_splits(name)
+        return [row for batch in task.iter_batches() for row in batch.to_pylist()]
+
+
+def project(input: Node, *names: str, **columns: Any) -> Project:
+    named = (*((name, name) for name in names), *columns.items())
+    return Project(id=f"p{len(input.id)}", input=input, columns=tuple(named))
+
+
+def grouped(*aggregates: Aggregate, input: Node = SCAN, **more: Any) -> Aggregation:
+    keys = more.pop("keys", ("t",))
+    return Aggregation(id="groups", input=input, keys=keys, aggregates=aggregates, **more)
+
+
+def flat(name: str, **renamed: str) -> Project:
+    scan = ArrowScan(id=name, schema=SCHEMA)
+    columns = tuple((new, old) for old, new in {"k": "k", "t": "t", **renamed}.items())
+    return Project(id=f"of_{name}", input=scan, columns=columns)
+
+
+def joined(kind: type[HashJoin | MergeJoin], left: Node, right: Node, **more: Any) -> Node:
+    keys = more.pop("on", ("k", "k2"))
+    return kind(
+        id="both",
+        left=left,
+        right=right,
+        join=more.pop("join", JoinKind.INNER),
+        left_keys=more.pop("left_keys", keys[:1]),
+        right_keys=more.pop("right_keys", keys[1:]),
+        **more,
+    )
+
+
+LEFT, RIGHT = flat("left"), flat("right", k="k2", t="t2")
+
+Plans = Mapping[str, Node]
+
+PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
+    (
+        "task.plan:_at_least",
+        lambda: grouped(Aggregate("n", "count"), batch_rows=0),
+        {"give 'batch_rows' as such a number": grouped(Aggregate("n", "count"), batch_rows=1)},
+    ),
+    (
+        "task.plan:Join.__post_init__",
+        lambda: joined(HashJoin, LEFT, RIGHT, left_keys=("k", "t"), right_keys=("k2",)),
+        {
+            "give the keys of both sides in the same order": joined(
+                HashJoin, LEFT, RIGHT, left_keys=("k", "t"), right_keys=("k2", "t2")
+            )
+        },
+    ),
+    (
+        "task.plan:check:2",
+        Filter(id="", input=SCAN, where="k > 1"),
+        {"give each node an 'id'": Filter(id="f", input=SCAN, where="k > 1")},
+    ),
+    (
+        "task.plan:check:3",
+        Filter(id="rows", input=SCAN, where="k > 1"),
+        {"give each node an 'id' of its own": Filter(id="f", input=SCAN, where="k > 1")},
+    ),
+    (
+        "errors:PlanError.missing_column",
+        Unnest(id="u", input=SCAN, column="y"),
+        {"name one of them": Unnest(id="u", input=SCAN, column="x")},
+    ),
+    (
+        "task.operators.grouping:Grouping.__init__",
+        grouped(keys=()),
+        {"give it one or the other": grouped()},
+    ),
+    (
+        "task.operators.grouping:Grouping._key_field",
+        grouped(keys=("x",)),
+        {"cast it in a projection below": grouped(input=project(SCAN, t="CAST(k AS STRING)"))},
+    ),
+    (
+        "task.operators.grouping:Grouping._accumulator",
+        grouped(Aggregate("n", "summ", "k")),
+        {"Did you mean 'sum'": grouped(Aggregate("n", "sum", "k"))},
+    ),
+    (
+        "task.operators.grouping:Grouping._accumulator:2",
+        grouped(Aggregate("n", "sum")),
+        {"name a column": grouped(Aggregate("n", "sum", "k"))},
+    ),
+    (
+        "task.operators.grouping:Grouping._accumulator:2",
+        grouped(Aggregate("n", "sum", "t"), keys=("k",)),
+        {
+            "cast it in a projection below": grouped(
+                Aggregate("n", "sum", "t"),
+                keys=("k",),
+                input=project(SCAN, "k", t="CAST(CASE WHEN t = 'a' THEN '1' END AS INT)"),
+            )
+        },
+    ),
+    (
+        "task.operators.grouping:Grouping._require_names",
+        grouped(Aggregate("t", "count")),
+        {"give the aggregate another name": grouped(Aggregate("n", "count"))},
+    ),
+    (
+        "task.operators.join_rows:require_types",
+        joined(HashJoin, LEFT, RIGHT, on=("k", "t2")),
+        {
+            "cast one of them in a projection below the join": joined(
+                HashJoin,
+                project(LEFT, k="CAST(k AS STRING)", t="t"),
+                RIGHT,
+                on=("k", "t2"),
+            )
+        },
+    ),
+    (
+        "task.operators.join_rows:require_types:2",
+        joined(
+            HashJoin, SCAN, project(ArrowScan(id="other", schema=SCHEMA), x2="x"), on=("x", "x2")
+        ),
+        {
+            "cast both sides in a projection below the join": joined(
+                HashJoin,
+                project(SCAN, x="CAST(k AS STRING)"),
+                Project(
+                    id="other_texts",
+                    input=ArrowScan(id="other", schema=SCHEMA),
+                    columns=(("x2", "CAST(k AS STRING)"),),
+                ),
+                on=("x", "x2"),
+            )
+        },
+    ),
+    (
+        "task.operators.join_rows:require_names",
+        joined(HashJoin, LEFT, flat("right", k="k2"), on=("k", "k2")),
+        {
+            "rename it": joined(HashJoin, LEFT, RIGHT),
+            "leave it out": joined(
+                HashJoin,
+                LEFT,
+                Project(id="less", input=flat("right"), columns=(("k2", "k"),)),
+            ),
+        },
+    ),
+    (
+        "task.operators.rows:unnested",
+        Unnest(id="u", input=SCAN, column="t"),
+        {"name a column of lists": Unnest(id="u", input=SCAN, column="x")},
+    ),
+    (
+        "task.operators.rows:unnested:2",
+        Unnest(id="u", input=SCAN, column="x", position="k"),
+        {"give 'position' another name": Unnest(id="u", input=SCAN, column="x", position="n")},
+    ),
+    (
+        "task.operators.rows:numbered",
+        AssignUniqueId(id="ids", input=SCAN, column="k"),
+        {"give 'column' another name": AssignUniqueId(id="ids", input=SCAN, column="n")},
+    ),
+    (
+        "task.operators.rows:numbered.apply",
+        AssignUniqueId(id="ids", input=SCAN, column="n", first=(1 << 63) - 1),
+        {"begin at a lower 'first'": AssignUniqueId(id="ids", input=SCAN, column="n", first=7)},
+    ),
+    (
+        "task.operators.grouping:Grouping.answers",
+        grouped(Aggregate("n", "sum", "n"), keys=(), input=project(SCAN, n="9223372036854775807")),
+        {
+            "cast 'n' to a wider type in a projection below it": grouped(
+                Aggregate("n", "sum", "n"),
+                keys=(),
+                input=project(SCAN, n="CAST(9223372036854775807 AS DECIMAL(38, 0))"),
+            )
+        },
+    ),
+    (
+        "task.operators.aggregation:HashAggregation._require_memory",
+        grouped(Aggregate("n", "count"), memory_bytes_max=1),
+        {
+            "raise the node's 'memory_bytes_max'": grouped(
+                Aggregate("n", "count"), memory_bytes_max=1 << 20
+            )
+        },
+    ),
+    (
+        "task.operators.hash_join:HashJoinRows._require_memory",
+        joined(HashJoin, LEFT, RIGHT, memory_bytes_max=1),
+        {
+            "raise the node's 'memory_bytes_max'": joined(
+                HashJoin, LEFT, RIGHT, memory_bytes_max=1 << 20
+            ),
+            "use a merge join": joined(MergeJoin, LEFT, RIGHT),
+        },
+    ),
+    (
+        "task.operators.merge_join:MergeJoinRows._require_memory",
+        joined(MergeJoin, LEFT, RIGHT, memory_bytes_max=1),
+        {
+            "raise the node's 'memory_bytes_max'": joined(
+                MergeJoin, LEFT, RIGHT, memory_bytes_max=1 << 20
+            )
+        },
+    ),
+    (
+        "task.pipelines:_project",
+        Project(id="p", input=SCAN, columns=(("k", "k"), ("k", "t"))),
+        {"rename one of them": Project(id="p", input=SCAN, columns=(("k", "k"), ("l", "t")))},
+    ),
+    (
+        "task.pipelines:_require_parts",
+        MixedUnion(id="m", parts=()),
+        {"give it at least one": MixedUnion(id="m", parts=(SCAN,))},
+    ),
+    (
+        "task.pipelines:_require_keys",
+        LocalPartition(id="m", parts=(SCAN,), keys=("x",)),
+        {
+            "name columns of numbers, texts or moments": LocalPartition(
+                id="m", parts=(SCAN,), keys=("t",)
+            )
+        },
+    ),
+    (
+        "task.pipelines:_other_columns",
+        MixedUnion(id="m", parts=(SCAN, LEFT)),
+        {"bring them to one form by a project": MixedUnion(id="m", parts=(flat("rows"), LEFT))},
+    ),
+    (
+        "task.pipelines:_Builder._scans:2",
+        Filter(id="f", input=TableScan(id="rows"), where="k > 1"),
+        {
+            "give it the schema of its rows": Filter(
+                id="f", input=TableScan(id="rows", schema=SCHEMA), where="k > 1"
+            )
+        },
+    ),
+)
+
+SPLITS = {"rows": [ROWS], "left": [ROWS], "right": [ROWS], "other": [ROWS]}
+
+
+def of_plan(site: str, wrong: Node | Callable[[], Node], advice: Mapping[str, Node]) -> None:
+    def ran(plan: Node) -> list[dict[str, Any]]:
+        scans = [each.id for each in plan.walk() if not each.inputs]
+        tables = [each.id for each in plan.walk() if isinstance(each, TableScan)]
+        own = {name: SPLITS[name] for name in scans if name in SPLITS}
+        return rows_of(plan, own, readers=dict.fromkeys(tables, read_arrow))
+
+    @follows(site)
+    def _(told: Told) -> None:
+        with told:
+            ran(wrong if isinstance(wrong, Node) else wrong())
+        for quoted, plan in advice.items():
+            told(quoted)
+            ran(plan)
+
+
+for _site, _wrong, _advice in PLANS:
+    of_plan(_site, _wrong, _advice)
+
+
+def filters(count: int) -> Node:
+    plan: Node = SCAN
+    for number in range(count):
+        plan = Filter(id=f"f{number}", input=plan, where="k > 1")
+    return plan
+
+
+@follows("task.plan:check")
+def _(told: Told) -> None:
+    with told:
+        rows_of(filters(DEPTH_MAX))
+    told("cut it into several")
+    half = DEPTH_MAX // 2
+    first = pa.Table.from_pylist(rows_of(filters(half)), schema=SCHEMA)
+    rows_of(filters(DEPTH_MAX - half), {"rows": [first]})
+
+
+@follows("task.operators.merge_join:_Arriving._require_order")
+def _(told: Told) -> None:
+    falling = {"left": [ROWS.slice(1), ROWS.slice(0, 1)], "right": [ROWS]}
+    plan = joined(MergeJoin, LEFT, RIGHT)
+    with told:
+        rows_of(plan, falling)
+    told("sort its splits by the keys")
+    found = rows_of(plan, {"left": falling["left"][::-1], "right": [ROWS]})
+    told("use a hash join")
+    assert len(rows_of(joined(HashJoin, LEFT, RIGHT), falling)) == len(found)
+    told("give it one split for each barrier")
+    with Task(plan) as task:
+        count = 0
+        for split in falling["left"]:
+            task.add_split("left", split)
+            task.add_split("right", ROWS)
+            task.request_barrier()
+            count += sum(batch.num_rows for batch in task.iter_batches())
+    assert count == len(found)
+
+
+LOOKUP = ArrowLookup(pa.table({"id": [1], "name": ["one"]}), ["id"])
+
+
+def looked_up(**more: Any) -> IndexLookupJoin:
+    given = {"join": JoinKind.LEFT, "keys": ("k",), **more}
+    return IndexLookupJoin(id="names", input=flat("rows"), **given)
+
+
+@follows("task.operators.lookup_join:LookupJoinRows._check")
+def _(told: Told) -> None:
+    with told:
+        rows_of(looked_up(join=JoinKind.FULL), lookups={"names": LOOKUP})
+    for kind, how in ((MergeJoin, "use a merge join"), (HashJoin, "or a hash join")):
+        told(how)
+        assert rows_of(joined(kind, LEFT, RIGHT, join=JoinKind.FULL))
+
+
+@follows("task.operators.lookup_join:LookupJoinRows._check:2")
+def _(told: Told) -> None:
+    with told:
+        rows_of(looked_up(keys=("k", "t")), lookups={"names": LOOKUP})
+    told("give a key for each of them, in their order")
+    assert rows_of(looked_up(), lookups={"names": LOOKUP})[0]["name"] == "one"
+
+
+@follows("task.pipelines:_Builder._lookup")
+def _(told: Told) -> None:
+    with told:
+        rows_of(looked_up())
+    told("give the task a lookup: lookups={'names': ...}")
+    rows_of(looked_up(), lookups={"names": LOOKUP})
+
+
+@follows("task.pipelines:_require_nodes")
+def _(told: Told) -> None:
+    with told:
+        rows_of(looked_up(), lookups={"nmaes": LOOKUP})
+    rows_of(looked_up(), lookups={told.meant: LOOKUP})
+
+
+@follows("task.pipelines:_require_nodes")
+def _(told: Told) -> None:
+    with told:
+        rows_of(SCAN, lookups={"names": LOOKUP})
+    told("leave it out")
+    rows_of(SCAN)
+
+
+@follows("task.pipelines:_Builder._scans")
+def _(told: Told) -> None:
+    plan = TableScan(id="orders", schema=SCHEMA)
+    with told:
+        rows_of(plan, {"orders": [ROWS]})
+    told("give the task one: readers={'orders': ...}")
+    assert rows_of(plan, {"orders": [ROWS]}, readers={"orders": read_arrow})
+
+
+@follows("task.scanning:ScanFeed._checked")
+def _(told: Told) -> None:
+    with told:
+        rows_of(SCAN, {"rows": [ROWS.select(["k"])]})
+    told("give the scan the schema that its splits have")
+    rows_of(ArrowScan(id="rows", schema=SCHEMA.remove(2).remove(1)), {"rows": [ROWS.select(["k"])]})
+
+
+@follows("task.readers:_file")
+def _(told: Told) -> None:
+    plan = FileScan(id="files", schema=SCHEMA)
+    path = str(told.folder / "rows.pq")
+    pq.write_table(ROWS, path)
+    with told:
+        rows_of(plan, {"files": [path]})
+    told("give the task a reader for this scan")
+
+    def read(split: str) -> list[pa.RecordBatch]:
+        batches: list[pa.RecordBatch] = pq.read_table(split).to_batches()
+        return batches
+
+    assert rows_of(plan, {"files": [path]}, readers={"files": read})
+
+
+@follows("task.task:Task.__init__")
+def _(told: Told) -> None:
+    with told:
+        rows_of(SCAN, drivers=0)
+    told("give 1")
+    rows_of(SCAN, drivers=1)
+
+
+@follows("task.task:Task.__init__:2")
+def _(told: Told) -> None:
+    with told:
+        rows_of(SCAN, drivers=65)
+    told("give fewer drivers")
+    rows_of(SCAN, drivers=2)
+
+
+@follows("task.task:Task._require_leaf")
+def _(told: Told) -> None:
+    with told:
+        rows_of(SCAN, {"rosw": [ROWS]})
+    rows_of(SCAN, {told.meant: [ROWS]})
+
+
+@follows("task.task:Task._require_leaf")
+def _(told: Told) -> None:
+    plan = Values(id="given", rows=ROWS)
+    with told:
+        rows_of(plan, {"given": [ROWS]})
+    told("the plan has no leaf that takes splits")
+    assert rows_of(plan, {})
+
+
+# The order of calls -------------------------------------------------------------------------
+
+
+@follows("task.states:_split_under_barrier")
+def _(told: Told) -> None:
+    with Task(SCAN) as task:
+        task.add_split("rows", ROWS)
+        task.request_barrier()
+        with told:
+            task.add_split("rows", ROWS)
+        told("pull until the barrier is reached, then add it")
+        assert len(list(task.iter_batches())) == 1
+        task.add_split("rows", ROWS)
+        task.request_barrier()
+        assert len(list(task.iter_batches())) == 1
+
+
+@follows("task.states:_leaf_has_ended")
+def _(told: Told) -> None:
+    with Task(SCAN) as task:
+        task.no_more_splits("rows")
+        with told:
+            task.add_split("rows", ROWS)
+    told("call `no_more_splits` behind the last barrier")
+    with Task(SCAN) as task:
+        task.add_split("rows", ROWS)
+        task.request_barrier()
+        list(task.iter_batches())
+        task.no_more_splits("rows")
+    told("a new task takes more")
+    assert rows_of(SCAN)
+
+
+@follows("task.states:_nothing_to_pull")
+def _(told: Told) -> None:
+    for advice in ("call `request_barrier`", "`no_more_splits` for each leaf"):
+        with Task(SCAN) as task:
+            task.add_split("rows", ROWS)
+            if not told.followed:
+                with told:
+                    task.next()
+            told(advice)
+            task.request_barrier() if "barrier" in advice else task.no_more_splits("rows")
+            assert len(list(task.iter_batches())) == 1
+
+
+@follows("task.states:_is_over")
+def _(told: Told) -> None:
+    task = Task(SCAN)
+    task.close()
+    with told:
+        task.next()
+    told("make a new task")
+    assert rows_of(SCAN)
+
+
+# Plans as JSON ------------------------------------------------------------------------------
+
+PLAN = Filter(id="f", input=SCAN, where="k > 1")
+RECORD = json.loads(plan_to_json(PLAN))
+NODE = RECORD["plan"]
+
+
+def text_of(node: Any, **more: Any) -> str:
+    return json.dumps({**RECORD, "plan": node, **more})
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in NODE.items() if key != name}
+
+
+TEXTS: tuple[tuple[str, str, str, str], ...] = (
+    ("task.plan_json:plan_from_json", "{", "write plans by `plan_to_json`", plan_to_json(PLAN)),
+    ("task.plan_json:plan_from_json:2", "{}", "write plans by `plan_to_json`", plan_to_json(PLAN)),
+    (
+        "task.plan_json:plan_from_json:3",
+        text_of(NODE, version=99),
+        "write the plan anew",
+        plan_to_json(PLAN),
+    ),
+    ("task.plan_json:_node", text_of("f"), "write plans by `plan_to_json`", text_of(NODE)),
+    ("task.plan_json:_node:2", text_of(without("id")), "give each node an 'id'", text_of(NODE)),
+    (
+        "task.plan_json:_node:3",
+        text_of({**NODE, "node": "fliter"}),
+        "Did you mean 'filter'",
+        text_of({**NODE, "node": "filter"}),
+    ),
+    (
+        "task.plan_json:_node:4",
+        text_of({**without("where"), "were": "k > 1"}),
+        "Did you mean 'where'",
+        text_of({**without("where"), "where": "k > 1"}),
+    ),
+    ("task.plan_json:_field", text_of(without("where")), "give 'where'", text_of(NODE)),
+    ("task.plan_json:_field:2", text_of({**NODE, "where": 5}), "give 'where' as", text_of(NODE)),
+)
+
+
+def of_text(site: str, wrong: str, quoted: str, right: str) -> None:
+    @follows(site)
+    def _(told: Told) -> None:
+        with told:
+            plan_from_json(wrong)
+        told(quoted)
+        assert plan_from_json(right) == PLAN
+
+
+for _text in TEXTS:
+    of_text(*_text)
+
+
+@follows("task.plan_json:plan_from_json:4")
+def _(told: Told) -> None:
+    def nested(depth: int) -> str:
+        inner = json.dumps(NODE["input"])
+        begin = '{"node": "filter", "id": "f%d", "where": "k > 1", "input": '
+        text = "".join(begin % number for number in range(depth)) + inner + "}" * depth
+        return f'{{"version": {RECORD["version"]}, "plan": {text}}}'
+
+    with told:
+        plan_from_json(nested(400))
+    told("cut it into several")
+    plan_from_json(nested(DEPTH_MAX - 1))
+
+
+@follows("task.plan_json:_condition_text")
+def _(told: Told) -> None:
+    with told:
+        plan_to_json(Filter(id="f", input=SCAN, where=pc.field("k") > 1))
+    told("write it as SQL")
+    plan_to_json(Filter(id="f", input=SCAN, where="k > 1"))
