@@ -19,6 +19,7 @@ Names are as in Spark: bare, or between backticks or double quotes; key words in
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -172,6 +173,17 @@ _TOKEN = re.compile(
 )
 
 _INT64_END = 1 << 63
+
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[0-9]{2}(?::[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)?"
+_MOMENTS = {
+    "DATE": (datetime.date, re.compile(_DAY)),
+    "TIMESTAMP": (
+        datetime.datetime,
+        re.compile(rf"{_DAY}(?:[ T]{_CLOCK}(?:Z|[+-][0-9]{{2}}:[0-9]{{2}})?)?"),
+    ),
+}
+"""By the word before a text: its class in Python, and what the text looks like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,35 +439,50 @@ class _Parser:
     def _number(self, sign: int) -> Literal:
         text = self._take().text
         if "e" in text.lower():
-            return Literal(sign * float(text), pa.float64())
-        number = sign * Decimal(text)
-        whole = int(number)
-        if "." not in text and -_INT64_END <= whole < _INT64_END:
+            return self._double(sign, text)
+        whole = sign * int(text) if text.isdigit() else _INT64_END
+        if -_INT64_END <= whole < _INT64_END:
             return Literal(whole, pa.int64())
-        digits = text.partition(".")
-        scale = len(digits[2])
-        precision = max(len(digits[0].lstrip("0")) + scale, 1)
+        before, _, behind = text.partition(".")
+        precision = max(len(before.lstrip("0")) + len(behind), 1)
         if precision > 38:
             raise PlanError(
-                f"'{self._text}': {text} has more than 38 digits.", hint="write it as 1e3."
+                f"'{self._text}': {text} has more than 38 digits.",
+                hint="write it as a DOUBLE, with an exponent: 1e40.",
             )
-        return Literal(number, pa.decimal128(precision, scale))
+        # Not by arithmetic, which rounds to the 28 digits of Python's context.
+        number = Decimal(f"-{text}" if sign < 0 else text)
+        return Literal(number, pa.decimal128(precision, len(behind)))
+
+    def _double(self, sign: int, text: str) -> Literal:
+        number = sign * float(text)
+        if math.isinf(number):
+            raise PlanError(
+                f"'{self._text}': {text} is no DOUBLE, which are below 1.8e308.",
+                hint="write CAST('Infinity' AS DOUBLE) for what is above all numbers.",
+            )
+        return Literal(number, pa.float64())
 
     def _string(self) -> str:
         return self._take().text[1:-1].replace("''", "'")
 
     def _moment(self, word: str) -> Literal:
-        cls = datetime.date if word == "DATE" else datetime.datetime
+        cls, form = _MOMENTS[word]
         at, text = self._next.at, self._string()
         try:
-            value = cls.fromisoformat(text)
-        except ValueError as error:
+            # Python reads more than SQL does: 20260131, and 2026-W05-6.
+            value = cls.fromisoformat(text) if form.fullmatch(text) else None
+            if isinstance(value, datetime.datetime):
+                own = value.replace(tzinfo=value.tzinfo or datetime.UTC)
+                value = own.astimezone(datetime.UTC)
+        except (ValueError, OverflowError):
+            value = None
+        if value is None:
             raise PlanError(
-                f"'{self._text}': '{text}' at character {at + 1} is no {word.lower()}.",
+                f"'{self._text}': '{text}' at character {at + 1} is no {word.lower()} of the years "
+                f"0001 to 9999.",
                 hint="write DATE '2026-01-31', or TIMESTAMP '2026-01-31 12:00:00', which is UTC.",
-            ) from error
-        if isinstance(value, datetime.datetime) and value.tzinfo is None:
-            value = value.replace(tzinfo=datetime.UTC)
+            )
         return Literal(value, TYPES[word])
 
     def _case(self) -> Tree:
