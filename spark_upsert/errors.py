@@ -636,7 +636,8 @@ class BatchTooLargeError(UpsertFlowError, ValueError):
             f"the batch has {bytes} bytes, and '{path}' may never hold more than {bytes_max} that "
             "a consumer has not read. Nothing was written.",
             hint="write smaller batches, or raise the table's "
-            f"{setting('maxBacklogBytes', str(bytes))}.",
+            # With what may lie behind the consumer already, which the cap holds down so far.
+            f"{setting('maxBacklogBytes', str(bytes + bytes_max))}.",
             path=path,
             bytes=bytes,
             bytes_max=bytes_max,

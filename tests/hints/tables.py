@@ -1,0 +1,560 @@
+"""Hints of tables: their schemas, what is written into them, and their past."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.changelog.new_values import new_values
+from spark_upsert.flow import TableSink
+from spark_upsert.flow.tables import write as write_by
+from spark_upsert.state.log.manifest import Commit
+from spark_upsert.table import Table
+from tests.hints.hint import Told, follows
+
+Rows = Mapping[str, Any]
+
+ROW: Rows = {"id": [1], "n": [1], "v": ["a"]}
+
+
+def rows_of(rows: Rows | pa.Table) -> pa.Table:
+    return rows if isinstance(rows, pa.Table) else pa.table(dict(rows))
+
+
+def write(
+    folder: Path, rows: Rows | pa.Table = ROW, name: str = "table", **options: str | None
+) -> Commit | None:
+    """Write rows by options; None leaves one out."""
+    given = {"keys": "id", **options}
+    own = {option: text for option, text in given.items() if text is not None}
+    return write_by(TableSink(str(folder / name), own), rows_of(rows))
+
+
+def typed(**columns: tuple[list[Any], pa.DataType]) -> pa.Table:
+    return pa.table({name: pa.array(values, type_) for name, (values, type_) in columns.items()})
+
+
+Write = tuple[Rows | pa.Table, Mapping[str, str | None]]
+
+LISTS = typed(id=([1], pa.int64()), v=([[1]], pa.list_(pa.int64())))
+
+WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
+    # The columns of a new table.
+    (
+        "errors:SchemaError.missing_column",
+        None,
+        (ROW, {"keys": "idd"}),
+        {"Did you mean 'id'": (ROW, {"keys": "id"})},
+    ),
+    (
+        "errors:SchemaError.missing_column",
+        None,
+        (ROW, {"keys": "customer"}),
+        {
+            "name one of them": (ROW, {"keys": "id"}),
+            "add that column": ({**ROW, "customer": [1]}, {"keys": "customer"}),
+        },
+    ),
+    (
+        "errors:OptionError.unknown",
+        None,
+        (ROW, {"sequenzBy": "n"}),
+        {"Did you mean 'sequenceBy'": (ROW, {"sequenceBy": "n"})},
+    ),
+    (
+        "errors:OptionError.not_one_of",
+        None,
+        (ROW, {"ties": "lest", "sequenceBy": "n"}),
+        {"Did you mean 'last'": (ROW, {"ties": "last", "sequenceBy": "n"})},
+    ),
+    (
+        "model.schema:TableSchema.__post_init__",
+        None,
+        ({"id": [1], "ID": [2]}, {}),
+        {
+            "rename or drop the others": ({"id": [1], "other": [2]}, {}),
+            "drop the others": ({"id": [1]}, {}),
+        },
+    ),
+    (
+        "model.schema:TableSchema.__post_init__:2",
+        None,
+        ({"id": [1], "v": [None]}, {}),
+        {
+            "cast it to the type that its values will have": (
+                typed(id=([1], pa.int64()), v=([None], pa.string())),
+                {},
+            ),
+            "drop it": ({"id": [1]}, {}),
+        },
+    ),
+    (
+        "model.schema:TableSchema._check_engine",
+        None,
+        (ROW, {"sequenceBy": "n", "sequenceScope": "epoch", "mergeEngine": "aggregation"}),
+        {
+            "use sequenceScope=table": (
+                ROW,
+                {"sequenceBy": "n", "sequenceScope": "table", "mergeEngine": "aggregation"},
+            )
+        },
+    ),
+    (
+        "model.schema:TableSchema._check_engine:2",
+        None,
+        (ROW, {"sequenceBy": "n", "ties": "fail", "mergeEngine": "aggregation"}),
+        {
+            f"ties={ties}": (ROW, {"sequenceBy": "n", "ties": ties, "mergeEngine": "aggregation"})
+            for ties in ("last", "first")
+        },
+    ),
+    (
+        "model.schema:TableSchema._check_engine:3",
+        None,
+        (ROW, {"onError": "quarantine", "mergeEngine": "aggregation"}),
+        {"use onError=fail": (ROW, {"onError": "fail", "mergeEngine": "aggregation"})},
+    ),
+    (
+        "model.schema:_with_error_column",
+        None,
+        ({**ROW, "error": ["no"]}, {"onError": "inline"}),
+        {
+            "choose another name with the option 'errorColumn'": (
+                {**ROW, "error": ["no"]},
+                {"onError": "inline", "errorColumn": "why"},
+            )
+        },
+    ),
+    (
+        "model.schema:_refuse_reserved",
+        None,
+        ({**ROW, "_diff": [1]}, {}),
+        {
+            "rename it before writing": ({**ROW, "diff": [1]}, {}),
+            "drop it with 'exceptColumnList'": (
+                {**ROW, "_diff": [1]},
+                {"exceptColumnList": "_diff"},
+            ),
+        },
+    ),
+    (
+        "model.schema:_distinct_keys",
+        None,
+        (ROW, {"keys": "id,ID"}),
+        {"leave the second name of it out": (ROW, {"keys": "id"})},
+    ),
+    (
+        "model.schema:_require_hashable",
+        None,
+        (LISTS, {"keys": "v"}),
+        {"use a column of a number": (LISTS, {"keys": "id"})},
+    ),
+    (
+        "model.engines:MergeEngine.check",
+        None,
+        (ROW, {"mergeEngine": "aggregation", "aggregate.v": "sum"}),
+        {
+            "sum integers, floats or decimals": (
+                ROW,
+                {"mergeEngine": "aggregation", "aggregate.n": "sum"},
+            ),
+            "choose another aggregate": (ROW, {"mergeEngine": "aggregation", "aggregate.v": "max"}),
+        },
+    ),
+    (
+        "model.engines:MergeEngine.check:2",
+        None,
+        (LISTS, {"mergeEngine": "aggregation", "aggregate.v": "max"}),
+        {
+            "use aggregate last_non_null": (
+                LISTS,
+                {"mergeEngine": "aggregation", "aggregate.v": "last_non_null"},
+            )
+        },
+    ),
+    (
+        "model.engines:MergeEngine._require_value",
+        None,
+        (ROW, {"mergeEngine": "aggregation", "aggregate.id": "sum"}),
+        {"Choose one of: n, v": (ROW, {"mergeEngine": "aggregation", "aggregate.n": "sum"})},
+    ),
+    (
+        "state.indexed:indexed_columns",
+        None,
+        (LISTS, {"indexBy": "v"}),
+        {"index a column of a number": (ROW, {"indexBy": "n"})},
+    ),
+    (
+        "state.indexed:indexed_columns:2",
+        None,
+        (ROW, {"indexBy": "id,v"}),
+        {"leave 'id' out of 'indexBy'": (ROW, {"indexBy": "v"})},
+    ),
+    (
+        "upsert.envelopes.form:UpsertForm.of",
+        None,
+        (ROW, {"applyAsDeletes": "v"}),
+        {"compute it before the write": ({**ROW, "v": [False]}, {"applyAsDeletes": "v"})},
+    ),
+    (
+        "upsert.commands:UpsertEnvelope.__post_init__",
+        None,
+        ({"id": [1]}, {"nullsAsDeletes": "true"}),
+        {
+            "mark the deletes in a boolean column, and name it by 'applyAsDeletes'": (
+                {"id": [1], "gone": [False]},
+                {"applyAsDeletes": "gone"},
+            )
+        },
+    ),
+    # A table that is there.
+    (
+        "errors:OptionError.fixed",
+        (ROW, {"sequenceBy": "n"}),
+        (ROW, {"sequenceBy": "v"}),
+        {"drop the option": (ROW, {})},
+    ),
+    (
+        "model.schema:TableSchema.accept",
+        (ROW, {}),
+        ({**ROW, "w": [1]}, {}),
+        {
+            "give merge_schema=true": ({**ROW, "w": [1]}, {"mergeSchema": "true"}),
+        },
+    ),
+    (
+        "model.schema:TableSchema.accept",
+        (ROW, {}),
+        ({**ROW, "w": [1]}, {}),
+        {"by except_column_list=w": ({**ROW, "w": [1]}, {"exceptColumnList": "w"})},
+    ),
+    (
+        "model.schema:TableSchema._accept_type",
+        (typed(id=([1], pa.int64()), n=([1], pa.int32())), {}),
+        (ROW, {"exceptColumnList": "v"}),
+        {
+            "give merge_schema=true": (ROW, {"exceptColumnList": "v", "mergeSchema": "true"}),
+        },
+    ),
+    (
+        "model.schema:TableSchema._accept_type",
+        (ROW, {}),
+        ({**ROW, "v": [5]}, {}),
+        {"cast the column to string before writing": ({**ROW, "v": ["5"]}, {})},
+    ),
+    (
+        "upsert.plan:_check_identity",
+        (ROW, {"sequenceBy": "n"}),
+        ({**ROW, "n": ["1"]}, {}),
+        {"cast it to int64 before the write": ({**ROW, "n": [1]}, {})},
+    ),
+    # Rows.
+    (
+        "upsert.commands:_require_covered",
+        None,
+        ({"id": [None, 1], "v": ["a", "b"]}, {}),
+        {
+            "a new table made with on_error=quarantine": (
+                {"id": [None, 1], "v": ["a", "b"]},
+                {"onError": "quarantine"},
+            )
+        },
+    ),
+    (
+        "upsert.ambiguity:_tied_examples",
+        (ROW, {"sequenceBy": "n", "ties": "fail"}),
+        ({**ROW, "v": ["b"]}, {}),
+        {"write into a table with ties=last": ({**ROW, "v": ["b"]}, {"ties": "last"})},
+    ),
+    (
+        "upsert.contributions:contributions",
+        None,
+        (
+            {**ROW, "gone": [True]},
+            {"mergeEngine": "first_row", "sequenceBy": "n", "applyAsDeletes": "gone"},
+        ),
+        {
+            "filter them out before the write": (
+                {**ROW, "gone": [False]},
+                {"mergeEngine": "first_row", "sequenceBy": "n", "applyAsDeletes": "gone"},
+            ),
+            "use mergeEngine=deduplicate": (
+                {**ROW, "gone": [True]},
+                {"mergeEngine": "deduplicate", "sequenceBy": "n", "applyAsDeletes": "gone"},
+            ),
+        },
+    ),
+    (
+        "upsert.contributions:_require_own_order",
+        None,
+        (
+            typed(
+                id=([1], pa.int64()),
+                n=([1], pa.int64()),
+                v=(["a"], pa.string()),
+                at=([None], pa.int64()),
+            ),
+            {"mergeEngine": "partial_update", "sequenceBy": "n", "sequenceBy.v": "at"},
+        ),
+        {
+            "fill 'at'": (
+                {**ROW, "at": [3]},
+                {"mergeEngine": "partial_update", "sequenceBy": "n", "sequenceBy.v": "at"},
+            ),
+            "set 'v' to null there": (
+                typed(
+                    id=([1], pa.int64()),
+                    n=([1], pa.int64()),
+                    v=([None], pa.string()),
+                    at=([None], pa.int64()),
+                ),
+                {"mergeEngine": "partial_update", "sequenceBy": "n", "sequenceBy.v": "at"},
+            ),
+        },
+    ),
+    (
+        "state.fold:_Groups._aggregate",
+        None,
+        (
+            typed(id=([1, 1], pa.int64()), n=([100, 100], pa.int8())),
+            {"mergeEngine": "aggregation", "aggregate.n": "sum"},
+        ),
+        {
+            "write into a table with a wider type for the column": (
+                typed(id=([1, 1], pa.int64()), n=([100, 100], pa.int16())),
+                {"mergeEngine": "aggregation", "aggregate.n": "sum"},
+            ),
+            "drop the row that is too large": (
+                typed(id=([1], pa.int64()), n=([100], pa.int8())),
+                {"mergeEngine": "aggregation", "aggregate.n": "sum"},
+            ),
+        },
+    ),
+    # Change rows.
+    (
+        "upsert.envelopes.changelog:ChangelogForm.__post_init__",
+        None,
+        (ROW, {"envelope": "changelog"}),
+        {"are written without 'envelope'": (ROW, {})},
+    ),
+    (
+        "upsert.envelopes.changelog:ChangelogForm.__post_init__:2",
+        None,
+        ({**ROW, "_change_type": [1]}, {"envelope": "changelog"}),
+        {
+            "write the rows of a change feed as they come": (
+                {**ROW, "_change_type": ["insert"], "_commit_version": [1]},
+                {"envelope": "changelog"},
+            )
+        },
+    ),
+    (
+        "upsert.envelopes.changelog:ChangelogEnvelope.__post_init__",
+        (ROW, {}),
+        ({**ROW, "_change_type": ["insert"], "_commit_version": [1]}, {"envelope": "changelog"}),
+        {},
+    ),
+)
+
+
+def of_write(site: str, before: Write | None, wrong: Write, advice: Mapping[str, Write]) -> None:
+    @follows(site)
+    def _(told: Told) -> None:
+        def written(each: Write, name: str) -> None:
+            write(told.folder, each[0], name, **each[1])
+
+        for number, (quoted, right) in enumerate(advice.items()):
+            name = f"table{number}"
+            if before is not None:
+                written(before, name)
+            with told:
+                written(wrong, name)
+            told(quoted)
+            written(right, name)
+            assert Table.open(str(told.folder / name)).log.head().upper
+
+
+for _site, _before, _wrong, _advice in WRITES:
+    if _advice:
+        of_write(_site, _before, _wrong, _advice)
+
+
+@follows("upsert.envelopes.changelog:ChangelogEnvelope.__post_init__")
+def _(told: Told) -> None:
+    changes = {**ROW, "_change_type": ["insert"], "_commit_version": [1]}
+    write(told.folder, ROW, "old")
+    with told:
+        write(told.folder, changes, "old", envelope="changelog")
+    told("write into a new table, whose order is then _commit_version")
+    write(told.folder, changes, "new", envelope="changelog")
+    assert Table.open(str(told.folder / "new")).schema.order[0].name == "_commit_version"
+    told("one with an order of its own, sequence_by=...")
+    write(told.folder, ROW, "ordered", sequenceBy="n")
+    write(told.folder, changes, "ordered", envelope="changelog")
+
+
+@follows("upsert.envelopes.changelog:ChangelogForm.__post_init__")
+def _(told: Told) -> None:
+    source = write_and_open(told.folder)
+    with told:
+        write(told.folder, source.snapshot(), "copy", envelope="changelog")
+    told("read a table with read_change_feed=true and keep '_change_type'")
+    write(told.folder, source.changes(), "copy", envelope="changelog")
+    assert Table.open(str(told.folder / "copy")).snapshot().num_rows == 1
+
+
+def write_and_open(folder: Path, rows: Rows = ROW, name: str = "table", **options: str) -> Table:
+    write(folder, rows, name, **options)
+    return Table.open(str(folder / name))
+
+
+@follows("errors:OptionError.fixed")
+def _(told: Told) -> None:
+    write(told.folder, sequenceBy="n")
+    with told:
+        write(told.folder, sequenceBy="v")
+    told("write into a new table")
+    write(told.folder, name="new", sequenceBy="v")
+
+
+@follows("errors:TableExistsError.at")
+def _(told: Told) -> None:
+    path, columns = str(told.folder / "table"), rows_of(ROW).schema
+    Table.create(path, columns, keys=["id"])
+    with told:
+        Table.create(path, columns, keys=["id", "n"])
+    told("open it with Table.open")
+    Table.open(path)
+    told("choose another path")
+    Table.create(f"{path}2", columns, keys=["id", "n"])
+
+
+# The past -----------------------------------------------------------------------------------
+
+
+def with_past(told: Told) -> Table:
+    """Return a table with versions 0 to 2, of which only the last can be read."""
+    path = str(told.folder / "table")
+    for n in (1, 2, 3):
+        write(told.folder, {**ROW, "n": [n]})
+    table = Table.open(path)
+    table.expire(retain_versions=0, safety_ms=0)
+    return Table.open(path)
+
+
+@follows("errors:DataLossError.state_expired")
+def _(told: Told) -> None:
+    table = with_past(told)
+    with told:
+        table.at(1)
+    told(f"(1) read version {table.log.head().since} or a newer one")
+    table.at(table.log.head().since)
+
+
+@follows("errors:DataLossError.changes_expired")
+def _(told: Told) -> None:
+    table = with_past(told)
+    with told:
+        table.changes(0)
+    told("(1) begin anew: a stream with a new checkpointLocation and without a starting version")
+    assert table.snapshot().num_rows == 1
+
+
+@follows("state.log.read:_no_version")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    with told:
+        table.at(9)
+    told("ask for a version from 0 to 0")
+    table.at(0)
+
+
+@follows("state.log.read:LogReader.at_timestamp")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    with told:
+        table.log.at_timestamp(0)
+    told("for version 0")
+    table.at(0)
+    told("ask for a time at or after")
+    assert table.log.at_timestamp(table.log.commit(0).timestamp_ms).version == 0
+
+
+@follows("changelog.new_values:_refuse_deletes")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder, {**ROW, "gone": [False]}, applyAsDeletes="gone")
+    write(told.folder, {**ROW, "gone": [True]}, applyAsDeletes="gone")
+    changes = table.changes(0).to_batches()
+    with told:
+        list(new_values(changes, keys=["id"], ignore_deletes=False))
+    told("(2) ignore_deletes=true leaves deletes out")
+    [row] = [row for batch in new_values(changes, keys=["id"], ignore_deletes=True)
+             for row in batch.to_pylist()]  # fmt: skip
+    assert row["_change_type"] == "insert"
+    told("(1) read_change_feed=true delivers deletes")
+    assert [row["_change_type"] for row in table.changes(0).to_pylist()] == ["insert", "delete"]
+
+
+@follows("state.prefixes:Prefixes.of")
+def _(told: Told) -> None:
+    rows = {"region": ["east"], "id": [1]}
+    plain = write_and_open(told.folder, rows, keys="region,id")
+    with told:
+        plain.having_prefix(pa.table({"region": ["east"]}))
+    told("make the table with 'hashPrefix', and give values of all those columns")
+    hashed = write_and_open(told.folder, rows, "hashed", keys="region,id", hashPrefix="1")
+    assert hashed.having_prefix(pa.table({"region": ["east"]})).num_rows == 1
+
+
+@follows("state.prefixes:_as_stored")
+def _(told: Told) -> None:
+    rows = {"region": [7], "id": [1]}
+    table = write_and_open(told.folder, rows, keys="region,id", hashPrefix="1")
+    with told:
+        table.having_prefix(pa.table({"region": ["east"]}))
+    told("give values of type int64")
+    assert table.having_prefix(pa.table({"region": [7]})).num_rows == 1
+
+
+# Caps ---------------------------------------------------------------------------------------
+
+
+def full(told: Told, **caps: str) -> Table:
+    table = write_and_open(told.folder, ROW, **caps)
+    table.hold("slow", 0)
+    return table
+
+
+@follows("errors:TableFullError.of")
+def _(told: Told) -> None:
+    table = full(told, maxBacklogEpochs="1")
+    write(told.folder, {**ROW, "v": ["b"]})
+    with told:
+        write(told.folder, {**ROW, "v": ["c"]})
+    told(
+        "raise the table's max_backlog_epochs"
+        if "max_backlog" in told.hint
+        else "maxBacklogEpochs=..."
+    )
+    write(told.folder, {**ROW, "v": ["c"]}, maxBacklogEpochs="2")
+    with told:
+        write(told.folder, {**ROW, "v": ["d"]})
+    told("run 'upsertflow consumers --release slow'")
+    table.release("slow")
+    write(told.folder, {**ROW, "v": ["d"]})
+
+
+@follows("errors:BatchTooLargeError.of")
+def _(told: Told) -> None:
+    full(told, maxBacklogBytes="2000")
+    many = {"id": list(range(2000)), "n": list(range(2000)), "v": ["a"] * 2000}
+    with told:
+        write(told.folder, many)
+    told("write smaller batches")
+    write(told.folder, {**ROW, "v": ["b"]})
+    told("raise the table's maxBacklogBytes=")
+    options = told.options
+    write(told.folder, many, **options)
