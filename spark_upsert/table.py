@@ -26,11 +26,13 @@ from spark_upsert.appends import Appends
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.changelog.read import read_changes
 from spark_upsert.changelog.stretches import cut_into_stretches
+from spark_upsert.conversions import array_of
 from spark_upsert.errors import (
     ContentionError,
     CorruptionError,
     DataLossError,
     OptionError,
+    SchemaError,
     TableExistsError,
 )
 from spark_upsert.index.check import check_index
@@ -814,7 +816,14 @@ class Table:
         [own] = schema.select([column])
         names = schema.columns.names if columns is None else schema.select(columns)
         type_ = newest.columns.field(own).type
-        wanted = values.cast(type_) if isinstance(values, pa.Array) else pa.array(values, type_)
+        try:
+            wanted = array_of(values, type_)
+        except pa.ArrowInvalid as error:
+            raise SchemaError(
+                f"column '{own}' has no such value: {error}.",
+                hint=f"ask for values of type {type_}.",
+                column=own,
+            ) from error
         # In the newest types: keys that came later may not fit into those of an old version.
         snapshot = Snapshot(self.store, replace(manifest, schema=newest))
         wide = pa.schema([newest.columns.field(name) for name in names])

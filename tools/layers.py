@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "spark_upsert.schedule",
         "spark_upsert.shared_calls",
     ),
+    ("spark_upsert.conversions",),
     ("spark_upsert.store", "spark_upsert.payloads", "spark_upsert.routed.template"),
     ("spark_upsert.state.run", "spark_upsert.merge"),
     ("spark_upsert.state.log",),

@@ -22,13 +22,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.conversions.reasons import Undecodable
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.model.schema import storage_type
 from spark_upsert.payloads import avro_binary as binary
 from spark_upsert.payloads.decoder import (
     Bad,
     Payloads,
-    Undecodable,
     built_type,
     decode_blocks,
     row_type,

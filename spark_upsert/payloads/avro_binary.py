@@ -18,9 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.conversions.reasons import Undecodable
+from spark_upsert.conversions.times import require_day, require_time
 from spark_upsert.payloads.decimals import decimal_from
-from spark_upsert.payloads.decoder import Undecodable
-from spark_upsert.payloads.times import require_day, require_time
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.payloads.decoder import Undecodable, shown
+from spark_upsert.conversions.reasons import Undecodable, shown
 
 _TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
 

@@ -25,14 +25,6 @@ In smaller blocks the fixed cost of a block is seen (a third more at 512 KiB).""
 REASON_CHARS = 200
 """Bound of a reason's text: a library may quote the whole payload."""
 
-SHOWN_CHARS = 60
-"""Bound of what a reason quotes."""
-
-
-class Undecodable(Exception):
-    """A payload is not what was declared; never leaves this package."""
-
-
 Bad = dict[int, str]
 """Why payloads are bad, by their place in what was given."""
 
@@ -190,8 +182,3 @@ def shortened(reason: str) -> str:
     text = re.sub(r"\s+", " ", reason[: 2 * REASON_CHARS]).strip().rstrip(".")
     text = text.encode(errors="backslashreplace").decode()  # Half a surrogate pair is no text.
     return text if len(text) <= REASON_CHARS else f"{text[:REASON_CHARS]}..."
-
-
-def shown(text: str) -> str:
-    """Return the beginning of a text, so that a reason has room for what is wrong with it."""
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."

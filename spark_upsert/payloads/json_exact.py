@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.conversions.reasons import Undecodable, shown
+from spark_upsert.conversions.times import days_of, micros_of
 from spark_upsert.payloads.decimals import decimal_of
-from spark_upsert.payloads.decoder import Undecodable, shown
-from spark_upsert.payloads.times import days_of, micros_of
 
 DEPTH_MAX = 200
 """Python's reader recurses, and its stack is shared with whoever calls us."""

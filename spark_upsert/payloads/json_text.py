@@ -51,6 +51,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from spark_upsert.conversions.reasons import Undecodable
+from spark_upsert.conversions.times import times
 from spark_upsert.errors import SchemaError
 from spark_upsert.payloads.decimals import (
     decimals,
@@ -61,14 +63,12 @@ from spark_upsert.payloads.decimals import (
 from spark_upsert.payloads.decoder import (
     Bad,
     Payloads,
-    Undecodable,
     built_type,
     decode_blocks,
     row_type,
 )
 from spark_upsert.payloads.json_exact import TooDeep, read_exactly
 from spark_upsert.payloads.raw import NOT_UTF8, as_texts
-from spark_upsert.payloads.times import times
 
 _MEMBER = "v"
 

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
+from spark_upsert.conversions.reasons import shown
+from spark_upsert.conversions.times import times
 from spark_upsert.model.schema import storage_type
 from spark_upsert.payloads.decimals import decimals
-from spark_upsert.payloads.decoder import shown
 from spark_upsert.payloads.json_text import JsonDecoder
-from spark_upsert.payloads.times import times
 from spark_upsert.source.file_formats import (
     BATCH_ROWS,
     PART_BYTES,

@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import Rounding, convert, rounded
 from spark_upsert.errors import DataError, PlanError, SchemaError
 from spark_upsert.model.names import find_column
 from spark_upsert.task.sql import (
@@ -44,6 +45,9 @@ from spark_upsert.task.sql import (
     not_of_one_row,
     parse_sql,
 )
+
+_LONG = pa.decimal128(19, 0)
+"""Has room for every number of 64 bits."""
 
 _CAST = "docs/tasks.md lists what expressions may hold; CAST(... AS ...) changes a type."
 
@@ -343,7 +347,8 @@ def _typed(value: Datum, kind: pa.DataType) -> Datum:
     """Return a value in a type that holds it; a double takes the nearest of a long number."""
     if value.type == kind:
         return value
-    return pc.cast(value, kind, safe=not pa.types.is_floating(kind))
+    is_nearest = pa.types.is_floating(kind)
+    return convert(value, kind, Rounding.HALF_UP if is_nearest else Rounding.EXACT)
 
 
 def _boolean(name: str, value: Datum) -> Datum:
@@ -498,24 +503,27 @@ def _whole(value: Datum) -> int:
 def _round(value: Datum, digits: Datum | None = None) -> Datum:
     [number] = _numbers(value)
     places = 0 if digits is None else _whole(digits)
-    if _is_whole(number) and places >= 0:
-        return number
-    return pc.round(number, places, round_mode="half_towards_infinity")
+    if _is_floating(number):
+        return pc.round(number, places, round_mode="half_towards_infinity")
+    if not _is_whole(number):
+        return rounded(number, places)
+    return number if places >= 0 else _typed(rounded(_typed(number, _LONG), places), pa.int64())
 
 
-def _to_whole(function: Callable[[Datum], Datum]) -> Callable[[Datum], Datum]:
+def _to_whole(function: Callable[[Datum], Datum], rounding: Rounding) -> Callable[[Datum], Datum]:
     def applied(value: Datum) -> Datum:
         [number] = _numbers(value)
-        if _is_whole(number):
-            return number
-        return pc.cast(function(number), pa.int64())
+        if _is_floating(number):
+            return convert(function(number), pa.int64())
+        is_whole = _is_whole(number) or number.type.scale == 0
+        return number if is_whole else rounded(number, 0, rounding)
 
     return applied
 
 
 def _sign(value: Datum) -> Datum:
     [number] = _numbers(value)
-    return pc.cast(pc.sign(number), number.type if _is_floating(number) else pa.int64())
+    return _typed(pc.sign(number), number.type if _is_floating(number) else pa.int64())
 
 
 def _substring(text: Datum, first: Datum, length: Datum | None = None) -> Datum:
@@ -558,15 +566,15 @@ _FUNCTIONS: dict[str, Callable[..., Datum]] = {
     "DIV": _div,
     "||": _concat,
     "ABS": lambda value: pc.abs_checked(*_numbers(value)),
-    "CEIL": _to_whole(pc.ceil),
+    "CEIL": _to_whole(pc.ceil, Rounding.CEILING),
     "CONTAINS": lambda text, part: pc.match_substring(text, _text(part)),
     "DAY": pc.day,
     "ENDS_WITH": lambda text, part: pc.ends_with(text, _text(part)),
-    "FLOOR": _to_whole(pc.floor),
+    "FLOOR": _to_whole(pc.floor, Rounding.FLOOR),
     "GREATEST": _greatest,
     "ISNAN": _nan,
     "LEAST": _least,
-    "LENGTH": lambda text: pc.cast(pc.utf8_length(text), pa.int64()),
+    "LENGTH": lambda text: _typed(pc.utf8_length(text), pa.int64()),
     "LOWER": pc.utf8_lower,
     "MONTH": pc.month,
     "NULLIF": _null_if,
@@ -590,18 +598,4 @@ def _cast(value: Datum, kind: pa.DataType) -> Datum:
 
 def _casted(value: Datum, kind: pa.DataType) -> Datum:
     """Return a value in another type: towards zero to whole numbers, half up to decimals."""
-    source = value.type
-    if pa.types.is_integer(kind) and (pa.types.is_floating(source) or pa.types.is_decimal(source)):
-        value = pc.trunc(value)
-    if pa.types.is_floating(kind) and _is_number(value):
-        return pc.cast(value, kind, safe=False)
-    if pa.types.is_decimal(kind):
-        if pa.types.is_integer(source):
-            value = pc.cast(_typed(value, pa.int64()), pa.decimal128(19, 0))
-        if _is_number(value):
-            value = pc.round(value, kind.scale, round_mode="half_towards_infinity")
-    if pa.types.is_timestamp(kind) and pa.types.is_string(source):
-        value = pc.cast(value, pa.timestamp("us"))
-    if pa.types.is_timestamp(kind) and kind.tz and pa.types.is_timestamp(value.type):
-        return value if value.type.tz else pc.assume_timezone(value, "UTC")
-    return pc.cast(value, kind)
+    return convert(value, kind, Rounding.HALF_UP if pa.types.is_decimal(kind) else Rounding.DOWN)

@@ -35,6 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import DataError, OptionError, SchemaError, setting
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Rule
@@ -378,10 +379,8 @@ def _stored(column: pa.Array | None, own: pa.Field, schema: TableSchema, count: 
 
 
 def _cast(column: pa.Array, own: pa.Field) -> pa.Array:
-    if column.type == own.type:
-        return column
     try:
-        return column.cast(own.type)
+        return convert(column, own.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(
             f"column '{own.name}' cannot be stored as {own.type}: {error}.",

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import DataError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import TOMBSTONE, TableSchema
@@ -92,6 +93,6 @@ def collected(column: pa.Array, field: pa.Field) -> pa.Array:
         return column
     offsets = pa.array(np.arange(len(column) + 1, dtype=np.int32))
     element = field.type.value_type
-    values = column if column.type == element else column.cast(element)
+    values = convert(column, element)
     mask = column.is_null() if column.null_count else None
     return pa.ListArray.from_arrays(offsets, values, type=field.type, mask=mask)

@@ -1,0 +1,473 @@
+"""The one door of every conversion of user data: a value of the other type, or an error.
+
+    found, bad = try_convert(column, pa.decimal128(38, 2))   # null where bad
+    found = convert(column, pa.decimal128(38, 2))            # `UnfitError` if one is bad
+
+Arrow's casts trust what they are given: some read or write beyond a number, some wrap, some take
+what SQL, Python and Spark do not (``0x10``, the year 0000). So nothing else casts what came from
+outside; `tests/unit/test_one_door.py` holds the list of the casts of our own columns.
+
+===================  =====================================================================
+into                 what is bad
+===================  =====================================================================
+decimal              what has other digits than `Rounding` allows, or too many; see `decimals`
+whole number         a fraction unless rounded, what is out of range, NaN
+float                a text that is no number or beyond the type, a whole number that the float
+                     cannot tell from its neighbours (unless rounded). Decimals become the nearest
+date, timestamp      the years before 0001 and after 9999, in UTC: Python cannot read them. Also
+                     of a column that has the type already
+text, bytes, others  what Arrow says is
+===================  =====================================================================
+
+A float becomes a decimal by its shortest text, rounded half up: no float is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.conversions import decimals, instants
+from spark_upsert.conversions.reasons import shown
+from spark_upsert.conversions.rounding import Rounding
+from spark_upsert.conversions.times import times
+from spark_upsert.model.arrays import Mask
+
+Datum = Any
+"""A `pyarrow.Array`, `ChunkedArray` or `Scalar`: pyarrow has no types."""
+
+
+class UnfitError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped.
+    """A value is no value of the type that it is to have.
+
+    One of Arrow's errors, because it stands where Arrow's own casts fail.
+    """
+
+
+def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXACT) -> Datum:
+    """Return values in another type: an array, several chunks or a scalar, as given.
+
+    Raises
+    ------
+    UnfitError
+        One of them is no value of the type; says which.
+    pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError
+        As Arrow's cast, for types that the table above leaves to it.
+    """
+    if isinstance(values, pa.Scalar):
+        return convert(pa.repeat(values, 1), type_, rounding)[0]
+    if isinstance(values, pa.ChunkedArray):
+        chunks = [convert(chunk, type_, rounding) for chunk in values.chunks]
+        return pa.chunked_array(chunks, type_)
+    found, bad = try_convert(values, type_, rounding)
+    if bad.any():
+        raise UnfitError(reason_of(values, type_, int(np.argmax(bad))))
+    return found
+
+
+def array_of(values: pa.Array | Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return an array, or values of Python, as an array of a type; raises as `convert`."""
+    if not isinstance(values, pa.Array):
+        if pa.types.is_decimal(type_):  # Of `Decimal` Arrow believes the exponent, too.
+            values = [None if value is None else str(value) for value in values]
+            values = pa.array(values, pa.string())
+        else:
+            values = pa.array(values, type_)
+    return convert(values, type_)
+
+
+def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
+    """Return decimals rounded to some digits behind the point, in the type that Spark gives them.
+
+    Parameters
+    ----------
+    values : pyarrow.Array, ChunkedArray or Scalar
+        Decimals.
+    places : int
+        Negative: before the point.
+    rounding : Rounding
+
+    Raises
+    ------
+    UnfitError
+        One then has more digits than 38.
+    """
+    if isinstance(values, pa.Scalar):
+        return rounded(pa.repeat(values, 1), places, rounding)[0]
+    type_ = decimals.rounded_type(values.type, places)
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([rounded(each, places, rounding) for each in values.chunks], type_)
+    found, bad = decimals.round_at(values, places, type_, rounding)
+    if bad.any():
+        raise UnfitError(reason_of(values, type_, int(np.argmax(bad))))
+    return found
+
+
+def try_convert(
+    values: pa.Array, type_: pa.DataType, rounding: Rounding = Rounding.EXACT
+) -> tuple[pa.Array, Mask]:
+    """Return an array in another type, and which of its values are none of that type.
+
+    Parameters
+    ----------
+    values : pyarrow.Array, shape (n,)
+        What stands under nulls counts for nothing.
+    type_ : pyarrow.DataType
+    rounding : Rounding
+
+    Returns
+    -------
+    tuple of (pyarrow.Array, numpy.ndarray of bool)
+        Null where the value is bad; a nested value may be null inside only.
+
+    Notes
+    -----
+    An array that has the type already is returned as it is, its times looked through.
+    """
+    values = _plain(values)
+    if values.type == type_ and not _has_times(type_):
+        return values, _none(values)
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), type_), _none(values)
+    nested = next((rule for is_kind, rule in _NESTED if is_kind(type_)), None)
+    if nested is not None:
+        return nested(values, type_, rounding)
+    rule = _RULES.get((_kind(values.type), _kind(type_)))
+    if rule is not None:
+        return rule(values, type_, rounding)
+    found = pc.cast(values, type_)
+    return try_convert(found, type_) if _has_times(type_) else (found, _none(values))
+
+
+def reason_of(values: pa.Array, type_: pa.DataType, row: int) -> str:
+    """Return why a value is none of a type."""
+    return f"{_shown(values[row])} is no {type_}{_range(type_)}"
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        found = value.as_py()
+    except (ValueError, OverflowError):  # A time that Python does not have.
+        return f"{value.value} ({value.type} since 1970)"
+    return shown(repr(found) if isinstance(found, str) else str(found))
+
+
+def _range(type_: pa.DataType) -> str:
+    if pa.types.is_decimal(type_):
+        whole = type_.precision - type_.scale
+        return f", which has {whole} digits before the point and {type_.scale} behind it"
+    if pa.types.is_integer(type_):
+        least, most = decimals.bounds_of(type_)
+        return f", which is whole and from {least} to {most}"
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        return " of the years 0001 to 9999"
+    return ""
+
+
+# -- nested types ----------------------------------------------------------------------------
+
+
+def _struct(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    if not pa.types.is_struct(values.type):
+        raise pa.ArrowTypeError(f"{values.type} is no {type_}")
+    own = {field.name: index for index, field in enumerate(values.type)}
+    # Without what stands under a struct that is null.
+    given = values.flatten()
+    parts, bad = [], _none(values)
+    for field in type_:
+        if field.name in own:
+            part, bad_part = try_convert(given[own[field.name]], field.type, rounding)
+            bad |= bad_part
+        else:
+            part = pa.nulls(len(values), field.type)
+        parts.append(part)
+    return _struct_of(parts, values, type_), bad
+
+
+def _struct_of(parts: list[pa.Array], like: pa.Array, type_: pa.DataType) -> pa.Array:
+    mask = like.is_null() if like.null_count else None
+    if not parts:
+        bits = None if mask is None else pc.invert(mask).buffers()[1]
+        return pa.Array.from_buffers(type_, len(like), [bits])
+    return pa.StructArray.from_arrays(parts, fields=list(type_), mask=mask)
+
+
+def _list(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    item = getattr(values.type, "value_type", None)
+    if item is None:
+        raise pa.ArrowTypeError(f"{values.type} is no {type_}")
+    values = pc.cast(values, pa.list_(item))
+    items, bad_items = try_convert(values.flatten(), type_.value_type, rounding)
+    offsets = _offsets(values)
+    mask = values.is_null() if values.null_count else None
+    found = pa.ListArray.from_arrays(
+        pa.array(offsets), items, type=pa.list_(type_.value_field), mask=mask
+    )
+    return found if found.type == type_ else pc.cast(found, type_), _holding(bad_items, offsets)
+
+
+def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    if not pa.types.is_map(values.type):
+        raise pa.ArrowTypeError(f"{values.type} is no {type_}")
+    fields = [values.type.key_field, values.type.item_field]
+    pairs = pc.cast(values, pa.list_(pa.struct(fields)))
+    (keys, bad), (items, bad_items) = (
+        try_convert(part, wanted, rounding)
+        for part, wanted in zip(
+            pairs.flatten().flatten(), (type_.key_type, type_.item_type), strict=True
+        )
+    )
+    offsets = _offsets(pairs)
+    mask = values.is_null() if values.null_count else None
+    bad = bad | bad_items
+    if bad.any():  # A key is never null, so that a bad map has none of its pairs.
+        lost = _holding(bad, offsets)
+        kept = pc.if_else(pa.array(lost), None, values)
+        return _map(kept, type_, rounding)[0], lost
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type_, mask=mask), _none(values)
+
+
+def _offsets(values: pa.Array) -> np.ndarray:
+    """Return where each list ends among the items of all, which begin at 0."""
+    lengths = pc.fill_null(pc.list_value_length(values), 0)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _holding(bad: Mask, offsets: np.ndarray) -> Mask:
+    """Return which lists hold a bad item."""
+    lists = np.zeros(len(offsets) - 1, dtype=np.bool_)
+    lists[np.searchsorted(offsets, np.flatnonzero(bad), side="right") - 1] = True
+    return lists
+
+
+_Rule = Callable[[pa.Array, pa.DataType, Rounding], tuple[pa.Array, Mask]]
+
+_NESTED: tuple[tuple[Callable[[pa.DataType], bool], _Rule], ...] = (
+    (pa.types.is_struct, _struct),
+    (pa.types.is_map, _map),
+    (lambda type_: pa.types.is_list(type_) or pa.types.is_large_list(type_), _list),
+)
+
+
+# -- texts -----------------------------------------------------------------------------------
+
+_INTEGER = r"\A[+-]?[0-9]+\z"
+_SHORT_INTEGER = r"\A-?[0-9]{1,18}\z"
+_BOOLEAN = r"\A(?i:true|false|1|0)\z"
+_INFINITE = r"\A[+-]?(?i:inf|infinity)\z"
+_FLOAT = (
+    r"\A(?:[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|"
+    r"[+-]?(?i:inf|infinity|nan))\z"
+)
+
+
+def _integers_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    if pc.all(pc.match_substring_regex(texts, _SHORT_INTEGER), min_count=0).as_py():
+        return _integers_of_integers(pc.cast(texts, pa.int64()), type_, Rounding.EXACT)
+    is_integer = pc.match_substring_regex(texts, _INTEGER)
+    wide, bad = decimals.from_texts(
+        pc.if_else(is_integer, texts, None), pa.decimal128(20, 0), Rounding.EXACT
+    )
+    found, bad_range = decimals.to_integers(wide, type_, Rounding.EXACT)
+    return found, bad | bad_range | ~_filled(is_integer)
+
+
+def _floats_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    is_number = pc.match_substring_regex(texts, _FLOAT)
+    found = pc.cast(pc.if_else(is_number, texts, None), type_)
+    bad = ~_filled(is_number)
+    is_large = pc.is_inf(found).fill_null(False)
+    if pc.any(is_large, min_count=0).as_py():
+        is_large = pc.and_not(is_large, pc.match_substring_regex(texts, _INFINITE))
+        bad |= np.asarray(is_large.fill_null(False))
+        found = pc.if_else(pa.array(bad), None, found)
+    return found, bad
+
+
+def _booleans_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    is_known = pc.match_substring_regex(texts, _BOOLEAN)
+    return pc.cast(pc.if_else(is_known, texts, None), type_), ~_filled(is_known)
+
+
+def _times_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    if pa.types.is_date(type_):
+        between = pa.date32()
+    else:
+        between = pa.timestamp("us", None if type_.tz is None else "UTC")
+    found, bad = times(texts, between)
+    found, unfit = try_convert(found, type_)
+    return found, bad | unfit
+
+
+def _of_text(rule: _Rule) -> _Rule:
+    """Return a rule for texts of any layout."""
+    return lambda texts, type_, rounding: rule(
+        texts if pa.types.is_string(texts.type) else pc.cast(texts, pa.string()), type_, rounding
+    )
+
+
+# -- numbers ---------------------------------------------------------------------------------
+
+
+def _integers_of_integers(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    (least, most), (low, high) = decimals.bounds_of(type_), decimals.bounds_of(numbers.type)
+    fits = [pc.less_equal(numbers, pa.scalar(most, numbers.type))] if high > most else []
+    fits += [pc.greater_equal(numbers, pa.scalar(least, numbers.type))] if low < least else []
+    bad = _none(numbers)
+    for each in fits:
+        bad |= ~_filled(each)
+    if bad.any():
+        numbers = pc.if_else(pa.array(bad), None, numbers)
+    return pc.cast(numbers, type_), bad
+
+
+def _floats_of_integers(
+    numbers: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    if rounding is not Rounding.EXACT:
+        return pc.cast(numbers, type_, safe=False), _none(numbers)
+    digits = np.finfo(type_.to_pandas_dtype()).nmant + 1
+    least, most = decimals.bounds_of(numbers.type)
+    bad = _none(numbers)
+    if most > 1 << digits:
+        bad |= ~_filled(pc.less_equal(numbers, 1 << digits))
+        bad |= ~_filled(pc.greater_equal(numbers, -1 << digits)) if least < 0 else False
+        numbers = pc.if_else(pa.array(bad), None, numbers) if bad.any() else numbers
+    return pc.cast(numbers, type_, safe=False), bad
+
+
+def _floats_of_decimals(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    """Return the nearest floats: through the text, which is read so."""
+    return pc.cast(pc.cast(numbers, pa.string()), type_), _none(numbers)
+
+
+def _decimals_of_floats(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    return decimals.from_texts(pc.cast(numbers, pa.string()), type_, Rounding.HALF_UP)
+
+
+def _integers_of_floats(
+    numbers: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    valid = np.asarray(numbers.is_valid())
+    given = np.where(valid, numbers.to_numpy(zero_copy_only=False), 0).astype(np.float64)
+    whole = _WHOLE[rounding](given)
+    least, most = decimals.bounds_of(type_)
+    # Floats that are powers of two, which the greatest integer need not be.
+    bad = ~((whole >= float(least)) & (whole < float(most + 1)))
+    if rounding is Rounding.EXACT:
+        bad |= whole != given
+    found = np.where(bad, 0, whole).astype(type_.to_pandas_dtype())
+    return pa.array(found, type_, mask=~valid | bad), bad
+
+
+def _half_up(numbers: np.ndarray) -> np.ndarray:
+    whole = np.trunc(numbers)
+    return whole + np.copysign(np.abs(numbers - whole) >= 0.5, numbers)
+
+
+_WHOLE: dict[Rounding, Callable[[np.ndarray], np.ndarray]] = {
+    Rounding.EXACT: np.trunc,
+    Rounding.DOWN: np.trunc,
+    Rounding.CEILING: np.ceil,
+    Rounding.FLOOR: np.floor,
+    Rounding.HALF_UP: _half_up,
+}
+
+
+def _floats_of_floats(
+    numbers: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    found = pc.cast(numbers, type_, safe=False)
+    if type_.bit_width >= numbers.type.bit_width or rounding is not Rounding.EXACT:
+        return found, _none(numbers)
+    is_lost = pc.and_not(pc.is_inf(found), pc.is_inf(numbers))
+    bad = np.array(is_lost.fill_null(False))
+    return pc.if_else(pa.array(bad), None, found) if bad.any() else found, bad
+
+
+def _decimals_of_integers(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    return decimals.from_integers(numbers, type_)
+
+
+# -- which rule ------------------------------------------------------------------------------
+
+_KINDS: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+    ("text", pa.types.is_string),
+    ("text", pa.types.is_large_string),
+    ("text", pa.types.is_string_view),
+    ("decimal", pa.types.is_decimal),
+    ("integer", pa.types.is_integer),
+    ("float", pa.types.is_floating),
+    ("boolean", pa.types.is_boolean),
+    ("date", pa.types.is_date),
+    ("time", pa.types.is_timestamp),
+)
+
+_RULES: dict[tuple[str, str], _Rule] = {
+    ("text", "decimal"): _of_text(decimals.from_texts),
+    ("text", "integer"): _of_text(_integers_of_texts),
+    ("text", "float"): _of_text(_floats_of_texts),
+    ("text", "boolean"): _of_text(_booleans_of_texts),
+    ("text", "date"): _of_text(_times_of_texts),
+    ("text", "time"): _of_text(_times_of_texts),
+    ("decimal", "decimal"): decimals.from_decimals,
+    ("decimal", "integer"): decimals.to_integers,
+    ("decimal", "float"): _floats_of_decimals,
+    ("integer", "integer"): _integers_of_integers,
+    ("integer", "decimal"): _decimals_of_integers,
+    ("integer", "float"): _floats_of_integers,
+    ("float", "decimal"): _decimals_of_floats,
+    ("float", "integer"): _integers_of_floats,
+    ("float", "float"): _floats_of_floats,
+    ("date", "date"): instants.converted,
+    ("date", "time"): instants.converted,
+    ("time", "date"): instants.converted,
+    ("time", "time"): instants.converted,
+}
+
+
+@cache
+def _kind(type_: pa.DataType) -> str:
+    return next((name for name, is_kind in _KINDS if is_kind(type_)), "other")
+
+
+@cache
+def _has_times(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_has_times(field.type) for field in type_)
+    if pa.types.is_map(type_):
+        return _has_times(type_.key_type) or _has_times(type_.item_type)
+    if hasattr(type_, "value_type"):
+        return _has_times(type_.value_type)
+    return _kind(type_) in ("date", "time")
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Return values without what only their layout has."""
+    if isinstance(values, pa.ExtensionArray):
+        return _plain(values.storage)
+    if pa.types.is_dictionary(values.type):
+        return _plain(values.dictionary_decode())
+    return pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
+
+
+def _none(values: pa.Array) -> Mask:
+    return np.zeros(len(values), dtype=np.bool_)
+
+
+def _filled(found: pa.Array) -> Mask:
+    """Return what is true or null."""
+    return np.asarray(found.fill_null(True).to_numpy(zero_copy_only=False), dtype=np.bool_)
