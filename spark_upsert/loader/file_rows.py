@@ -8,6 +8,7 @@ are read once, and stands in the checkpoint from then on.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import logging
 import threading
@@ -153,7 +154,9 @@ class FileRows:
         """Return the files that are there, by name."""
         try:
             found = list(folder.files(is_recursive=self.is_recursive))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, StorageError) as error:
+            if isinstance(error, StorageError) and error.fields.get("errno") != errno.ENOTDIR:
+                raise
             raise OptionError(
                 f"there is no folder '{masked(folder.url)}'.",
                 hint="check the path; the folder of the files is meant, not a file.",
