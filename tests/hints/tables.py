@@ -406,7 +406,9 @@ def _(told: Told) -> None:
     assert Table.open(str(told.folder / "copy")).snapshot().num_rows == 1
 
 
-def write_and_open(folder: Path, rows: Rows = ROW, name: str = "table", **options: str) -> Table:
+def write_and_open(
+    folder: Path, rows: Rows | pa.Table = ROW, name: str = "table", **options: str
+) -> Table:
     write(folder, rows, name, **options)
     return Table.open(str(folder / name))
 
