@@ -560,3 +560,12 @@ def _(told: Told) -> None:
     told("raise the table's maxBacklogBytes=")
     options = told.options
     write(told.folder, many, **options)
+
+
+@follows("table:Table.rows_having")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    with told:
+        table.rows_having("n", pa.array(["many"]))
+    told("ask for values of type int64")
+    assert table.rows_having("n", pa.array([1])).num_rows == 1
