@@ -6,8 +6,23 @@ oldest that it takes; and, as the busy ratio, the share of late that batches wer
 limits, for Spark runs one batch after the other however little is in them. There is no room for
 more if two batches in a row were cut.
 
-A stream at rest has no pressure, and one that has not kept up yet since it began presses nobody:
-who begins with the history of a table is behind, and no writer could help it.
+A stream at rest has no pressure, and a query that has not kept up yet since its first batch presses
+no writer: it begins with the history of its tables, and no writer could help it. Both must outlive
+the process, or a query that is restarted under overload would take what piles up for history, and
+never press again. So the offset says, under ``pressure`` in its state, what a fresh process goes on
+from:
+
+================  ================================================================
+``is_behind``     true, alone: the query has not kept up yet since it began
+``busy``          the busy ratio, in thousandths
+``cuts``          batches in a row that were cut, up to two
+``high``          samples in a row that asked for a deferral
+``is_deferring``  whether the lowest band waits
+``latency_ms``    the moving average, null before there was any
+``sampled_ms``    when the last sample was taken, in ms since 1970
+================  ================================================================
+
+It is there only while inputs wait behind the batch. A checkpoint without it has kept up.
 
 Of the ladder, a stream has these rungs. What comes while a batch runs is in the next one, so that
 batches coalesce by themselves, and a stream commits nothing; it defers the lowest band, unless
@@ -18,15 +33,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from spark_upsert.log_fields import Fields
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.schedule.governor import LATENCY_WEIGHT, RETRY_AFTER_MS, Governor, Sample
+from spark_upsert.schedule.governor import (
+    LATENCY_WEIGHT,
+    RETRY_AFTER_MS,
+    SUSTAINED_SAMPLES,
+    Governor,
+    Sample,
+)
 from spark_upsert.source.fairness import waiting_count
 from spark_upsert.source.input import Backlog, Pressable, Pressure
 from spark_upsert.source.inputs import Inputs
-from spark_upsert.source.offset import Offset
+from spark_upsert.source.offset import Offset, no_offset
+from spark_upsert.source.position import Json
+from spark_upsert.store.records import whole
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -41,6 +66,12 @@ LASTS_MS_MAX = 60_000
 time that the last one took, within these bounds."""
 
 _CUTS_FULL = 2
+
+PRESSURE = "pressure"
+"""In the state of an offset: what a fresh process goes on from."""
+
+_IS_BEHIND = {"is_behind": True}
+_THOUSAND = 1000
 
 
 class Pressed:
@@ -62,6 +93,7 @@ class Pressed:
         """When each input was told last."""
         self._begin_anew()
         self._has_kept_up = False
+        self._is_resumed = False
 
     def _begin_anew(self) -> None:
         self._governor = Governor(target_ms=self._target_ms)
@@ -77,6 +109,60 @@ class Pressed:
     def defers_lowest(self) -> bool:
         """Whether the lowest band waits."""
         return self._governor.is_deferring
+
+    def resume(self, offset: Offset) -> None:
+        """Go on from what an offset says, if this process has gone on from none yet.
+
+        Raises
+        ------
+        OptionError
+            The state is none of this source.
+        """
+        if self._is_resumed:
+            return
+        self._is_resumed = True
+        record = offset.state.get(PRESSURE)
+        self._has_kept_up = bool(offset.positions) and record != _IS_BEHIND
+        if self._has_kept_up and PRESSURE in offset.state:
+            self._remember(record)
+
+    def _remember(self, record: Any) -> None:
+        try:
+            latency_ms = record["latency_ms"]
+            self._governor = replace(
+                self._governor,
+                latency_ms=None if latency_ms is None else float(whole(latency_ms)),
+                sampled_ms=whole(record["sampled_ms"]),
+                high_count=min(SUSTAINED_SAMPLES, whole(record["high"])),
+                is_deferring=record["is_deferring"] is True,
+            )
+            self._busy = min(1.0, whole(record["busy"]) / _THOUSAND)
+            self._cuts = whole(record["cuts"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise no_offset({PRESSURE: record}) from error
+
+    def noted(self, reached: Offset) -> dict[str, Json]:
+        """Return the state of the offset at which the batch that was planned last ends."""
+        state = {name: each for name, each in reached.state.items() if name != PRESSURE}
+        governor = self._governor
+        if not self._has_kept_up:
+            state[PRESSURE] = dict(_IS_BEHIND)
+        elif self._cuts and governor.sampled_ms is not None:
+            latency_ms = governor.latency_ms
+            state[PRESSURE] = {
+                "busy": round(self._busy * _THOUSAND),
+                "cuts": min(_CUTS_FULL, self._cuts),
+                "high": governor.high_count,
+                "is_deferring": governor.is_deferring,
+                "latency_ms": None if latency_ms is None else round(latency_ms),
+                "sampled_ms": governor.sampled_ms,
+            }
+        return state
+
+    def took_all(self) -> None:
+        """Take note of a batch without limits, which leaves nothing."""
+        self._has_kept_up = True
+        self._cuts = 0
 
     def rest(self) -> None:
         """Take note that nothing lies ahead: all that was told is taken back."""

@@ -172,6 +172,7 @@ class Stream:
         self, offset: Offset, seen: Seen, limits: Limits | None
     ) -> tuple[Offset, frozenset[str]]:
         """Return where a batch ends, and the inputs that are elsewhere then."""
+        self._pressed.resume(offset)
         standing = offset.positions
         is_known = self._ahead.continues(standing, seen) and seen.has_same_names
         backlogs = self._ahead.backlogs(standing, seen)
@@ -194,7 +195,9 @@ class Stream:
         if defers and _moves_nobody(offset, reached):
             backlogs = self._ahead.backlogs(standing, seen)  # Their pieces can be had once.
             reached = serve(backlogs)
-        if limits is not None:
+        if limits is None:
+            self._pressed.took_all()
+        else:
             self._pressed.planned(backlogs, reached, now_ms)
         positions = {**standing, **reached.positions}
         for name in gone:
@@ -205,7 +208,7 @@ class Stream:
         moved = frozenset(
             name for name, position in reached.positions.items() if standing.get(name) != position
         )
-        return Offset(positions=positions, state=reached.state), moved | gone
+        return Offset(positions=positions, state=self._pressed.noted(reached)), moved | gone
 
     def report(self) -> dict[str, Any]:
         """Return what the stream tells of itself (`Progress`)."""

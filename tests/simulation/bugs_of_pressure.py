@@ -77,6 +77,10 @@ def room_with_the_next_batch() -> Patch:
     return wrapped(Stream, "_planned", plan)
 
 
+def forgotten_at_a_restart() -> Patch:
+    return patch.object(Pressed, "resume", lambda self, offset: None)
+
+
 def rows_held_for_ever() -> Patch:
     def hold(original: Any, self: Patience, backlogs: Any) -> Any:
         found = original(self, backlogs)

@@ -5,6 +5,10 @@ as the text that a checkpoint keeps, and a clock that it sets. After each batch 
 that `spark_upsert.schedule.scheduler` states, by a model of its own: who waits, how many wait
 before it, and how many turns have passed. Nothing but the text goes from one batch to the next, so
 each of them is a restart.
+
+An overloaded crowd has writers, too, who write more than the query reads as long as it does not
+refuse them. What it remembers of its pressure is in that text as well, so that no input waits for
+longer than what the writers could write before they were refused, however often it restarts.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.pace import Limits, pace
 from spark_upsert.source.position import Position
+from spark_upsert.source.pressed import Pressed
+from tests.support.streams import options_of
 
 BEGIN_MS = 1_700_000_000_000
 ROUND = 16
@@ -119,6 +125,10 @@ class Crowd:
         self.turns = 0
         self.has_deferred = False
         self.served: list[Served] = []
+        self.pressed: Pressed | None = None
+        """What the process of the query makes of its batches, where that is played."""
+        self.refuses = False
+        """Whether it told its writers to wait; that outlives the process by seconds."""
 
     @property
     def dirty(self) -> list[str]:
@@ -129,12 +139,23 @@ class Crowd:
         """Let an input get epochs."""
         self.members[name].rows += rows
 
+    def restart(self) -> None:
+        """Give the query another process, which is told how pressed the one before was."""
+        inputs: Any = self.members  # No table is told: the writers of a crowd ask it.
+        self.pressed = Pressed(inputs, options_of(parallelism=1).query)
+
     def batch(self, *, defers: bool = False) -> list[str]:
         """Plan and read the next batch, and hold what is promised of it; returns who was served."""
+        if self.pressed is not None:
+            begun = {name: at(member.taken) for name, member in self.members.items()}
+            self.pressed.resume(Offset(positions=begun, state=json.loads(self.state)))
+            defers = self.pressed.defers_lowest
         self.has_deferred |= defers
         dirty = self.dirty
         self._begin_waits(dirty)
         offset = self._planned(dirty, defers=defers)
+        if self.pressed is not None:
+            offset = self._noted(self.pressed, dirty, offset)
         served = [name for name in dirty if offset.positions[name] != at(self.members[name].taken)]
         largest = self._take(offset, served)
         self.state = json.dumps(offset.state, sort_keys=True)
@@ -158,6 +179,17 @@ class Crowd:
             again = plan({name: self.members[name].backlog() for name in others})
             assert again == offset, "the same state decides otherwise"
         return offset
+
+    def _noted(self, pressed: Pressed, dirty: list[str], reached: Offset) -> Offset:
+        """Return the end of a batch with what the process says of its pressure."""
+        if not dirty:
+            pressed.rest()
+            self.refuses = False
+            return reached
+        backlogs = {name: self.members[name].backlog() for name in dirty}
+        pressed.planned(backlogs, reached, self.now_ms)
+        self.refuses = pressed.governor.refuses
+        return Offset(positions=reached.positions, state=pressed.noted(reached))
 
     def _take(self, offset: Offset, served: list[str]) -> int:
         """Take what a batch has; returns how many rows the largest epoch has that waits."""
@@ -252,6 +284,42 @@ def live(seed: int, *, batches: int = 120) -> Crowd:
         crowd.now_ms += dice.choice([0, 49, 300, 1000, 2500])
         if dice.random() < leaps:
             crowd.now_ms += dice.choice([-3_600_000, -5_000, 20_000, 3_600_000])
+    recover(crowd)
+    return crowd
+
+
+OVERLOAD = 4
+"""So many times as much as a batch reads is written meanwhile, unless the query refuses."""
+
+
+def overloaded(seed: int, *, batches: int = 80) -> Crowd:
+    """Play a crowd whose writers heed a query that restarts under overload.
+
+    A batch takes a second. Writers are refused once two batches in a row were cut, and write no
+    more than `OVERLOAD` batches before each of these; each input is served by when all that was
+    read and it was the turn of all others once. One task reads, so that one input that waits is
+    full pressure.
+    """
+    dice = random.Random(seed)
+    crowd = Crowd(
+        [dice.choice(PRIORITIES) for _ in range(dice.choice([2, 5, 17]))],
+        limit=dice.choice([4, 10, 25]),
+    )
+    restarts = dice.choice([0.0, 0.3, 1.0])
+    crowd.restart()
+    names = sorted(crowd.members)
+    for number in range(batches):
+        if dice.random() < restarts:
+            crowd.restart()
+        if not crowd.refuses:
+            count = crowd.limit // 2 if number < 5 else crowd.limit * OVERLOAD
+            for name in dice.choices(names, k=count):
+                crowd.arrive(name, 1)
+        crowd.batch()
+        waiting = sum(len(member.rows) - member.taken for member in crowd.members.values())
+        most = (2 * OVERLOAD + 1) * crowd.limit
+        assert waiting <= most, f"{waiting} epochs wait, and writers go on"
+        crowd.now_ms += 1_000
     recover(crowd)
     return crowd
 

@@ -79,6 +79,19 @@ class LakeQuery(Query):
         return [row for work in works for each in there.read(work) for row in each.to_pylist()]
 
 
+@dataclass(frozen=True)
+class KeptUp:
+    """Whether a query has kept up since it began, and its batches in a row that were cut."""
+
+    has_kept_up: bool = False
+    cuts: int = 0
+
+    def behind(self, leaves: bool) -> KeptUp:
+        """Return the same behind a batch that leaves something, or nothing."""
+        cuts = self.cuts + 1 if leaves else 0
+        return KeptUp(self.has_kept_up or not leaves, cuts)
+
+
 @dataclass
 class Sink:
     """A table that is fed by the changes of all inputs (``envelope=changelog``)."""
@@ -132,12 +145,16 @@ class Reader:
         """Whether others acted while the query planned."""
         self._is_known_to_press = False
         """Whether this process has noted a batch, and so may have told somebody."""
+        self._kept_up = KeptUp()
+        self._kept_up_noted = self._kept_up
+        """The same as the last batch that was noted left it: what outlives the process."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """Give the query a checkpoint without anything in it."""
         ground = self._ground
         self.query = LakeQuery(self._stream)
+        self._kept_up = self._kept_up_noted = KeptUp()
         self.ledger = Ledger(ground)
         store = StoreBelow(ClockedStore(ground.now), "sink")
         self._sink = Sink(store, ground.now, self._random) if ground.has_sink else None
@@ -190,6 +207,7 @@ class Reader:
         self.ledger.forget_held()
         self._gate.rested_s = inf
         self._is_known_to_press = False
+        self._kept_up = self._kept_up_noted
 
     # -- where it stands -------------------------------------------------------------
 
@@ -237,6 +255,8 @@ class Reader:
             is_noted = query.plan()
             # What was replaced without growing may be noticed some looks later.
             assert ground.is_polled or not reasons, f"it goes on, but {reasons}"
+            if not is_noted:
+                self._kept_up = KeptUp(has_kept_up=True)
             if not (is_noted or reasons):
                 if self._is_known_to_press:
                     self._gate.rested_s = min(self._gate.rested_s, ground.now())
@@ -250,9 +270,21 @@ class Reader:
                 ledger.check_due(standing, is_amid=self._is_amid)
                 self._is_known_to_press = True
                 self._gate.pressed_s, self._gate.rested_s = ground.now(), inf
+                self._check_pressed(json.loads(query.noted[-1]))
                 ground.tell(f"batch {len(query.noted) - 2} is noted")
                 at = self.standing()
                 ledger.expect(query.noted[-1], at, waiting, tapes, is_amid=self._is_amid)
+
+    def _check_pressed(self, offset: Mapping[str, Any]) -> None:
+        """Check that a query that had kept up is pressed by what its batches leave.
+
+        Whatever process it was in when it had: a restart forgets nothing.
+        """
+        self._kept_up = self._kept_up_noted = self._kept_up.behind("schedule" in offset["state"])
+        if self._kept_up.has_kept_up and self._kept_up.cuts:
+            pressed = self.query.stream._pressed
+            assert pressed.governor.sampled_ms is not None, "it falls behind, and samples nothing"
+            assert pressed._cuts >= min(2, self._kept_up.cuts), "it forgets batches that were cut"
 
     def deliver(self) -> None:
         """Read the batch that is noted; the sink takes it, once or twice."""

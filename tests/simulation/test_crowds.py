@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.simulation.crowd import Crowd, Wait, live, recover
+from tests.simulation.crowd import OVERLOAD, Crowd, Wait, live, overloaded, recover
 from tests.simulation.waits import COLORS, TARGET, bound_s, longest, picture
 
 
@@ -15,6 +15,12 @@ from tests.simulation.waits import COLORS, TARGET, bound_s, longest, picture
 def test_every_crowd_is_served_as_is_promised(first: int) -> None:
     for seed in range(first, first + 10):
         live(seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_writers_are_held_up_however_often_the_query_restarts(seed: int) -> None:
+    waits = [served.waited_ms for served in overloaded(seed).served]
+    assert max(waits) <= (2 * OVERLOAD + 2) * 1_000
 
 
 def test_the_same_seed_gives_the_same_services() -> None:

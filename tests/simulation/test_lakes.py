@@ -443,6 +443,7 @@ PLANTED = [
     Planted("who passes by heeds pressure", of_pressure.everybody_heeds, with_caps),
     Planted("a damaged report hides the others", of_pressure.reports_hidden, with_caps, 219),
     Planted("pressure is not taken back", of_pressure.never_taken_back, with_caps),
+    Planted("a restart forgets that it fell behind", of_pressure.forgotten_at_a_restart, anywhere),
     Planted(
         "who has read all makes room with the next batch",
         of_pressure.room_with_the_next_batch,

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import ThrottledError
+from spark_upsert.errors import OptionError, ThrottledError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.source.columns import read_columns
@@ -42,6 +42,13 @@ class Flood:
         self.write(history)
         given = {"consumerId": "reader", "startingVersion": "earliest", "maxEpochsPerTrigger": 1}
         parsed = options_of(**{**given, "latencyTarget": "5s", **options})
+        self._options = parsed
+        self.restart()
+        self.offset: Mapping[str, Any] = self.stream.initial()
+
+    def restart(self) -> None:
+        """Give the query another process, which knows its offset and nothing else."""
+        parsed = self._options
         own = Table(FaultyStore(self.store, self.steps), clock=self.now)
         self.stream = Stream(
             NamedInputs({UNNAMED: TableInput(parsed, read_columns(own, parsed), table=own)}),
@@ -49,7 +56,6 @@ class Flood:
             clock=self.now,
             wall=self.now,
         )
-        self.offset: Mapping[str, Any] = self.stream.initial()
 
     def write(self, count: int) -> None:
         for number in range(count):
@@ -125,6 +131,89 @@ def test_who_begins_with_the_history_of_a_table_presses_nobody() -> None:
         assert flood.batch()
     assert flood.puts == 0
     assert flood.stream._pressed.governor.rung == 0
+
+
+def test_a_restart_amid_the_history_of_a_table_presses_nobody_either() -> None:
+    flood = Flood(history=60)
+    for _ in range(50):
+        flood.restart()
+        assert flood.batch()
+    assert flood.puts == 0
+
+
+@pytest.mark.parametrize("batches", [1, 3], ids=["each batch", "each third batch"])
+def test_a_query_that_restarts_under_overload_presses_all_the_same(
+    flooded: Flood, batches: int
+) -> None:
+    for number in range(30):
+        if number % batches == 0:
+            flooded.restart()
+        assert flooded.batch()
+    [said] = flooded.table.pressure()
+    assert (said.consumer, said.rung) == ("reader", 4)
+    with pytest.raises(ThrottledError):
+        flooded.table.append(pa.table({"id": [1]}))
+
+
+def test_a_process_that_restarts_knows_what_the_one_before_did(flooded: Flood) -> None:
+    for _ in range(20):
+        flooded.batch(takes_s=7)
+    before = flooded.stream._pressed
+    flooded.restart()
+    assert flooded.batch()
+    [said] = flooded.table.pressure()
+    assert said.ttl_ms == 14_000, "it does not outlast the batch that follows"
+    assert said.rung == before.governor.rung == 4
+    assert flooded.stream._pressed.defers_lowest == before.defers_lowest is True
+
+
+def test_a_query_that_restarts_at_rest_is_pressed_no_sooner_than_another(flooded: Flood) -> None:
+    flooded.keep_up()
+    flooded.restart()
+    flooded.write(50)
+    assert flooded.batch()
+    assert flooded.stream._pressed.governor.rung < 4
+    assert flooded.batch()
+    assert "pressure" in flooded.offset["state"]
+
+
+def test_an_offset_says_nothing_of_pressure_where_nothing_waits(flooded: Flood) -> None:
+    flooded.keep_up()
+    assert flooded.offset["state"] == {}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        7,
+        {},
+        {"is_behind": False},
+        {
+            "busy": -1,
+            "cuts": 2,
+            "high": 0,
+            "is_deferring": False,
+            "latency_ms": 1,
+            "sampled_ms": 1,
+        },
+        {
+            "busy": 1,
+            "cuts": 2,
+            "high": 0,
+            "is_deferring": False,
+            "latency_ms": 0.5,
+            "sampled_ms": 1,
+        },
+    ],
+    ids=["null", "number", "empty", "not behind", "negative", "fraction"],
+)
+def test_a_memory_that_is_none_of_this_source_is_an_error(flooded: Flood, record: Any) -> None:
+    flooded.batch()
+    flooded.restart()
+    flooded.offset = {**flooded.offset, "state": {"pressure": record}}
+    with pytest.raises(OptionError, match="no offset of this source"):
+        flooded.batch()
 
 
 @pytest.mark.parametrize(

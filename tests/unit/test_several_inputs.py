@@ -139,7 +139,8 @@ def test_whose_turn_it_is_is_in_the_offset(three: Tables) -> None:
     assert served_by(query, 6) == ["east", "north", "west"] * 2
     now_ms = int(three.now() * 1000)
     assert json.loads(query.noted[-1])["state"] == {
-        "schedule": {"band": 1, "credit": 0, "dirty": [[now_ms, "east", "north", "west"]]}
+        "pressure": {"is_behind": True},
+        "schedule": {"band": 1, "credit": 0, "dirty": [[now_ms, "east", "north", "west"]]},
     }
     query.drain()
     assert json.loads(query.noted[-1])["state"] == {}
