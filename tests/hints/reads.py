@@ -1,0 +1,641 @@
+"""Hints of reads, as batches and as streams that are restarted with other options."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.explain_read import explain_read
+from spark_upsert.source.kinds import (
+    batch_inputs,
+    plan_columns,
+    shared_columns,
+    stream_inputs,
+    stream_lookout,
+    stream_offsets,
+)
+from spark_upsert.source.merged_read import MergedRead
+from spark_upsert.source.stream import Stream
+from spark_upsert.table import Table
+from spark_upsert.views.builder import Plan
+from tests.hints.hint import Told, follows
+from tests.hints.options import Change, changed
+from tests.hints.tables import ROW, write
+
+Given = Mapping[str, str]
+Rows = list[dict[str, Any]]
+
+
+def batch(given: Given) -> Rows:
+    """Return the rows of a batch read, as Spark's reader would."""
+    plan = ReadPlan.parse(given)
+    columns = plan_columns(plan)
+    read = MergedRead(
+        batch_inputs(plan, columns), plan.query, columns=shared_columns(plan, columns)
+    )
+    return [row for work in read.splits() for each in read.read(work) for row in each.to_pylist()]
+
+
+class Query:
+    """A streaming query that goes on from its checkpoint, with options anew in each life."""
+
+    def __init__(self) -> None:
+        self.checkpoint: str | None = None
+
+    def run(self, given: Given, *, batches_max: int = 9) -> Rows:
+        """Live once: deliver what there is, and return it."""
+        plan = ReadPlan.parse(given)
+        columns = plan_columns(plan)
+        inputs = stream_inputs(plan, columns)
+        stream = Stream(
+            inputs,
+            plan.query,
+            lookout=stream_lookout(plan, inputs),
+            offsets=stream_offsets(plan),
+            columns=shared_columns(plan, columns),
+        )
+        rows: Rows = []
+        try:
+            for _ in range(batches_max):
+                end = self._batch(stream, rows)
+                if end == self.checkpoint:
+                    break
+                self.checkpoint = end
+        finally:
+            stream.stop()
+        return rows
+
+    def _batch(self, stream: Stream, rows: Rows) -> str:
+        start = stream.initial() if self.checkpoint is None else json.loads(self.checkpoint)
+        end = stream.latest(start, everything=False)
+        for work in stream.splits(start, end):
+            rows += [row for each in stream.read(work) for row in each.to_pylist()]
+        stream.commit(end)
+        return json.dumps(end)
+
+
+def lake(folder: Path, *names: str, **options: str) -> dict[str, str]:
+    """Return the path of each of some tables, which have a row."""
+    for name in names:
+        write(folder, ROW, name, **options)
+    return {name: str(folder / name) for name in names}
+
+
+def inputs_of(paths: Mapping[str, str], **more: str) -> dict[str, str]:
+    own = {f"input.{name}.path": path for name, path in paths.items()}
+    return {"inputs": ",".join(paths), **own, **more}
+
+
+# One table ----------------------------------------------------------------------------------
+
+
+def of_read(
+    site: str,
+    wrong: Change,
+    advice: Mapping[str, Change],
+    read: Callable[[Given], Rows] = batch,
+) -> None:
+    """Follow a hint about a read of one table with a row."""
+
+    @follows(site)
+    def _(told: Told) -> None:
+        given = changed({"path": lake(told.folder, "table")["table"]}, wrong)
+        with told:
+            read(given)
+        for quoted, change in advice.items():
+            told(quoted)
+            read(changed(given, change))
+
+
+def stream(given: Given) -> Rows:
+    return Query().run(given)
+
+
+CHANGES = {"readChangeFeed": "true"}
+
+of_read(
+    "source.versions:first_wanted",
+    {**CHANGES, "startingVersion": "9"},
+    {"start at 1 or before": {"startingVersion": "1"}, "'latest'": {"startingVersion": "latest"}},
+)
+of_read(
+    "source.versions:upper_wanted",
+    {**CHANGES, "startingVersion": "0", "endingVersion": "9"},
+    {"end at 0 or before": {"endingVersion": "0"}, "drop the option": {"endingVersion": None}},
+)
+
+
+@follows("source.explain_read:_refuse_of_the_log")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+
+    def explained(given: Given) -> str:
+        plan = ReadPlan.parse(given)
+        return explain_read(plan)
+
+    with told:
+        explained({"path": path, "metadata": "epochs"})
+    told("drop 'metadata'")
+    assert explained({"path": path})
+
+
+@follows("source.columns:require_columns")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    plan = ReadPlan.parse({"path": path})
+    columns = plan_columns(plan)
+    given = columns.set(1, pa.field("n", pa.string()))
+    with told:
+        batch_inputs(plan, given)[""].splits()
+    told("drop .schema(...) if you gave one")
+    batch_inputs(plan, columns)[""].splits()
+
+
+@follows("source.columns:require_columns:2")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    plan = ReadPlan.parse({"path": path, **CHANGES, "startingVersion": "0"})
+    columns = plan_columns(plan)
+    with told:
+        batch_inputs(plan, columns.remove(len(columns) - 1))[""].splits()
+    told("drop .schema(...)")
+    batch_inputs(plan, columns)[""].splits()
+    told("choose by columns=...")
+    assert set(batch({"path": path, "columns": "id"})[0]) == {"id"}
+
+
+@follows("source.table_input:TableInput._newest")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    query = Query()
+    query.run({"path": path})
+    shutil.move(path, f"{path}_before")
+    lake(told.folder, "table")
+    with told:
+        query.run({"path": path})
+    told("give the query a new checkpointLocation")
+    assert Query().run({"path": path})
+    told("put it back")
+    shutil.rmtree(path)
+    shutil.move(f"{path}_before", path)
+    query.run({"path": path})
+
+
+@follows("source.offset:no_offset")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    query = Query()
+    query.checkpoint = '{"partition": 3}'
+    with told:
+        query.run({"path": path})
+    told("give the query a new checkpointLocation")
+    assert Query().run({"path": path})
+
+
+# Several inputs -----------------------------------------------------------------------------
+
+
+@follows("source.agreement:_disagreement")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east")
+    write(told.folder, {"id": [2], "n": [2]}, "west")
+    given = inputs_of({**paths, "west": str(told.folder / "west")})
+    with told:
+        batch(given)
+    told("give merge_schema=true for nulls")
+    assert {row["v"] for row in batch({**given, **told.options})} == {"a", None}
+    told("choose what all have alike by columns=...")
+    assert len(batch({**given, "columns": "id,n"})) == 2
+
+
+@follows("source.agreement:merged")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east")
+    write(told.folder, {"id": [2], "n": [2], "v": [7]}, "west")
+    given = inputs_of({**paths, "west": str(told.folder / "west")}, mergeSchema="true")
+    with told:
+        batch(given)
+    told("leave it out by columns=...")
+    assert len(batch({**given, "columns": "id,n"})) == 2
+
+
+@follows("source.agreement:_require_distinct")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east")
+    write(told.folder, {"id": [2], "n": [2], "V": ["b"]}, "west")
+    given = inputs_of({**paths, "west": str(told.folder / "west")}, mergeSchema="true")
+    with told:
+        batch(given)
+    told("leave one out by columns=...")
+    assert len(batch({**given, "columns": "id,v"})) == 2
+
+
+@follows("source.merge_columns:require_free")
+def _(told: Told) -> None:
+    write(told.folder, {**ROW, "_input": ["mine"]}, "east")
+    given = inputs_of({"east": str(told.folder / "east")}, mergeColumns="_input")
+    with told:
+        batch(given)
+    told("drop it from 'mergeColumns'")
+    assert batch(changed(given, {"mergeColumns": None}))[0]["_input"] == "mine"
+    told("leave theirs out by 'columns'")
+    assert batch({**given, "columns": "id"})[0]["_input"] == "east"
+
+
+@follows("source.inputs:NamedInputs._require")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    query = Query()
+    query.run(inputs_of(paths))
+    fewer = inputs_of({"east": paths["east"]})
+    before = query.checkpoint
+    with told:
+        query.run(fewer)
+    told("name them again")
+    query.run(inputs_of(paths))
+    told("give the query a new checkpointLocation")
+    assert len(Query().run(fewer)) == 1
+    told("give allow_input_removal=true")
+    query.checkpoint = before
+    query.run({**fewer, **told.options})
+
+
+@follows("source.kinds:with_found_inputs")
+def _(told: Told) -> None:
+    lake(told.folder, "east")
+    with told:
+        batch({"path": str(told.folder), "inputsPattern": "eats*"})
+    told("check 'path' and 'inputsPattern'")
+    assert batch({"path": str(told.folder), "inputsPattern": "*"})
+
+
+@follows("source.found_inputs:FoundInputs._gone")
+def _(told: Told) -> None:
+    path = lake(told.folder, "east")["east"]
+    query = Query()
+    query.run({"path": path})
+    found = {"path": str(told.folder), "inputsPattern": "*"}
+    with told:
+        query.run(found)
+    told("leave 'inputsPattern' out")
+    query.run({"path": path})
+    told("give the query a new checkpointLocation")
+    assert Query().run(found)
+
+
+@follows("source.found_inputs:FoundInputs._gone:2")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    query = Query()
+    given = {"path": str(told.folder), "inputsPattern": "*"}
+    query.run(given)
+    shutil.move(paths["west"], told.folder / "_west")
+    with told:
+        query.run(given)
+    told("put back what was moved")
+    shutil.move(told.folder / "_west", paths["west"])
+    query.run(given)
+    shutil.rmtree(paths["west"])
+    told("give fail_on_data_loss=false")
+    query.run({**given, **told.options})
+
+
+# Exact orders -------------------------------------------------------------------------------
+
+
+@follows("source.exact:ExactOrder._standing")
+@follows("source.exact:refuse_exact")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    query = Query()
+    exact = inputs_of(paths, merge="concat")
+    query.run(exact, batches_max=1)
+    before = query.checkpoint
+    other = {"merge": "roundrobin"} if "_standing" in told.site.name else {"merge": None}
+    with told:
+        query.run(changed(exact, other))
+    told("give 'merge' and 'interleaveSeed' as they were")
+    query.checkpoint = before
+    query.run(exact)
+    told("a new checkpointLocation")
+    assert len(Query().run(changed(exact, other))) == 2
+
+
+@follows("source.exact:ExactOrder._standing:2")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    query = Query()
+    exact = inputs_of(paths, merge="concat")
+    query.run(exact, batches_max=1)
+    counted = {**exact, "mergeColumns": "_merge_seq"}
+    with told:
+        query.run(counted)
+    told("drop '_merge_seq'")
+    query.run(exact)
+    told("give the query a new checkpointLocation")
+    assert [row["_merge_seq"] for row in Query().run(counted)] == [0, 1]
+
+
+EXACT = {"merge": "concat"}
+
+for _wrong, _quoted in (
+    ({"deduplicationMode": "netChanges", **CHANGES}, "use another mode"),
+    ({"failOnDataLoss": "false", **CHANGES}, "drop it"),
+):
+
+    def of_exact(wrong: dict[str, str], quoted: str) -> None:
+        option = next(iter(wrong))
+        site = "table_steps:TableSteps.__init__" if "dedup" in option else "steps:refuse_gaps"
+
+        @follows(f"source.{site}")
+        def _(told: Told) -> None:
+            given = inputs_of(lake(told.folder, "east"), **EXACT, **wrong)
+            with told:
+                stream(given)
+            told(quoted)
+            stream(changed(given, {option: None}))
+            told("leave out 'merge' and 'interleaveSeed'")
+            stream(changed(given, {"merge": None}))
+
+    of_exact(_wrong, _quoted)
+
+
+# Files --------------------------------------------------------------------------------------
+
+SMALL = pa.table({"id": pa.array([1], pa.int32()), "v": ["a"]})
+WIDE = pa.table({"id": pa.array([1], pa.int64()), "v": ["a"]})
+MORE = pa.table({"id": pa.array([1], pa.int32()), "v": ["a"], "w": [1]})
+TEXTS = pa.table({"id": ["one"], "v": ["a"]})
+
+
+def put(folder: Path, name: str, rows: pa.Table | bytes, *, at_s: int = 1) -> Path:
+    """Write a file whose time is some seconds behind 2026."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    if isinstance(rows, bytes):
+        path.write_bytes(rows)
+    else:
+        pq.write_table(rows, path)
+    os.utime(path, (1_767_225_600 + at_s,) * 2)
+    return path
+
+
+def files_of(folder: Path, format_: str = "parquet", **more: str) -> dict[str, str]:
+    own = {f"input.files.{name}": text for name, text in more.items() if name[0].islower()}
+    return {
+        "inputs": "files",
+        "input.files.path": str(folder),
+        "input.files.format": format_,
+        **own,
+    }
+
+
+@follows("source.file_input:file_columns")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    folder.mkdir()
+    with told:
+        batch(files_of(folder))
+    told("give the option 'schema', for example \"id BIGINT, name STRING\"")
+    assert batch(files_of(folder, schema="id BIGINT, name STRING")) == []
+    told("begin once a file is there")
+    put(folder, "a", SMALL)
+    assert len(batch(files_of(folder))) == 1
+
+
+@follows("source.file_input:_Files.listed")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    with told:
+        batch(files_of(folder, schema="id INT, v STRING"))
+    told("make the folder: it may be empty")
+    folder.mkdir()
+    assert batch(files_of(folder, schema="id INT, v STRING")) == []
+    told("check the 'path' option")
+
+
+@follows("source.file_input:_merged")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", SMALL)
+    put(folder, "b", TEXTS, at_s=2)
+    with told:
+        batch(files_of(folder, mergeSchema="true"))
+    told("write one type")
+    put(folder, "b", WIDE, at_s=2)
+    assert len(batch(files_of(folder, mergeSchema="true"))) == 2
+    told("give the option 'schema'")
+    assert len(batch(files_of(folder, mergeSchema="true", schema="id BIGINT, v STRING"))) == 2
+
+
+@follows("source.file_formats:require_fits")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", MORE)
+    put(folder, "b", SMALL, at_s=2)
+    with told:
+        batch(files_of(folder))
+    told("with mergeSchema=true it would be null")
+    found = batch(files_of(folder, mergeSchema="true"))
+    assert [row["w"] for row in found] == [1, None]
+
+
+@follows("source.file_formats:require_fits:2")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", WIDE)
+    put(folder, "b", SMALL, at_s=2)
+    with told:
+        batch(files_of(folder))
+    told("with mergeSchema=true it would be widened")
+    assert len(batch(files_of(folder, mergeSchema="true"))) == 2
+
+
+@follows("source.file_formats:require_fits:3")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", SMALL)
+    query = Query()
+    query.run(files_of(folder))
+    put(folder, "b", MORE, at_s=2)
+    before = query.checkpoint
+    with told:
+        query.run(files_of(folder))
+    told("restart the query with mergeSchema=true to take it in")
+    query.checkpoint = before
+    assert query.run(files_of(folder, mergeSchema="true"))[0]["w"] == 1
+    told("choose the columns by 'schema'")
+    query.checkpoint = before
+    assert len(query.run(files_of(folder, schema="id INT, v STRING"))) == 1
+
+
+@follows("source.file_input:_Files._unreadable")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", SMALL)
+    half = put(folder, "b", b"PAR1 not yet written", at_s=2)
+    with told:
+        batch(files_of(folder))
+    told("write each file under a name that begins with '_' or '.', then rename it")
+    half.unlink()
+    put(folder, "_b", SMALL, at_s=2).rename(half)
+    assert len(batch(files_of(folder))) == 2
+
+
+@follows("source.file_texts:JsonReader.columns")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", b"\n")
+    with told:
+        batch(files_of(folder, "json"))
+    told("schema")
+    assert batch(files_of(folder, "json", schema="id BIGINT")) == []
+
+
+@follows("source.file_texts:JsonReader.columns:2")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", b'{"id": null}\n')
+    with told:
+        batch(files_of(folder, "json"))
+    told("schema")
+    assert batch(files_of(folder, "json", schema="id BIGINT")) == [{"id": None}]
+
+
+@follows("source.file_texts:JsonReader.read")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", b'{"id":\n1}\n')
+    given = files_of(folder, "json", schema="id BIGINT")
+    with told:
+        batch(given)
+    told("JSON is read line by line, one object in each")
+    put(folder, "a", b'{"id": 1}\n')
+    assert batch(given) == [{"id": 1}]
+
+
+@follows("source.file_texts:CsvReader.columns")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", b"")
+    with told:
+        batch(files_of(folder, "csv"))
+    told("schema")
+    assert batch(files_of(folder, "csv", schema="id BIGINT")) == []
+
+
+@follows("source.file_texts:CsvReader._own_names")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", b"1,a\n")
+    with told:
+        batch(files_of(folder, "csv", header="false", schema="id BIGINT"))
+    told("declare all of them")
+    found = batch(files_of(folder, "csv", header="false", schema="id BIGINT, v STRING"))
+    assert found == [{"id": 1, "v": "a"}]
+
+
+@follows("source.file_position:replaced_error")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    file = put(folder, "a", SMALL)
+    whole = file.read_bytes()
+    query = Query()
+    query.run(files_of(folder))
+    before = query.checkpoint
+    put(folder, "a", pa.concat_tables([SMALL, SMALL]), at_s=9)
+    with told:
+        query.run(files_of(folder))
+    told("by fail_on_data_loss=false")
+    query.checkpoint = before
+    query.run(files_of(folder, failOnDataLoss="false"))
+    told("Put back the file that was there")
+    query.checkpoint = before
+    put(folder, "a", whole)
+    query.run(files_of(folder))
+    told("write each file under a name of its own")
+    put(folder, "b", SMALL, at_s=9)
+    assert len(query.run(files_of(folder))) == 1
+
+
+@follows("source.file_position:FilePosition.unpacked")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    put(told.folder / "files", "a", SMALL)
+    query = Query()
+    query.run({"inputs": "files", "input.files.path": path})
+    with told:
+        query.run(files_of(told.folder / "files"))
+    told("give the query a new checkpointLocation")
+    assert Query().run(files_of(told.folder / "files"))
+
+
+@follows("source.table_position:TablePosition.unpacked")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    put(told.folder / "files", "a", SMALL)
+    query = Query()
+    query.run(files_of(told.folder / "files"))
+    table = {"inputs": "files", "input.files.path": path}
+    with told:
+        query.run(table)
+    told("give the query a new checkpointLocation")
+    assert Query().run(table)
+
+
+# Views --------------------------------------------------------------------------------------
+
+
+def view_of(*paths: str) -> dict[str, str]:
+    first, *others = (Plan.of_table(path) for path in paths)
+    for number, other in enumerate(others):
+        first = first.join(other.select("id", **{f"n{number}": "n"}), on="id")
+    return {"plan": first.to_json()}
+
+
+@follows("source.view_bounds:require_bounds")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west", indexBy="")
+    both = view_of(*paths.values())
+    with told:
+        batch({**both, "versionAsOf": "0"})
+    told("use 'timestampAsOf'")
+    now_ms = max(Table.open(path).log.commit(0).timestamp_ms for path in paths.values())
+    assert len(batch({**both, "timestampAsOf": str(now_ms)})) == 1
+    told("or pin one by at_version()")
+    pinned = Plan.of_table(paths["west"]).at_version(0).select("id", n2="n")
+    plan = Plan.of_table(paths["east"]).join(pinned, on="id")
+    assert len(batch({"plan": plan.to_json(), "versionAsOf": "0"})) == 1
+
+
+@follows("source.view_position:ViewPosition.unpacked")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    query = Query()
+    query.run({"path": path})
+    with told:
+        query.run(view_of(path))
+    told("give the query a new checkpointLocation")
+    assert Query().run(view_of(path))
+
+
+@follows("source.view_position:ViewPosition.unpacked:2")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    query = Query()
+    query.run(view_of(path))
+    other = {"plan": Plan.of_table(path).filter("n > 0").to_json()}
+    with told:
+        query.run(other)
+    told("run the plan that it was begun with")
+    query.run(view_of(path))
+    told("give the query a new checkpointLocation")
+    assert Query().run(other)
