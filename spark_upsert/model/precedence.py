@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions, Signs
 from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import ERROR, Scope, TableSchema, Ties
+from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.model.words import Words, keep_greatest, ordered_words
 
 NONE = -1
@@ -75,10 +75,6 @@ class Equals(NamedTuple):
     are_tied: Mask
     """Of other contents."""
 
-    def unless_errors(self, one: pa.Array, other: pa.Array) -> Equals:
-        """Return the same, given the `DIFF` of both entries of each pair (`_no_errors`)."""
-        return self._replace(are_tied=self.are_tied & _no_errors(one, other))
-
 
 class Standing(NamedTuple):
     """How entries stand against older ones of their keys."""
@@ -89,10 +85,6 @@ class Standing(NamedTuple):
     """They say again what is there: no effect."""
     are_tied: Mask
     """They have the order key of what is there and another content, whichever wins."""
-
-    def unless_errors(self, newer: pa.Array, older: pa.Array) -> Standing:
-        """Return the same, given the `DIFF` of both entries of each pair (`_no_errors`)."""
-        return self._replace(are_tied=self.are_tied & _no_errors(newer, older))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,24 +200,24 @@ class Precedence:
             result = np.where(result == 0, sign, result)
         return result
 
-    def against_older(self, order: Signs, same: Same) -> Standing:
+    def against_older(self, order: Signs, same: Same, arrived: Same | None = None) -> Standing:
         """Return how entries stand against ones of earlier epochs.
 
         Parameters
         ----------
         order : numpy.ndarray of int8
             How their order keys compare; looked at only if these reach back.
-        same : callable
-            Tells which pairs have equal contents; it is asked about those of equal order keys.
+        same, arrived : callable
+            As of `equals`.
         """
         win = self.compare(order=order, epoch=1, place=1) > 0
         if not self.order_reaches_back:
             nothing = np.zeros(len(order), dtype=np.bool_)
             return Standing(win, nothing, nothing)
-        duplicates, tied = self.equals(order, same)
+        duplicates, tied = self.equals(order, same, arrived)
         return Standing(win & ~duplicates, duplicates, tied)
 
-    def equals(self, order: Signs, same: Same) -> Equals:
+    def equals(self, order: Signs, same: Same, arrived: Same | None = None) -> Equals:
         """Tell duplicates from ties, where order keys are equal.
 
         Parameters
@@ -234,27 +226,22 @@ class Precedence:
             How the order keys of each pair compare.
         same : callable
             Tells which pairs have equal contents; it is asked about those of equal order keys.
+        arrived : callable
+            Tells in which pairs one stands where it arrived, as errors do: it is tied with nothing.
+            It is asked about those of equal order keys and other contents. None if ties are not
+            wanted.
         """
         duplicates, tied = (np.zeros(len(order), dtype=np.bool_) for _ in range(2))
         equal = np.flatnonzero(order == 0)
         if self.has_order and len(equal):
             duplicates[equal] = same(equal)
-            tied[equal] = ~duplicates[equal]
+            others = equal[~duplicates[equal]]
+            tied[others] = True if arrived is None else ~arrived(others)
         return Equals(duplicates, tied)
 
 
 NEW_CONTENTS = Precedence(Scope.ARRIVAL, Ties.LAST, first_row=False)
 """The rule by which an overwrite meets what it replaces: all of it wins."""
-
-
-def _no_errors(one: pa.Array, other: pa.Array) -> Mask:
-    """Return which pairs have no error entry; all others are no ties.
-
-    An error of an unknown order has the order of every other one. And what was bad and is good
-    when it is read again, by a mended declaration, has kept its order. The later one says.
-    """
-    errors = ((array.to_numpy(zero_copy_only=False) == ERROR) for array in (one, other))
-    return ~np.logical_or(*errors)
 
 
 def _words(by: By, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:

@@ -21,7 +21,7 @@ column             type      meaning
                              row whose order key is null; such a row is before all others
 ``__raw_key``      binary    bytes of a key that could not be decoded, else null
 ``__raw_value``    binary    error entries: the value as it came, if there was one
-``__reason``       string    error entries: why
+``__reason``       string    error entries: why; tombstones without an order: what they are
 ``__epoch``        uint64    error entries of merged runs: when it came; null in an
                              appended run, whose epoch the log knows
 =================  ========  ====================================================

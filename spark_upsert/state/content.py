@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.schema import DIFF, REASON, TOMBSTONE, TableSchema
@@ -57,6 +58,19 @@ def equal_contents(one: Rows, chosen: Positions, other: Rows, against: Positions
     kinds, other_kinds = diffs.to_numpy(), other_diffs.to_numpy()
     same: Mask = kinds == other_kinds
     return same & ((kinds == TOMBSTONE) | _equal(values, other_values, len(kinds)))
+
+
+def have_reasons(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
+    """Return in which pairs of rows one has a reason: an error, or what took one away.
+
+    It is tied with nothing, because it has its order from where it arrived. And a row that was bad
+    and is good when it is read again, by a mended declaration, has kept its order.
+    """
+    if not one.schema.has_quarantine:
+        return np.zeros(len(chosen), dtype=np.bool_)
+    [ours], [theirs] = one.take([REASON], chosen), other.take([REASON], against)
+    either = pc.or_(ours.is_valid(), theirs.is_valid())
+    return np.asarray(either.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _equal(values: Sequence[pa.Array], others: Sequence[pa.Array], count: int) -> Mask:

@@ -18,7 +18,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.precedence import NEW_CONTENTS, EpochOf, Precedence, Standing
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.model.words import compare
-from spark_upsert.state.content import equal_contents
+from spark_upsert.state.content import equal_contents, have_reasons
 from spark_upsert.state.fold import fold, fold_arranged
 from spark_upsert.state.found import ABSENT, Found, LookUp
 from spark_upsert.state.history import History, chosen_history, folded_history
@@ -188,9 +188,11 @@ class Choosing:
         was, *order_then = older.take(names, theirs)
         signs = compare(order, order_then) if order else np.zeros(len(ours), dtype=np.int8)
         standing = self.precedence.against_older(
-            signs, lambda equal: equal_contents(newer, ours[equal], older, theirs[equal])
+            signs,
+            lambda equal: equal_contents(newer, ours[equal], older, theirs[equal]),
+            lambda other: have_reasons(newer, ours[other], older, theirs[other]),
         )
-        return Meeting(was, diffs, standing.unless_errors(diffs, was))
+        return Meeting(was, diffs, standing)
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return chosen_history(commands, epoch_of, look_up)

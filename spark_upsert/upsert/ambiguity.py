@@ -21,7 +21,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import DIFF, PUT, TableSchema, Ties
 from spark_upsert.model.words import compare
-from spark_upsert.state.content import equal_contents
+from spark_upsert.state.content import equal_contents, have_reasons
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.manifest import Commit, Manifest
 from spark_upsert.state.mechanism import Reduced
@@ -57,11 +57,11 @@ def count_losers(rows: Rows, reduced: Reduced) -> tuple[Counters, Examples]:
     if not (len(losers) and precedence.has_order):
         return Counters(superseded=len(losers) + reduced.folded), {}
     names = rows.schema.order_columns
-    [lost], [won] = (rows.take([DIFF], side) for side in (losers, winners))
     equals = precedence.equals(
         compare(rows.take(names, losers), rows.take(names, winners)),
         lambda equal: equal_contents(rows, losers[equal], rows, winners[equal]),
-    ).unless_errors(lost, won)
+        lambda other: have_reasons(rows, losers[other], rows, winners[other]),
+    )
     duplicates = int(equals.are_duplicates.sum())
     tied = losers[equals.are_tied]
     counters = Counters(superseded=len(losers) - duplicates, duplicates=duplicates, tied=len(tied))

@@ -8,7 +8,7 @@ a row whose            fail    inline    quarantine: an error entry
 =====================  ======  ========  ==========================================
 key is null            fails   fails     of the one identity of all null keys
 key is undecodable     fails   fails     of the bytes of the key
-order key is null      fails   fails     of the key; it is before all other entries
+order key is null      fails   fails     of the key, where it arrives (`arrivals`)
 value is undecodable   fails   a row     of the key; if the order key is in it, as above
 =====================  ======  ========  ==========================================
 
@@ -55,6 +55,9 @@ from spark_upsert.upsert.contributions import collected, contributions
 
 _EXAMPLE_CHARS = 80
 """How much of a bad value an error message shows."""
+
+
+_GONE = "the record has no value"
 
 
 class Envelope(Protocol):
@@ -106,6 +109,9 @@ class Decoded:
     """Why a key could not be decoded, as text; its key columns must be null."""
     raw_keys: pa.Array | None = None
     """The keys as they came, as binary."""
+    needs_no_order: Mask | None = None
+    """Tombstones that take nothing away but an error, where they arrive (`arrivals`); only for a
+    quarantine."""
     ignores_null_deletes: bool = False
     """Whether a delete of a null key is harmless under any policy."""
     takes_null_keys: bool = False
@@ -185,14 +191,19 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
         _filled(_cast(column, own)) for column, own in zip(decoded.order, schema.order, strict=True)
     ]
     raw_keys = _raw_identity(decoded) if schema.has_quarantine else None
+    known_order = _known_order(schema, decoded.order)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(_hashes(schema, [columns[key] for key in schema.keys], raw_keys)),
             *columns.values(),
-            *_known_order(schema, decoded.order),
+            *known_order,
             *order,
             pa.array(diffs),
-            *([] if raw_keys is None else _quarantine_columns(raw_keys, decoded, faults)),
+            *(
+                []
+                if raw_keys is None
+                else _quarantine_columns(raw_keys, decoded, faults, known_order)
+            ),
             *contributions(schema, columns, order, diffs, _own_order(schema, decoded)),
         ],
         schema=schema.run,
@@ -213,6 +224,8 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
     clears = decoded.tombstones & (is_bad_key if schema.has_quarantine else False)
     if schema.has_quarantine or decoded.ignores_null_deletes:
         clears = clears | (decoded.tombstones & is_null_key)
+    if decoded.needs_no_order is not None:
+        clears = clears | decoded.needs_no_order
     names = ", ".join(f"'{key}'" for key in schema.keys)
     kinds = np.zeros(count, dtype=np.int8)
     reasons = pa.nulls(count, pa.string())
@@ -320,14 +333,19 @@ def _hashes(
 
 
 def _known_order(schema: TableSchema, order: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the column that puts rows without an order key before all others."""
+    """Return the column that tells rows without an order key; they are before all others."""
     if len(schema.order_fields) == len(schema.order):
         return []
     return [pa.array(np.logical_and.reduce([_valid(column, len(column)) for column in order]))]
 
 
-def _quarantine_columns(raw_keys: pa.Array, decoded: Decoded, faults: _Faults) -> list[pa.Array]:
-    """Return the columns that only a quarantine has, in the order of `TableSchema.run`."""
+def _quarantine_columns(
+    raw_keys: pa.Array, decoded: Decoded, faults: _Faults, known_order: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """Return the columns that only a quarantine has, in the order of `TableSchema.run`.
+
+    A tombstone that takes an error away where it arrives has a reason, too (`have_reasons`).
+    """
     count = len(raw_keys)
     bad = np.flatnonzero(faults.kinds)
     values = pa.nulls(count, pa.binary())
@@ -336,7 +354,11 @@ def _quarantine_columns(raw_keys: pa.Array, decoded: Decoded, faults: _Faults) -
         places[bad] = np.arange(len(bad))
         indices = pa.array(places, mask=faults.kinds == _Fault.NONE)
         values = decoded.raw_values(bad).cast(pa.binary()).take(indices)
-    return [raw_keys, values, faults.reasons, pa.nulls(count, pa.uint64())]
+    reasons = faults.reasons
+    if decoded.needs_no_order is not None and decoded.needs_no_order.any():
+        arrives = pc.and_not(pa.array(decoded.needs_no_order), *known_order or [True])
+        reasons = pc.coalesce(reasons, pc.if_else(arrives, _GONE, None))
+    return [raw_keys, values, reasons, pa.nulls(count, pa.uint64())]
 
 
 def _all_null(columns: Sequence[pa.Array]) -> Mask:

@@ -121,9 +121,12 @@ def classify(
     kinds[hit[standing.are_duplicates]] = Outcome.DUPLICATE
     are_tied[hit] = standing.are_tied
     if low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite):
-        unknown = np.flatnonzero(~found.present & ~_are_lost(commands, chosen))
-        order_keys = commands.take(commands.schema.order_columns, chosen[unknown])
-        are_late[unknown[is_at_or_below(order_keys, low_water, commands.schema)]] = True
+        unknown = ~found.present
+        # An error without an order says nothing of deletes: any of them may be newer.
+        unknown[hit] = ~_are_ordered(found.rows, found.at[hit])
+        asked = np.flatnonzero(unknown & _are_ordered(commands, chosen))
+        order_keys = commands.take(commands.schema.order_columns, chosen[asked])
+        are_late[asked[is_at_or_below(order_keys, low_water, commands.schema)]] = True
         if late_rows is not LateRows.APPLY:
             kinds[are_late] = Outcome.REJECTED
     return Outcomes(kinds, are_tied, are_late)
@@ -141,18 +144,12 @@ def _can_be_late(schema: TableSchema, low_water: str | None, is_overwrite: bool)
     return reaches_back and low_water is not None
 
 
-def _are_lost(commands: Rows, chosen: Positions) -> Mask:
-    """Return which commands have neither a key nor an order.
-
-    They are errors, and deletes that take such errors away. No forgotten delete is newer than
-    one of them, because none is ordered: they are not late, and never left out.
-    """
-    schema = commands.schema
-    if not schema.has_quarantine:
-        return np.zeros(len(chosen), dtype=np.bool_)
-    is_known, *keys = commands.take([schema.order_columns[0], *schema.keys], chosen)
-    has_key = np.logical_or.reduce([column.is_valid() for column in keys])
-    return ~(has_key | np.asarray(is_known, dtype=np.bool_))
+def _are_ordered(rows: Rows, chosen: Positions) -> Mask:
+    """Return which entries have an order. No forgotten delete is newer than one without."""
+    if not rows.schema.has_quarantine:
+        return np.ones(len(chosen), dtype=np.bool_)
+    [is_known] = rows.take(rows.schema.order_columns[:1], chosen)
+    return np.asarray(is_known, dtype=np.bool_)
 
 
 def count(outcomes: Outcomes) -> Counters:

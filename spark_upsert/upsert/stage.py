@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Positions
+from spark_upsert.model.precedence import Precedence
 from spark_upsert.parallel import beside, in_order, useful_threads
 from spark_upsert.state.counters import EMPTY, Counters
 from spark_upsert.state.log.manifest import Place
@@ -24,6 +25,7 @@ from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.upsert.ambiguity import Examples, examples_of
+from spark_upsert.upsert.arrivals import in_table
 from spark_upsert.upsert.moves import Move, moves_in
 from spark_upsert.upsert.outcomes import Outcome, Outcomes, classify, count, may_reject
 from spark_upsert.upsert.scratch import Scratch
@@ -109,8 +111,10 @@ def stage_sealed(
         late_rows=late_rows,
         is_overwrite=overwrite,
     )
+    reaches_back = Precedence.of(schema).order_reaches_back and not overwrite
     with Scratch(snapshot.store) as scratch:
-        for batch in stash.seal():
+        for sealed in stash.seal():
+            batch = in_table(sealed, snapshot, schema) if reaches_back else sealed
             if schema.engine.multiplicity is not None:
                 moves += moves_in(batch)
             rows = Rows(schema, [BatchPart(batch)])

@@ -28,6 +28,7 @@ from spark_upsert.store.local import LocalStore
 from spark_upsert.store.spills import SpillFolder
 from spark_upsert.store.tokens import new_token
 from spark_upsert.upsert.ambiguity import count_losers
+from spark_upsert.upsert.arrivals import are_unplaced, in_task
 from spark_upsert.upsert.truncate import truncated_at
 
 SETTLE_BYTES = 64 << 20
@@ -61,6 +62,8 @@ class Stash:
         """Keys of rows that a person should know about (`ambiguity`)."""
         self.truncated: str | None = None
         """The mark of the youngest truncate that came among the commands."""
+        self.has_arrivals = False
+        """Whether commands came that have a key and no order (`arrivals`)."""
 
     def __repr__(self) -> str:
         return (
@@ -99,10 +102,21 @@ class Stash:
         settled = 0 if self._settled is None else self._settled.batch.nbytes
         if self._pending_bytes >= max(self._settle_bytes, settled):
             self._settle()
+        commands = self._placed(commands)
         self._counted += Counters(rows=commands.num_rows)
         self.truncated = higher_mark(self.truncated, mark, self._schema)
         self._pending.append(BatchPart(commands))
         self._pending_bytes += commands.nbytes
+
+    def _placed(self, commands: pa.RecordBatch) -> pa.RecordBatch:
+        """Return commands, those of no order where they arrived."""
+        if not are_unplaced(commands, self._schema).any():
+            return commands
+        self.has_arrivals = True
+        self._settle()
+        parts: list[Part] = [RunPart(Span.within(run)) for run in self._spilled]
+        parts += [] if self._settled is None else [self._settled]
+        return in_task(commands, self._schema, parts)
 
     def seal(self) -> Iterator[pa.RecordBatch]:
         """Yield the winning command of each key, sorted by (hash, key), in bounded batches.

@@ -109,8 +109,8 @@ def sealed(
     if schema.engine.multiplicity is not None:
         return None  # A step of a view is a version of its own (`upsert.moves`).
     batches = list(stash.seal())
-    if stash.truncated is not None or len(batches) > 1:
-        return None
+    if stash.truncated is not None or stash.has_arrivals or len(batches) > 1:
+        return None  # Those that stand where they arrived are looked for in the table alone.
     commands = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema.run)
     if commands.nbytes > BYTES_MAX:
         return None

@@ -163,6 +163,7 @@ def test_noise_is_an_error(payload: bytes) -> None:
 
 def test_only_a_record_without_a_value_is_a_tombstone() -> None:
     planned = ENVELOPE.commands(records([(b'{"id":1}', None)]).combine_chunks().to_batches()[0])
-    assert planned.column("__raw_key").to_pylist() == [b'{"id":1}']
-    assert planned.column("id").to_pylist() == [None]
+    assert planned.column("id").to_pylist() == [1]
+    assert planned.column("__diff").to_pylist() == [TOMBSTONE]
+    assert planned.column("__order_known").to_pylist() == [False]
     assert isinstance(planned, pa.RecordBatch)

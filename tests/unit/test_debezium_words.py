@@ -104,6 +104,35 @@ HISTORIES: dict[str, tuple[list[Record], Standing]] = {
         [create(1, 1, 1), (key(2), bare(event("u", image(1, 1), image(2, BAD), 2)))],
         ({}, [2]),
     ),
+    "garbage is the newest word on its key": ([create(1, 1, 1), (key(1), b"?")], ({}, [1])),
+    "garbage of a new key": ([(key(1), b"?")], ({}, [1])),
+    "garbage and a good event": ([(key(1), b"?"), create(1, 1, 1)], ({1: 1}, [])),
+    "garbage between good events": (
+        [create(1, 1, 1), (key(1), b"?"), update(1, 1, 2, 2)],
+        ({1: 2}, []),
+    ),
+    "garbage between others, and an old event again": (
+        [create(1, 1, 5), (key(1), b"?"), (key(1), b"!"), update(1, 1, 2, 4)],
+        ({}, [1]),
+    ),
+    "an event without an order": ([create(1, 1, 1), update(1, 1, 2, None)], ({}, [1])),
+    "a delete that cannot be read, and its tombstone": (
+        [create(1, 1, 1), (key(1), b"?"), gone(1)],
+        ({}, []),
+    ),
+    "an unreadable update, a delete and its tombstone": (
+        [create(1, 1, 1), (key(1), b"?"), delete(1, 1, 2), gone(1)],
+        ({}, []),
+    ),
+    "and the key comes back": (
+        [create(1, 1, 1), (key(1), b"?"), gone(1), gone(1), create(1, 2, 2), gone(1)],
+        ({1: 2}, []),
+    ),
+    "garbage behind a delete": (
+        [create(1, 1, 1), delete(1, 1, 2), gone(1), (key(1), b"?")],
+        ({}, [1]),
+    ),
+    "a tombstone alone takes no row away": ([create(1, 1, 1), gone(1)], ({1: 1}, [])),
     "a key that cannot be read": ([create("x", 1, 1)], ({}, [key("x")])),
     "is taken away by its tombstone": (
         [create("x", 1, 1), delete("x", 1, 2), gone("x")],

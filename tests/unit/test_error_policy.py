@@ -498,14 +498,21 @@ def test_a_plain_delete_of_the_null_key_clears_it(tmp_path: Path) -> None:
     assert quarantine_of(path) == []
 
 
-def test_a_row_without_an_order_key_stands_only_where_nothing_else_does(tmp_path: Path) -> None:
+def test_a_row_without_an_order_key_stands_where_it_arrives(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    write(path, plain((1, "a", 1, False)), **PLAIN_OPTIONS)
+    write(path, plain((1, "a", 5, False), (3, "a", 5, False)), **PLAIN_OPTIONS)
     commit = write(path, plain((1, "b", None, False), (2, "c", None, False)), **PLAIN_OPTIONS)
-    assert (counters_of(commit).stale, counters_of(commit).quarantined) == (1, 1)
-    [error] = quarantine_of(path)
-    assert (error["k"], error["_reason"]) == (2, "the sequenceBy column 'at' is null")
-    assert rows_of(path) == [{"k": 1, "v": "a"}]
+    assert (counters_of(commit).displaced, counters_of(commit).quarantined) == (1, 2)
+    why = "the sequenceBy column 'at' is null"
+    assert errors_of(path) == {1: why, 2: why}
+    assert rows_of(path) == [{"k": 3, "v": "a"}]
+    # What is older than what it replaced stays older; what is newer, or the same again, is newer.
+    commit = write(path, plain((1, "o", 4, False)), **PLAIN_OPTIONS)
+    assert counters_of(commit).stale == 1
+    commit = write(path, plain((1, "a", 5, False), (2, "n", 1, False)), **PLAIN_OPTIONS)
+    assert (counters_of(commit).inserts, counters_of(commit).tied) == (2, 0)
+    assert rows_of(path) == [{"k": 1, "v": "a"}, {"k": 2, "v": "n"}, {"k": 3, "v": "a"}]
+    assert_sound(path)
 
 
 @pytest.mark.parametrize("at", [-(2**63), 0, 2**63 - 1])
@@ -513,7 +520,6 @@ def test_any_order_key_is_after_none(tmp_path: Path, at: int) -> None:
     path = tmp_path / "t"
     write(path, plain((1, "a", None, False)), **PLAIN_OPTIONS)
     write(path, plain((1, "b", at, False)), **PLAIN_OPTIONS)
-    write(path, plain((1, "c", None, False)), **PLAIN_OPTIONS)
     assert rows_of(path) == [{"k": 1, "v": "b"}]
     assert quarantine_of(path) == []
 
@@ -627,8 +633,8 @@ def test_an_overwrite_leaves_the_errors_of_the_past_out(tmp_path: Path) -> None:
     assert_sound(path)
 
 
-def test_bad_rows_without_an_order_are_rejected_below_the_low_water_mark(tmp_path: Path) -> None:
-    """The price of forgetting deletes: what may be older than a forgotten one is only counted."""
+def test_bad_rows_without_an_order_are_never_late(tmp_path: Path) -> None:
+    """They are listed, and say nothing of whether a delete was forgotten."""
     path = tmp_path / "t"
     options = {**PLAIN_OPTIONS, "tombstoneRetention": "1 epochs"}
     write(path, plain((1, "a", 1, False)), **options)
@@ -637,7 +643,13 @@ def test_bad_rows_without_an_order_are_rejected_below_the_low_water_mark(tmp_pat
     Table.open(str(path)).compact(full=True)
     assert Table.open(str(path)).log.head().low_water is not None
     commit = write(path, plain((3, "c", None, False), (None, "d", 11, False)), **options)
-    assert (counters_of(commit).rejected, counters_of(commit).quarantined) == (1, 1)
+    assert (counters_of(commit).rejected, counters_of(commit).quarantined) == (0, 2)
+    late = plain((3, "c", 9, False))
+    commit = write(path, late, lateRows="reject", **options)
+    assert counters_of(commit).rejected == 1
+    assert rows_of(path) == [{"k": 2, "v": "b"}]
+    commit = write(path, late, lateRows="apply", **options)
+    assert (counters_of(commit).inserts, counters_of(commit).late) == (1, 1)
     assert_sound(path)
 
 

@@ -179,13 +179,17 @@ class DebeziumEnvelope:
                 ),
             ),
             raw_keys=apart.raw,
+            needs_no_order=read.tombstones if self.schema.has_quarantine else None,
             ignores_null_deletes=True,
             raw_values=read.raw_values,
             hint=_HINT,
         )
-        has_order = _all_valid(decoded.order, batch.num_rows)
-        if apart.raw is not None and self._is_ordered_by_events and self.schema.has_quarantine:
-            decoded = self._by_raw_key(decoded, ~has_order, ~has_key)
+        has_order = _all_valid(order, batch.num_rows)
+        if self._is_ordered_by_events and self.schema.has_quarantine:
+            # The record that takes such an error away has no order either: the later one says.
+            decoded = replace(
+                decoded, order=[pc.if_else(pa.array(has_key), column, None) for column in order]
+            )
         # A row that moved is gone from its old key, whatever it holds at the new one.
         moved = self._moved(columns, old_keys, has_after) & has_order
         moved &= ~_mask(faults.is_valid())
@@ -194,30 +198,6 @@ class DebeziumEnvelope:
             where = pa.array(is_truncate)
             return with_truncates(commands, [c.filter(where) for c in order], self.schema)
         return commands
-
-    def _by_raw_key(self, decoded: Decoded, unordered: Mask, unkeyed: Mask) -> Decoded:
-        """Put rows of no order at the bytes of their key, apart from the key itself.
-
-        An error of unknown order would be older than anything that its key holds, and so would
-        not be seen. At the bytes of the key nothing is but such errors; a record without a value
-        takes them away. It has no order either, so that nothing there has: the later one says.
-        """
-        names = ", ".join(f"'{field.name}'" for field in self.schema.order)
-        reasons = _first(
-            decoded.bad_keys,
-            decoded.bad_values,
-            f"the sequenceBy column {names} is null",
-        )
-        where = pa.array(unordered)
-        return replace(
-            decoded,
-            columns={
-                name: pc.if_else(where, None, column) if name in self.schema.keys else column
-                for name, column in decoded.columns.items()
-            },
-            order=[pc.if_else(pa.array(unkeyed), None, column) for column in decoded.order],
-            bad_keys=pc.if_else(where, reasons, decoded.bad_keys),
-        )
 
     def _part(self, read: Read, name: str) -> pa.Array:
         return _column(read.batch, (*self.event, name))
@@ -357,6 +337,7 @@ def _repeated(
         order=[column.take(places) for column in decoded.order],
         own_order={name: column.take(places) for name, column in decoded.own_order.items()},
         tombstones=decoded.tombstones[rows] | is_old,
+        needs_no_order=None if decoded.needs_no_order is None else decoded.needs_no_order[rows],
         bad_values=decoded.bad_values.take(places),
         bad_keys=decoded.bad_keys.take(places),
         raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(places),
