@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_upsert.store.protocol import ObjectInfo, ObjectSink, Store
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, ObjectInfo, ObjectSink, Store
 
 
 class StoreBelow:
@@ -34,7 +34,7 @@ class StoreBelow:
         for info in found:
             yield replace(info, path=info.path[len(self._folder) + 1 :])
 
-    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         return self._store.read(self._path(path), bytes_max=bytes_max)
 
     def prepare(self, folder: str) -> None:

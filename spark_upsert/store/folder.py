@@ -18,6 +18,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from spark_upsert.store.local import LocalStore
+from spark_upsert.store.regular import opened_regular
 from spark_upsert.store.resolve import open_store
 from spark_upsert.store.system_errors import translated
 
@@ -120,9 +121,9 @@ class LocalFolder:
 
     def open(self, name: str) -> pa.NativeFile:
         target = self._root / name
-        with translated("read", target):
+        with translated("read", target), opened_regular(target) as file:
             # Not mapped: whoever touches a page behind the end of a file that is cut short dies.
-            return pa.OSFile(os.fsencode(target), "rb")
+            return pa.OSFile(file.path, "rb")
 
 
 def is_hidden(name: str) -> bool:

@@ -34,7 +34,8 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.store.protocol import ObjectInfo
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, ObjectInfo
+from spark_upsert.store.regular import opened_regular
 from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.system_errors import links_required, translated
 
@@ -59,13 +60,14 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
 
-    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         target = self._root / path
-        with translated("read", target):
-            size = target.stat().st_size
-            if bytes_max is not None and size > bytes_max:
-                raise CorruptionError.in_file(str(target), f"at most {bytes_max} bytes", f"{size}")
-            return target.read_bytes()
+        with translated("read", target), opened_regular(target) as file:
+            if file.length > bytes_max:
+                raise CorruptionError.in_file(
+                    str(target), f"at most {bytes_max} bytes", f"{file.length}"
+                )
+            return file.read()
 
     def prepare(self, folder: str) -> None:
         target = self._root / folder
@@ -111,11 +113,8 @@ class LocalStore:
 
     def map(self, path: str) -> pa.Buffer:
         target = self._root / path
-        with translated("read", target):
-            if target.stat().st_size == 0:
-                return pa.py_buffer(b"")
-            with pa.memory_map(str(target)) as mapped:
-                return mapped.read_buffer()
+        with translated("read", target), opened_regular(target) as file:
+            return file.map()
 
     def mapped_bytes(self, path: str) -> int | None:
         target = f"{self._root}/{path}"
@@ -305,7 +304,7 @@ class LocalSink:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     finally:

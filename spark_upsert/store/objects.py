@@ -34,7 +34,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
 from spark_upsert.store.copies import CopyFile, LocalCopies, usable
 from spark_upsert.store.failures import is_conflict, is_cut_short, may_pass, translate
-from spark_upsert.store.protocol import ObjectInfo
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, ObjectInfo
 from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.settings import Cloud, ObjectSettings
 
@@ -92,7 +92,7 @@ class ObjectStore:
     def __repr__(self) -> str:
         return f"ObjectStore({masked(self.url)!r})"
 
-    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         for _ in range(self._settings.retries_max):
             try:
                 return self._read_once(path, bytes_max)
@@ -102,11 +102,11 @@ class ObjectStore:
             time.sleep(random.random() * _PAUSE_SECONDS)
         return self._read_once(path, bytes_max)
 
-    def _read_once(self, path: str, bytes_max: int | None) -> bytes:
+    def _read_once(self, path: str, bytes_max: int) -> bytes:
         with self._translated("read", path):
             answer = obstore.get(self._client, path)
             size: int = answer.meta["size"]
-            if bytes_max is not None and size > bytes_max:
+            if size > bytes_max:
                 raise CorruptionError.in_file(
                     f"{self._url}/{path}", f"at most {bytes_max} bytes", f"{size}"
                 )

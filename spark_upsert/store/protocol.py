@@ -14,6 +14,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+OBJECT_BYTES_MAX = 256 << 20
+"""An object that is read whole is no longer: a checkpoint of a million runs has some 200 MB, and
+there are never so many."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
@@ -62,7 +66,7 @@ class Store(Protocol):
         """
         ...
 
-    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         """Return a whole object.
 
         Raises
@@ -70,7 +74,7 @@ class Store(Protocol):
         FileNotFoundError
             There is none.
         CorruptionError
-            It is larger than ``bytes_max``; no memory was taken for it.
+            It is larger than ``bytes_max``, or no regular file; no memory was taken for it.
         """
         ...
 

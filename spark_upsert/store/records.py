@@ -23,14 +23,14 @@ from spark_upsert.errors import (
     UpsertFlowError,
 )
 from spark_upsert.store import Store
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 
 T = TypeVar("T")
 
 FORMAT_VERSION = 2
 """Of the table; a record of another one is refused."""
 
-RECORD_BYTES_MAX = 256 << 20
-"""A checkpoint of a million runs has some 200 MB; there are never so many."""
+RECORD_BYTES_MAX = OBJECT_BYTES_MAX
 
 _TEXT_MAX = 1 << 20
 _WHOLE_MAX = 2**63 - 1

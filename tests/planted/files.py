@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
+from spark_upsert.errors import CorruptionError
 from spark_upsert.source import exact, file_input
 from spark_upsert.source.file_position import Delivered
+from spark_upsert.store import LocalStore, regular
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_file_promises as file_promises
 
@@ -61,3 +67,15 @@ def _() -> Patch:
             return original(*args)
 
     return wrapped(exact.ExactOrder, "_front", forget)
+
+
+def test_p7_a_device_is_not_read() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a").symlink_to("/dev/zero")
+        with pytest.raises(CorruptionError, match="a link to a device"):
+            LocalStore(folder).read("a")
+
+
+@bug("what is no regular file is read", test_p7_a_device_is_not_read)
+def _() -> Patch:
+    return patch(f"{regular.__name__}.stat.S_ISREG", lambda mode: True)

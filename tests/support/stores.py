@@ -22,6 +22,7 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.state.log.memory import LOGS
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 
 _NUMBERS = itertools.count()
 
@@ -50,12 +51,12 @@ class MemoryStore:
     def __repr__(self) -> str:
         return f"MemoryStore(objects={len(self.objects)})"
 
-    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         try:
             data = self.objects[path]
         except KeyError:
             raise FileNotFoundError(path) from None
-        if bytes_max is not None and len(data) > bytes_max:
+        if len(data) > bytes_max:
             raise CorruptionError.in_file(path, f"at most {bytes_max} bytes", f"{len(data)}")
         return data
 
@@ -226,7 +227,7 @@ class FaultyStore:
     def cache_key(self) -> Hashable | None:
         return self._store.cache_key if self._process is None else (self.url, self._process)
 
-    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         with self._steps.step(f"read {path}"):
             return self._store.read(path, bytes_max=bytes_max)
 

@@ -35,6 +35,7 @@ from spark_upsert.routed.unpark import Unparked, drop, unpark
 from spark_upsert.state.compaction import Compacted, due_jobs
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import LocalStore, Store
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table import Table
 from tests.support.routed_worlds import transaction
 from tests.support.stores import MemoryStore
@@ -186,7 +187,7 @@ def test_an_overwrite_parks_nothing(root: MemoryStore) -> None:
 
 def test_an_outage_parks_nothing() -> None:
     class Down(MemoryStore):
-        def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+        def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
             if path.startswith("a/"):
                 raise OSError("the storage is away")
             return super().read(path, bytes_max=bytes_max)
