@@ -7,8 +7,14 @@ one stage, or tells one operator to drain or that nothing comes any more.
 `_front` have, that one does, those behind it have not begun. The end of all input runs along the
 chain in the same way, once.
 
-**Drop-input.** The output of all stages before `_drop` is thrown away until the barrier; a later
-request may only raise it.
+**Drop-input.** What stands before a stage can be thrown away until the barrier. Counters go on
+counting (`Stage.is_counting`): the rows that come to one are read, and only what it gives is
+thrown away, so that neither rows nor numbers behind the barrier depend on when a side was dropped.
+
+**Enough.** An operator that has finished before its input (a limit that was reached) has all that
+stands before it dropped, in this barrier and in all that follow. Barriers pass, because a stage
+above it may have something to say at each of them: an aggregation without keys has a row. Only
+where none has (`Stage.is_silent`) and no other chain stands above, the driver ends.
 """
 
 from __future__ import annotations
@@ -22,15 +28,21 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_upsert.errors import about_node
-from spark_upsert.task.exchange import Feed, Producer
+from spark_upsert.task.exchange import Consumer, Feed, Producer
 from spark_upsert.task.operators.operator import Operator, Signal
 
 
 class Stage(NamedTuple):
-    """An operator, and the node of the plan that it is."""
+    """An operator, the node of the plan that it is, and what the driver has to know of it."""
 
     node: str
     operator: Operator
+    is_silent: bool = True
+    """Whether it gives nothing at a barrier before which it got nothing."""
+    is_counting: bool = False
+    """Whether it counts rows over all barriers."""
+    right: Consumer | None = None
+    """The right side of a join."""
 
 
 class _Mode(Enum):
@@ -52,9 +64,19 @@ class Driver:
     stages : sequence of Stage
         From the feed to the end.
     producer : Producer
+    is_top : bool
+        Whether no other chain stands above: when this one ends, the task does.
     """
 
-    def __init__(self, node: str, feed: Feed, stages: Sequence[Stage], producer: Producer) -> None:
+    def __init__(
+        self,
+        node: str,
+        feed: Feed,
+        stages: Sequence[Stage],
+        producer: Producer,
+        *,
+        is_top: bool = False,
+    ) -> None:
         self._about_feed = about_node(node)
         self._feed = feed
         self._stages = list(stages)
@@ -63,8 +85,13 @@ class Driver:
         self._front = 0
         self._is_told = False
         """Whether the operator at the front knows that it drains, or that the end has come."""
-        self._drop = 0
-        self._asked = 0
+        self._is_top = is_top
+        self._dropped = [False] * (len(self._stages) + 1)
+        """Whether the output of the feed, and of each stage, is thrown away."""
+        self._asked = self._heeded = 0
+        """Before which stage all is to be dropped until the barrier, and what has been done."""
+        self._enough = 0
+        """Before which stage all is dropped for good."""
 
     @property
     def is_at_barrier(self) -> bool:
@@ -91,13 +118,12 @@ class Driver:
         """
         if self.is_at_barrier:
             return False
-        self._heed_drop()
-        return self._end_early() or self._flow() or self._advance()
+        return self._heed_enough() or self._heed_drop() or self._flow() or self._advance()
 
     def _flow(self) -> bool:
         """Move a batch by one stage, as near to the end of the chain as possible."""
         for place in range(len(self._stages), -1, -1):
-            is_dropped = place < self._drop
+            is_dropped = self._dropped[place]
             if is_dropped or self._takes(place):
                 batch = self._given(place)
                 if batch is not None:
@@ -190,14 +216,17 @@ class Driver:
             self._feed.close()
             self._producer.ended()
 
-    def _end_early(self) -> bool:
-        """Go on from an operator that wants no more: what stands before it has nothing to do."""
-        if self._mode is _Mode.ENDING:
-            return False
-        for index in range(len(self._stages) - 1, -1, -1):
+    def _heed_enough(self) -> bool:
+        """Give up what stands before an operator that wants no more; say whether that is new."""
+        begin = self._front + self._is_told if self._mode is _Mode.ENDING else 0
+        for index in range(len(self._stages) - 1, max(begin, self._enough) - 1, -1):
             if self._stages[index].operator.is_finished():
-                self._feed.close()
-                self._begin(_Mode.ENDING, index + 1)
+                if self._is_top and all(each.is_silent for each in self._stages[index + 1 :]):
+                    self._feed.close()
+                    self._begin(_Mode.ENDING, index + 1)
+                else:
+                    self._enough = index + 1
+                    self._drop_between(0, self._enough)
                 return True
         return False
 
@@ -216,15 +245,31 @@ class Driver:
         """Throw away all that it gives, until the barrier."""
         self.drop_before(len(self._stages) + 1)
 
-    def _heed_drop(self) -> None:
-        if self._asked > self._drop:
-            if not self._drop:
+    def _heed_drop(self) -> bool:
+        """Do what was asked for; say whether that was anything."""
+        asked = self._asked
+        if asked <= self._heeded:
+            return False
+        self._heeded = asked
+        counting = (at + 1 for at in range(asked - 1) if self._stages[at].is_counting)
+        self._drop_between(max(counting, default=0), asked)
+        return True
+
+    def _drop_between(self, begin: int, end: int) -> None:
+        """Throw away the output of some stages, of which the feed is number 0."""
+        for place in range(begin, end):
+            if self._dropped[place]:
+                continue
+            self._dropped[place] = True
+            if not place:
                 self._feed.drop()
-            self._drop = self._asked
+            elif (right := self._stages[place - 1].right) is not None:
+                right.drop()
 
     def pass_barrier(self) -> None:
         """Go on behind the barrier."""
-        self._drop = self._asked = 0
+        self._dropped = [False] * len(self._dropped)
+        self._asked = self._heeded = self._enough = 0
         self._feed.pass_barrier()
         if self._mode is _Mode.AT_BARRIER:
             self._mode = _Mode.FLOWING

@@ -28,6 +28,7 @@ from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Route, 
 from spark_upsert.task.expressions import bind, bind_condition
 from spark_upsert.task.operators.aggregation import aggregation
 from spark_upsert.task.operators.hash_join import HashJoinRows
+from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.merge_join import MergeJoinRows
@@ -135,7 +136,8 @@ def build(plan: Node, settings: Settings) -> Pipelines:
     _require_nodes(plan, settings.readers, Scan, "a reader", "scan")
     _require_nodes(plan, settings.lookups, IndexLookupJoin, "a lookup", "index lookup join")
     builder = _Builder(plan, settings)
-    builder.run([plan], is_ordered=False)
+    # One driver gives rows in one order, whatever has to wait for storage meanwhile.
+    builder.run([plan], is_ordered=settings.width == 1, is_top=True)
     return builder.built
 
 
@@ -206,6 +208,7 @@ class _Builder:
         tops: Sequence[Node],
         *,
         is_ordered: bool,
+        is_top: bool = False,
         consumers: int = 1,
         route: Route | None = None,
         capacity: int = exchanges.QUEUED_BATCHES,
@@ -230,7 +233,13 @@ class _Builder:
             elif not schema.equals(exchange.schema):
                 raise _other_columns(top, schema, exchange.schema)
             drivers = [
-                Driver(_told_name(chain.nodes[0]), feed, own_stages, exchange.add_producer())
+                Driver(
+                    _told_name(chain.nodes[0]),
+                    feed,
+                    own_stages,
+                    exchange.add_producer(),
+                    is_top=is_top and len(stages) == 1,
+                )
                 for feed, own_stages in ((each[0], each[2]) for each in stages)
             ]
             self._note_drops(chain, drivers)
@@ -252,20 +261,25 @@ class _Builder:
     def _stages(self, chain: _Chain) -> list[tuple[Feed, pa.Schema, list[Stage]]]:
         """Return the feed and the operators of each driver, and the columns that come out."""
         feeds = self._feeds(chain)
-        rights = {node.id: self._right(node) for node in chain.nodes if isinstance(node, Join)}
+        rights = {
+            node.id: self._right(node, is_ordered=chain.is_ordered)
+            for node in chain.nodes
+            if isinstance(node, Join)
+        }
         found = []
         for feed in feeds:
             schema, stages = feed.schema, []
             for node in chain.nodes[1:]:
                 with about_node(node.id):
                     operator = self._operator(node, schema, rights)
-                stages.append(Stage(node.id, operator))
+                stages.append(_stage(node, operator, rights.get(node.id)))
                 schema = operator.schema
             found.append((feed, schema, stages))
         return found
 
-    def _right(self, node: Join) -> Consumer:
-        exchange = self.run([node.right], is_ordered=isinstance(node, MergeJoin))
+    def _right(self, node: Join, *, is_ordered: bool) -> Consumer:
+        is_ordered = is_ordered or isinstance(node, MergeJoin)
+        exchange = self.run([node.right], is_ordered=is_ordered)
         consumer = exchange.consumer()
         self.built.drops[node.right.id] = consumer.drop
         return consumer
@@ -357,6 +371,19 @@ class _Builder:
         )
         _require_keys(node, exchange.schema)
         return [exchange.consumer(index) for index in range(chain.width)]
+
+
+def _stage(node: Node, operator: Operator, right: Consumer | None) -> Stage:
+    """Return what a driver has to know of an operator."""
+    match node:
+        case Aggregation():
+            is_silent = bool(node.keys)
+        case Join():
+            is_silent = node.join not in SHOWS_RIGHT_ALONE
+        case _:
+            is_silent = True
+    is_counting = isinstance(node, Limit | AssignUniqueId)
+    return Stage(node.id, operator, is_silent, is_counting, right)
 
 
 def _own_reader(node: Scan) -> Reader | None:

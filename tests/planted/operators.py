@@ -68,10 +68,10 @@ def _() -> Patch:
 
 @bug("a merge join takes a key's right rows for whole while more may come", JOINS)
 def _() -> Patch:
-    def match(original: Any, self: MergeJoinRows, left: Any, right: Any) -> Any:
+    def match(original: Any, self: MergeJoinRows) -> Any:
         is_ended, self._right.is_ended = self._right.is_ended, True
         try:
-            return original(self, left, right)
+            return original(self)
         finally:
             self._right.is_ended = is_ended
 

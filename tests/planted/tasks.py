@@ -14,7 +14,8 @@ from spark_upsert.task import task as tasks
 from spark_upsert.task.driver import Driver
 from spark_upsert.task.exchange import Exchange, Union
 from spark_upsert.task.expressions import Bound
-from spark_upsert.task.operators import rows
+from spark_upsert.task.operators import merge_join, rows
+from spark_upsert.task.operators.join_rows import Full
 from spark_upsert.task.operators.operator import Signal, Streaming
 from spark_upsert.task.plan import Limit
 from spark_upsert.task.scanning import ScanFeed
@@ -27,7 +28,10 @@ NAN = promises.test_p2_a_number_that_is_none_equals_itself_and_is_above_all
 LOOKED_AT = promises.test_p2_what_has_no_value_counts_only_where_it_is_looked_at
 
 
-@bug("a task is at its barrier when one of two producers has drained", SETS)
+ANY_PLAN = promises.test_p2_any_plan_gives_what_plain_python_gives
+
+
+@bug("a task is at its barrier when one of two producers has drained", ANY_PLAN)
 def _() -> Patch:
     def poll(original: Any, self: Exchange, index: int) -> Any:
         found = original(self, index)
@@ -97,9 +101,9 @@ def _() -> Patch:
 @bug("the output before a join is thrown away behind the barrier, too", DROPPED)
 def _() -> Patch:
     def pass_barrier(original: Any, self: Driver) -> None:
-        kept = self._drop
+        kept = self._dropped
         original(self)
-        self._drop = kept
+        self._dropped = kept
 
     return wrapped(Driver, "pass_barrier", pass_barrier)
 
@@ -107,6 +111,48 @@ def _() -> Patch:
 @bug("nobody is told that a side is given up", DROPPED)
 def _() -> Patch:
     return patch.object(Driver, "drop_before", lambda self, place: None)
+
+
+@bug("a limit that was reached ends the rows of all above it", ANY_PLAN)
+def _() -> Patch:
+    def anew(original: Any, self: Driver, *given: Any, is_top: bool = False) -> None:
+        original(self, *given, is_top=True)
+        self._stages = [each._replace(is_silent=True) for each in self._stages]
+
+    return wrapped(Driver, "__init__", anew)
+
+
+@bug("a side that is dropped counts no rows", ANY_PLAN)
+def _() -> Patch:
+    def stage(original: Any, *given: Any) -> Any:
+        return original(*given)._replace(is_counting=False)
+
+    return wrapped(pipelines, "_stage", stage)
+
+
+@bug("rows without a key come first of their batch", ANY_PLAN)
+def _() -> Patch:
+    def add(original: Any, self: Any, batch: pa.RecordBatch) -> None:
+        original(self, pa.concat_batches(reversed(self.side.split(batch))))
+
+    return wrapped(merge_join._Arriving, "add", add)
+
+
+@bug("a merge join gives batches as its sides come", ANY_PLAN)
+def _() -> Patch:
+    def take(original: Any, self: Full, joined: Any) -> Any:
+        found = original(self, joined)
+        return self.rest() if found is None else found
+
+    return wrapped(Full, "take", take)
+
+
+@bug("what is asked first for look-ups comes first", ANY_PLAN)
+def _() -> Patch:
+    def run(original: Any, self: Any, tops: Any, **given: Any) -> Any:
+        return original(self, tops, **{**given, "is_ordered": False})
+
+    return wrapped(pipelines._Builder, "run", run)
 
 
 @bug(

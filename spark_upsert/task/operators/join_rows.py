@@ -231,16 +231,20 @@ class Joined:
         """Rows that were not given."""
         return (int(self._ends[-1]) if len(self._ends) else 0) - self._given
 
-    def next(self, rows_max: int) -> pa.RecordBatch | None:
-        """Return the next rows, None if there are no more.
+    def next(self, rows_max: int, *, bytes_held: int = 0) -> pa.RecordBatch | None:
+        """Return the next rows, None if there are no more, or none that fit.
 
-        At most so many, and at most `BATCH_BYTES` of them if there is more than one.
+        At most so many, and together with what the batch holds already at most `BATCH_BYTES`; in a
+        batch that is empty there is room for one row whatever it has.
         """
         count = min(rows_max, self.rows_left)
         if not count:
             return None
         left, right = self._places(count)
-        count = self._fitting(left, right)
+        count = self._fitting(left, right, BATCH_BYTES - bytes_held)
+        if not count and bytes_held:
+            return None
+        count = max(1, count)
         self._given += count
         columns = _taken(self._left.columns, left[:count])
         if right is not None:
@@ -262,15 +266,50 @@ class Joined:
             places = np.where(places == NONE, NONE, self._order[places])
         return left, places
 
-    def _fitting(self, left: Positions, right: Positions | None) -> int:
-        """Return how many of the rows that are made of these fit into a batch, at least one."""
+    def _fitting(self, left: Positions, right: Positions | None, bytes_max: int) -> int:
+        """Return how many of the rows that are made of these have so many bytes."""
         sides = [(left, self._widths[0])]
         if right is not None:
             sides.append((right, self._widths[1]))
-        if len(left) * sum(widths.most for _, widths in sides) <= BATCH_BYTES:
+        if len(left) * sum(widths.most for _, widths in sides) <= bytes_max:
             return len(left)
         reached = np.cumsum(sum(widths.of(places) for places, widths in sides))
-        return max(1, int(np.searchsorted(reached, BATCH_BYTES, side="right")))
+        return int(np.searchsorted(reached, bytes_max, side="right"))
+
+
+class Full:
+    """Puts the rows of several joins together, so that batches are full.
+
+    Parameters
+    ----------
+    batch_rows : int
+        Rows of a batch that is full; one of `BATCH_BYTES` is, too.
+    """
+
+    def __init__(self, batch_rows: int) -> None:
+        self._batch_rows = batch_rows
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the rows that wait."""
+        self._pieces: list[pa.RecordBatch] = []
+        self.rows = self._bytes = 0
+
+    def take(self, joined: Joined) -> pa.RecordBatch | None:
+        """Take rows; return a batch that is full by them, None if none is."""
+        piece = joined.next(self._batch_rows - self.rows, bytes_held=self._bytes)
+        if piece is not None:
+            self._pieces.append(piece)
+            self.rows += piece.num_rows
+            self._bytes += piece.nbytes
+        # What has rows left has none that fits.
+        return self.rest() if self.rows == self._batch_rows or joined.rows_left else None
+
+    def rest(self) -> pa.RecordBatch | None:
+        """Return the rows that wait; None if there are none."""
+        pieces = self._pieces
+        self.clear()
+        return pa.concat_batches(pieces) if len(pieces) > 1 else next(iter(pieces), None)
 
 
 def _taken(columns: Sequence[pa.Array], places: Positions) -> list[pa.Array]:

@@ -6,8 +6,15 @@ left row that is still held have found all of theirs. What remains is the right 
 a batch of each side. A side that is over (drained, or at its end) is as if its last key were above
 all others.
 
-Rows with a null in their key match nothing and may stand anywhere. Behind a barrier both sides
-begin anew: their order is that of a set of splits.
+Rows with a null in their key match nothing and may stand anywhere. They keep their place: such a
+row counts as one of the key before it on its side, and behind all matches of that key's rows. So
+what comes out is clustered as the left side is (of a right join: as the right side is).
+
+Behind a barrier both sides begin anew: their order is that of a set of splits.
+
+**Batches** are full (`batch_rows`, or as many bytes as a batch has), but for the last one before a
+barrier. Where they end thus follows from the rows alone and not from which side was sooner, and a
+union above, which takes batches in turn, has one order.
 
 **Giving up early.** Once a side is over and none of its rows is held, the other may be of no use
 for the rest of the barrier (`side_to_drop`). That is asked of what is held, not of keys: sides
@@ -24,12 +31,13 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import DataError, MemoryLimitError, about_node
-from spark_upsert.model.arrays import Mask
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.words import Words
 from spark_upsert.task.operators.join_rows import (
     SHOWS_LEFT_ALONE,
     SHOWS_LEFT_ONLY,
     SHOWS_RIGHT_ALONE,
+    Full,
     Joined,
     Matches,
     Shape,
@@ -71,11 +79,18 @@ def side_to_drop(kind: JoinKind, *, left_is_over: bool, right_is_over: bool) -> 
 
 
 class _Arriving:
-    """The rows of a side that have come and are needed still, all with a key."""
+    """The rows of a side that have come and are needed still.
 
-    def __init__(self, name: str, side: Side) -> None:
+    Parameters
+    ----------
+    shows_keyless : bool
+        Whether rows without a key are shown; if not, they are passed by at once.
+    """
+
+    def __init__(self, name: str, side: Side, *, shows_keyless: bool) -> None:
         self.side = side
         self._name = name
+        self._shows_keyless = shows_keyless
         self.begin()
 
     def begin(self) -> None:
@@ -101,21 +116,40 @@ class _Arriving:
         """Whether nothing is held and nothing comes."""
         return self.is_ended and not self.available
 
-    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take rows; return those that have no key.
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows.
 
         Raises
         ------
         DataError
             The keys do not ascend.
         """
-        keyed, keyless = self.side.split(batch)
+        keyed, _ = self.side.split(batch)
         if keyed.num_rows:
             self._require_order(keyed)
             self._last = keyed.slice(keyed.num_rows - 1)
-            self._more.append(keyed)
-            self._more_rows += keyed.num_rows
-        return keyless
+        needed = batch if self._shows_keyless else keyed
+        if needed.num_rows:
+            self._more.append(needed)
+            self._more_rows += needed.num_rows
+
+    def keyless_first(self) -> int:
+        """Return how many of the rows that are looked at stand before the first one with a key."""
+        has_key = self.side.has_key(self.rows)
+        if has_key is None:
+            return 0
+        return int(np.argmax(has_key)) if has_key.any() else len(has_key)
+
+    def keys(self) -> tuple[list[pa.Array], Mask | None]:
+        """Return keys that ascend, and which rows have them; the others have the one before them.
+
+        The first row has a key. The mask is None if all have.
+        """
+        keys, has_key = self.side.keys_of(self.rows), self.side.has_key(self.rows)
+        if has_key is None:
+            return keys, None
+        places = np.maximum.accumulate(np.where(has_key, np.arange(len(has_key)), 0))
+        return [key.take(pa.array(places)) for key in keys], has_key
 
     def gather(self, count: int) -> bool:
         """Look at more of the rows that have come; say whether that was worth it.
@@ -163,7 +197,7 @@ class MergeJoinRows:
     """A merge join, in the chain of its left side.
 
     The order of what it gives is that of the keys, and within a key that of the left rows, then of
-    the right ones; rows without a key come first of their batch.
+    the right ones; rows without a key stand behind those of the key before them.
     """
 
     def __init__(self, node: MergeJoin, left: pa.Schema, right: Source, context: Context) -> None:
@@ -178,9 +212,14 @@ class MergeJoinRows:
         self._memory_bytes_max = (
             MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
         )
-        self._left = _Arriving("left", self._shape.left)
-        self._right = _Arriving("right", self._shape.right)
+        self._left = _Arriving(
+            "left", self._shape.left, shows_keyless=node.join in SHOWS_LEFT_ALONE
+        )
+        self._right = _Arriving(
+            "right", self._shape.right, shows_keyless=node.join in SHOWS_RIGHT_ALONE
+        )
         self._joined: deque[Joined] = deque()
+        self._full = Full(node.batch_rows)
         self._is_at_end = False
         self._begin()
 
@@ -189,6 +228,7 @@ class MergeJoinRows:
         self._left.begin()
         self._right.begin()
         self._joined.clear()
+        self._full.clear()
         self._matched_rows = 0
         """The first right rows that have found a match: they are those of the last left key."""
         self._is_draining = False
@@ -199,22 +239,19 @@ class MergeJoinRows:
 
     def add_input(self, batch: pa.RecordBatch) -> None:
         with about_node(self._node.id):
-            keyless = self._left.add(batch)
-        if keyless.num_rows and self._node.join in SHOWS_LEFT_ALONE:
-            self._show(
-                Matches.alone(np.arange(keyless.num_rows)), keyless, self._right.side.nothing
-            )
+            self._left.add(batch)
 
     def output(self) -> pa.RecordBatch | None:
         while True:
             self._drop_input()
             while self._joined:
-                batch = self._joined[0].next(self._node.batch_rows)
+                batch = self._full.take(self._joined[0])
                 if batch is not None:
                     return batch
-                self._joined.popleft()
+                if not self._joined[0].rows_left:
+                    self._joined.popleft()
             if not self._match() and not self._poll():
-                return None
+                return self._full.rest() if self._sides_are_over else None
 
     def start_drain(self) -> bool:
         self._left.is_ended = self._is_draining = True
@@ -239,8 +276,12 @@ class MergeJoinRows:
         self._source.close()
 
     @property
+    def _sides_are_over(self) -> bool:
+        return self._left.is_over and self._right.is_over
+
+    @property
     def _is_over(self) -> bool:
-        return self._left.is_over and self._right.is_over and not self._joined
+        return self._sides_are_over and not self._joined and not self._full.rows
 
     def _poll(self) -> bool:
         """Take what the right side has; say whether there is something to be done with it."""
@@ -263,10 +304,7 @@ class MergeJoinRows:
 
     def _take_right(self, batch: pa.RecordBatch) -> None:
         with about_node(self._node.id):
-            keyless = self._right.add(batch)
-        if keyless.num_rows and self._node.join in SHOWS_RIGHT_ALONE:
-            places = np.arange(keyless.num_rows)
-            self._show(Matches.right_alone(places), self._left.side.nothing, keyless)
+            self._right.add(batch)
 
     def _is_of_use(self, batch: pa.RecordBatch) -> bool:
         """Say whether a right batch may still be shown or matched; what is under way may come."""
@@ -281,6 +319,8 @@ class MergeJoinRows:
             left.gather(max(_STEP_ROWS, right.available))
         if not right.rows.num_rows:
             self._gather_right()
+        if self._show_keyless():
+            return True
         counts = left.rows.num_rows, right.rows.num_rows
         if not all(
             count or side.is_whole for count, side in zip(counts, (left, right), strict=True)
@@ -289,18 +329,39 @@ class MergeJoinRows:
         if not any(counts):
             return False
         if all(counts):
-            return self._match_both(*ranks_of(*(s.side.keys_of(s.rows) for s in (left, right))))
+            return self._match_both()
         if counts[0]:
             nowhere = np.zeros(counts[0], dtype=np.int64)
             self._show(Matches.of(self._node.join, nowhere, nowhere), left.rows, right.rows)
         elif self._node.join in SHOWS_RIGHT_ALONE:
-            unmatched = np.arange(self._matched_rows, counts[1])
-            self._show(Matches.right_alone(unmatched), left.rows, right.rows)
+            unmatched = np.arange(counts[1]) >= self._matched_rows
+            has_key = right.side.has_key(right.rows)
+            alone = unmatched if has_key is None else unmatched | ~has_key
+            self._show(Matches.right_alone(np.flatnonzero(alone)), left.rows, right.rows)
         self._pass(*counts, matched_rows=0)
         return True
 
-    def _match_both(self, left: Words, right: Words) -> bool:
-        """Join rows of both sides, given their ranks."""
+    def _show_keyless(self) -> bool:
+        """Show rows that stand before all keys that are looked at; say whether there are any.
+
+        What stands before them on their side was shown, and no row of a greater key of the other
+        side was: it is held until this side has come to a greater one, too.
+        """
+        for side in (self._left, self._right):
+            count = side.keyless_first()
+            if count:
+                show = Matches.alone if side is self._left else Matches.right_alone
+                self._show(show(np.arange(count)), self._left.rows, self._right.rows)
+                side.drop(count)
+                return True
+        return False
+
+    def _match_both(self) -> bool:
+        """Join rows of both sides."""
+        (left_keys, left_has_key), (right_keys, right_has_key) = (
+            side.keys() for side in (self._left, self._right)
+        )
+        left, right = ranks_of(left_keys, right_keys)
         kind = self._node.join
         left_count, right_count = len(left), len(right)
         if not self._right.is_whole:
@@ -320,22 +381,36 @@ class MergeJoinRows:
             self._require_memory()
             return self._gather_right()
         ready = left[:left_count]
-        starts = np.searchsorted(right, ready, side="left")
-        counts = np.searchsorted(right, ready, side="right") - starts
+        order = None if right_has_key is None else np.argsort(~right_has_key, kind="stable")
+        keyed = right if right_has_key is None else right[right_has_key]
+        starts = np.searchsorted(keyed, ready, side="left")
+        counts = np.searchsorted(keyed, ready, side="right") - starts
+        if left_has_key is not None:
+            counts[~left_has_key[:left_count]] = 0
         matches = Matches.of(kind, starts, counts)
         if kind in SHOWS_RIGHT_ALONE:
-            alone = np.flatnonzero(~_is_in(right[:right_count], left))
-            alone = alone[alone >= self._matched_rows]
+            is_alone = ~_is_in(right[:right_count], left)
+            is_alone[: self._matched_rows] = False
+            if right_has_key is not None:
+                is_alone |= ~right_has_key[:right_count]
+            alone = np.flatnonzero(is_alone)
+            places = alone if order is None else np.argsort(order)[alone]
             matches = matches.in_order(
-                ready[matches.left], Matches.right_alone(alone), right[alone]
+                ready[matches.left], Matches.right_alone(places), right[alone]
             )
-        self._show(matches, self._left.rows, self._right.rows)
+        self._show(matches, self._left.rows, self._right.rows, order)
         self._pass(left_count, right_count, matched_rows=matched_rows)
         return True
 
-    def _show(self, matches: Matches, left: pa.RecordBatch, right: pa.RecordBatch) -> None:
+    def _show(
+        self,
+        matches: Matches,
+        left: pa.RecordBatch,
+        right: pa.RecordBatch,
+        order: Positions | None = None,
+    ) -> None:
         if len(matches.left):
-            self._joined.append(Joined(self.schema, matches, left, right))
+            self._joined.append(Joined(self.schema, matches, left, right, order))
 
     def _pass(self, left_count: int, right_count: int, *, matched_rows: int) -> None:
         """Forget rows that have met all that they could."""
