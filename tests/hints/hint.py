@@ -19,10 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from spark_upsert.errors import UpsertFlowError, as_option
 from tests.hints.sites import Site, sites
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _GIVEN = re.compile(r'\.option\("([\w.]+)", "([^"]*)"\)')
 
@@ -90,12 +93,27 @@ Following = Callable[[Told], None]
 FOLLOWED: dict[str, list[Following]] = {}
 """By the name of the hint."""
 
+FollowingOnSpark = Callable[[Told, "SparkSession"], None]
+
+ON_SPARK: dict[str, list[FollowingOnSpark]] = {}
+"""Those that need a session (`integration.test_hints`)."""
+
 
 def follows(site: str) -> Callable[[Following], Following]:
     """Add a test to those that follow a hint; a hint may have several."""
 
     def add(test: Following) -> Following:
         FOLLOWED.setdefault(site, []).append(test)
+        return test
+
+    return add
+
+
+def follows_on_spark(site: str) -> Callable[[FollowingOnSpark], FollowingOnSpark]:
+    """Add a test that needs a session."""
+
+    def add(test: FollowingOnSpark) -> FollowingOnSpark:
+        ON_SPARK.setdefault(site, []).append(test)
         return test
 
     return add

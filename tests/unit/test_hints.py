@@ -1,8 +1,9 @@
 """Every hint is followed: a mistake, then literally what its message tells, and it works.
 
 A hint of the product that no test follows fails here, by its name (`tests.hints.sites`). It is
-followed by a function of `tests.hints`, or by a test elsewhere that needs Spark or a server
-(`ELSEWHERE`); a few cannot be followed in a test, and say why (`APART`).
+followed by a function of `tests.hints`, on Spark where it needs one (`integration.test_hints`), or
+by a test elsewhere that needs a server (`ELSEWHERE`); a few cannot be followed in a test, and say
+why (`APART`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 
 from spark_upsert.errors import OptionError
 from tests.hints.elsewhere import APART, ELSEWHERE
-from tests.hints.hint import FOLLOWED, Following, Told, follow
+from tests.hints.hint import FOLLOWED, ON_SPARK, Following, Told, follow
 from tests.hints.sites import Site, sites
 
 ROOT = Path(__file__).parents[2]
@@ -35,13 +36,13 @@ def test_what_a_hint_tells_works(site: str, test: Following, tmp_path: Path) -> 
 
 
 def test_every_hint_is_followed() -> None:
-    known = {*FOLLOWED, *ELSEWHERE, *APART, *owed()}
+    known = {*FOLLOWED, *ON_SPARK, *ELSEWHERE, *APART, *owed()}
     missing = [f"{each.place}: {name}" for name, each in sites().items() if name not in known]
     assert not missing, "follow these hints by tests in tests/hints:\n" + "\n".join(missing)
 
 
 def test_no_test_follows_a_hint_that_is_not_there() -> None:
-    named = [*FOLLOWED, *ELSEWHERE, *APART, *owed()]
+    named = [*{*FOLLOWED, *ON_SPARK}, *ELSEWHERE, *APART, *owed()]
     assert sorted(name for name in named if name not in sites()) == []
     assert sorted({name for name in named if named.count(name) > 1}) == []
 
