@@ -55,6 +55,19 @@ def render_ms(milliseconds: int) -> str:
     return f"{milliseconds} ms"
 
 
+def render_age(milliseconds: int) -> str:
+    """Return how long ago something was, in its largest unit.
+
+    >>> render_age(200), render_age(5_400_000), render_age(200_000_000)
+    ('less than a second', '1 hour', '2 days')
+    """
+    for unit in ("day", "hour", "minute", "second"):
+        count = milliseconds // _MS_BY_UNIT[unit]
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "less than a second"
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,11 @@ def as_option(name: str, value: str) -> str:
     return f'.option("{name}", {value if value == "..." else chr(34) + value + chr(34)})'
 
 
+def as_flag(name: str, value: str) -> str:
+    """Return a setting as `upsertflow unpark` is given it: ``--set mergeSchema=true``."""
+    return f"--set {shlex.quote(f'{name}={value}')}"
+
+
 class UpsertFlowError(Exception):
     """Any failure that this package reports on purpose."""
 
@@ -103,7 +109,21 @@ class UpsertFlowError(Exception):
     @property
     def hint(self) -> str:
         """What to do."""
-        return _SETTING.sub(lambda found: self._form(found[1], found[2]), self._marked_hint)
+        return self.hint_as(self._form)
+
+    def hint_as(self, form: Form) -> str:
+        """Return what to do, with settings as another reader gives them."""
+        return _SETTING.sub(lambda found: form(found[1], found[2]), self._marked_hint)
+
+    @property
+    def told(self) -> str:
+        """The message without values of rows: what is logged, and kept beside data.
+
+        It is the field ``told``, else the message without its field ``example``.
+        """
+        example = self.fields.get("example")
+        without = self.message.replace(f" (for example {masked(str(example))})", "")
+        return str(self.fields.get("told", without))
 
     def name_settings(self, form: Form) -> None:
         """Name the settings of the hint as the one who reads it gives them.

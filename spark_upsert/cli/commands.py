@@ -19,8 +19,15 @@ import pyarrow as pa
 from spark_upsert._version import __version__
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
-from spark_upsert.cli.parking import LINE, UNPARKED, line_of, open_root
-from spark_upsert.cli.render import escaped_lines, print_data, print_facts, print_rows, screen
+from spark_upsert.cli.parking import SHOWN, UNPARKED, advice_of, for_people, line_of, open_root
+from spark_upsert.cli.render import (
+    escaped,
+    escaped_lines,
+    print_data,
+    print_facts,
+    print_rows,
+    screen,
+)
 from spark_upsert.cli.routed import (
     NEVER_WHOLE,
     THREADS,
@@ -31,7 +38,7 @@ from spark_upsert.cli.routed import (
 )
 from spark_upsert.cli.top import Top
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
-from spark_upsert.errors import OptionError, UpsertFlowError, about_input, masked
+from spark_upsert.errors import OptionError, UpsertFlowError, about_input, as_flag, masked
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.read import Metadata
@@ -573,7 +580,14 @@ def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
     ROOT is the folder before the first column of the stream's path, or the whole path.
     """
     found = ParkedTable(open_root(root, storage)).parked()
-    print_rows([line_of(each) for each in found], LINE, as_json=as_json)
+    now_ms = round(time.time() * 1000)
+    if as_json:
+        print_rows([line_of(each, now_ms) for each in found], (), as_json=True)
+        return
+    rows = [for_people(each, now_ms) for each in found]
+    print_rows(rows, SHOWN, as_json=False)
+    for advice in advice_of(found, root):
+        click.echo(escaped(advice))
 
 
 # -- keeping in order ----------------------------------------------------------------
@@ -589,7 +603,14 @@ def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
     multiple=True,
     metavar="OPTION=VALUE",
     callback=_pairs,
-    help="An option of the write beside those that the rows came with, such as mergeSchema=true.",
+    help="An option of the write, instead of what the rows came with, such as mergeSchema=true.",
+)
+@click.option(
+    "--unset",
+    "taken_back",
+    multiple=True,
+    metavar="OPTION",
+    help="An option that the rows came with, and that is not to hold.",
 )
 @click.option("--drop", "drops", is_flag=True, help="Forget the rows, without applying them.")
 @click.option("--nameless", is_flag=True, help="With --drop: the rows that have no table.")
@@ -599,6 +620,7 @@ def unpark_rows(
     names: Sequence[str],
     storage: Mapping[str, str],
     given: Sequence[tuple[str, str]],
+    taken_back: Sequence[str],
     drops: bool,
     nameless: bool,
     as_json: bool,
@@ -619,7 +641,11 @@ def unpark_rows(
         if drops:
             done = drop(store, names, nameless=nameless)
         else:
-            unpark(store, names, given=dict(given), told=done.append)
+            told = {**dict.fromkeys(taken_back, ""), **dict(given)}
+            unpark(store, names, given=told, told=done.append)
+    except UpsertFlowError as error:
+        error.name_settings(as_flag)
+        raise
     finally:  # What was done is told beside what failed.
         print_rows([asdict(each) for each in done], UNPARKED, as_json=as_json)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spark_upsert.errors import OptionError, SchemaError
 
@@ -38,3 +38,12 @@ def split_names(option: str, text: str) -> tuple[str, ...]:
     if quoted or not all(names):
         raise OptionError.invalid(option, text, "comma-separated column names")
     return tuple(names)
+
+
+def joined_names(names: Iterable[str]) -> str:
+    """Return column names as one text that `split_names` takes apart.
+
+    >>> joined_names(["id", "a,b"])
+    'id,`a,b`'
+    """
+    return ",".join(f"`{name}`" if "," in name or name != name.strip() else name for name in names)

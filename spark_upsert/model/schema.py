@@ -448,7 +448,8 @@ class TableSchema:
                     raise SchemaError(
                         f"the rows have a column '{field.name}' that the table does not.",
                         hint=f"give {setting('mergeSchema', 'true')} to let the table gain it, "
-                        f"or leave it out, as by {setting('exceptColumnList', field.name)}.",
+                        "or leave it out.",
+                        left_out=field.name,
                     )
                 fields[field.name] = field
                 continue
@@ -460,7 +461,12 @@ class TableSchema:
                 continue
             may_lack = merge or self.engine.kind is Engine.PARTIAL_UPDATE
             if name in self.keys or not may_lack:
-                raise SchemaError.missing_column(name, incoming.names, role="column")
+                error = SchemaError.missing_column(name, incoming.names, role="column")
+                if name not in self.keys:
+                    error.advise(
+                        f"With {setting('mergeSchema', 'true')} it is null in rows without it."
+                    )
+                raise error
         evolved = pa.schema(list(fields.values()))
         return self if evolved == self.columns else replace(self, columns=evolved)
 
@@ -469,15 +475,15 @@ class TableSchema:
             return own
         if merge and widens(own.type, field.type):
             return own.with_type(field.type)
-        remedy = (
-            f"give {setting('mergeSchema', 'true')}"
-            if widens(own.type, field.type)
-            else (f"cast the column to {own.type} before writing")
-        )
+        if widens(own.type, field.type):
+            remedy, more = f"give {setting('mergeSchema', 'true')}", {}
+        else:
+            remedy, more = f"cast the column to {own.type} before writing", {"left_out": own.name}
         raise SchemaError(
             f"column '{own.name}' is {own.type} in the table, but {field.type} in the rows.",
             hint=f"{remedy}.",
             column=own.name,
+            **more,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -183,12 +183,9 @@ class RoutedOptions:
     def given(self, name: str) -> dict[str, str]:
         """Return what a table is told, as text, without secrets and addresses of the storage.
 
-        Raises
-        ------
-        OptionError
-            As of `of`.
+        Where patterns contradict each other (`of`), none of them counts.
         """
-        told = self._told_all(_chosen(name, self._about(name)))
+        told = self._told_all(_chosen(name, self._about(name), skips_contradictions=True))
         return {each: text for each, text in told.items() if not _is_secret(each)}
 
     def tells(self, name: str) -> bool:
@@ -249,11 +246,7 @@ class RoutedOptions:
 
     def _told_all(self, chosen: Mapping[str, str]) -> dict[str, str]:
         """Return what all tables are told, but for what one of them is told otherwise."""
-        said = set(map(_meant, chosen))
-        for group in _EXCLUSIVE:
-            said |= set(group) if said & set(group) else set()
-        shared = {each: text for each, text in self.shared.items() if _meant(each) not in said}
-        return {**shared, **chosen}
+        return overridden(self.shared, chosen)
 
     def _require_consistent(self) -> None:
         """Check what can be checked before there are tables: each pattern as if it were a name."""
@@ -265,6 +258,23 @@ class RoutedOptions:
             self._parsed(pattern, {told.option: told.text for told in held.values()})
         if "*" not in patterns:
             WriteOptions.parse({**self.shared, "path": "/"})
+
+
+def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
+    """Return options of a table, some of which are given otherwise, in whatever spelling.
+
+    Parameters
+    ----------
+    given : mapping of str to str
+    otherwise : mapping of str to str
+        What holds; with one of ``columnList`` and ``exceptColumnList``, the other is not said. An
+        empty text takes an option back.
+    """
+    said = set(map(_meant, otherwise))
+    for group in _EXCLUSIVE:
+        said |= set(group) if said & set(group) else set()
+    kept = {each: text for each, text in given.items() if _meant(each) not in said}
+    return {**kept, **{each: text for each, text in otherwise.items() if text.strip()}}
 
 
 def _is_secret(name: str) -> bool:
@@ -324,13 +334,28 @@ def _meant(option: str) -> str:
     return f"{fold(prefix)}.{column.lower()}" if fold(prefix + dot) in _FAMILIES else fold(option)
 
 
-def _chosen(name: str, about: Iterable[Told]) -> dict[str, str]:
+def _chosen(
+    name: str, about: Iterable[Told], *, skips_contradictions: bool = False
+) -> dict[str, str]:
     """Return of all that is said about a table what holds."""
     by_option: dict[str, list[Told]] = {}
     for told in about:
         by_option.setdefault(_meant(told.option), []).append(told)
-    strongest = (_strongest(name, each) for each in by_option.values())
-    return {told.option: told.text for told in strongest}
+    chosen = {}
+    for each in by_option.values():
+        try:
+            strongest = _strongest(name, each)
+        except OptionError:
+            if not skips_contradictions:
+                raise
+            continue
+        chosen[strongest.option] = strongest.text
+    return chosen
+
+
+def option_of_table(name: str) -> str:
+    """Return the option that one given for some tables, or for all, is about."""
+    return _told(name, "").option if _is_told(name) else name
 
 
 def _strongest(name: str, about: Sequence[Told]) -> Told:

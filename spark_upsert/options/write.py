@@ -65,6 +65,8 @@ class EnvelopeOptions:
     """``keySubject`` and ``valueSubject``, by side."""
     found: Mapping[str, pa.Schema] = field(default_factory=dict)
     """What payloads turned out to hold, by side (`upsert.envelopes.found`)."""
+    is_tolerant: bool = False
+    """Whether payloads whose schema contradicts what was found are rows that cannot be applied."""
 
     @property
     def finds(self) -> bool:

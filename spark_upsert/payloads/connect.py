@@ -108,6 +108,7 @@ class Said:
         """
         try:
             fields = {str(part["field"]): cls.parse(part) for part in record.get("fields") or ()}
+            "".join(fields).encode()
             items, name = record.get("items"), record.get("name")
             return cls(
                 type=str(record["type"]),
@@ -116,6 +117,8 @@ class Said:
                 fields=fields,
                 items=None if items is None else cls.parse(items),
             )
+        except UnicodeEncodeError as error:
+            raise Unreadable("a name in the message's schema is half a surrogate pair") from error
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Unreadable("the message's schema is not one of Kafka Connect") from error
 

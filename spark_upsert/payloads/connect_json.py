@@ -12,10 +12,18 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.payloads.connect import DecimalForm, Said, Unreadable, Unsaid, Wire, object_wire
+from spark_upsert.payloads.connect import (
+    DecimalForm,
+    Said,
+    Unreadable,
+    Unsaid,
+    Wire,
+    object_wire,
+    wire_of,
+)
 from spark_upsert.payloads.decoder import Payloads, gathered, with_faults
 from spark_upsert.payloads.json_text import JsonDecoder
-from spark_upsert.payloads.wrapped import PAYLOAD, Alike, by_schema
+from spark_upsert.payloads.wrapped import PAYLOAD, SCHEMA, Alike, by_schema, has_wrapped
 
 _READY_MAX = 1024
 """Decoders that a process keeps, with the patterns that they have made of names and types."""
@@ -63,6 +71,69 @@ class ConnectJsonDecoder:
         read = JsonDecoder(pa.schema(wire.type.fields)).decode(bodies)
         given = pa.StructArray.from_arrays(list(read.columns), fields=wire.type.fields)
         return converted(wire, given, read)
+
+
+@dataclass(frozen=True)
+class DeclaredJsonDecoder:
+    """Decodes JSON into declared fields; messages with their schema in front are unwrapped.
+
+    Read as it stands, such a message would lack all that is declared, and be a row of nulls. Where
+    ``schema`` or ``payload`` is declared itself, messages are read as they stand.
+
+    Parameters
+    ----------
+    fields : pyarrow.Schema
+        As of `JsonDecoder`.
+    is_bare : bool
+        Whether a payload is the value of the only field, instead of an object that holds it.
+    """
+
+    fields: pa.Schema
+    is_bare: bool = False
+
+    def __post_init__(self) -> None:
+        JsonDecoder(self.fields, self.is_bare)  # Raises what a task would.
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        """Return the declared members of each payload."""
+        plain = JsonDecoder(self.fields, self.is_bare)
+        if not (self._unwraps and has_wrapped(payloads)):
+            return plain.decode(payloads)
+        return gathered(
+            self.fields,
+            (
+                (alike.rows, self._decode_alike(plain, payloads, alike))
+                for alike in by_schema(payloads)
+            ),
+        )
+
+    @property
+    def _unwraps(self) -> bool:
+        return self.is_bare or not {SCHEMA, PAYLOAD} & set(self.fields.names)
+
+    def _decode_alike(self, plain: JsonDecoder, payloads: pa.Array, alike: Alike) -> Payloads:
+        bodies = alike.bodies(payloads)
+        if alike.schema is None:
+            return plain.decode(bodies)
+        if alike.says_nothing:
+            return self._decode_unsaid(bodies)
+        try:
+            wire = self._wire(Said.parse(alike.said()))
+        except Unreadable as error:
+            return all_bad(self.fields, bodies, str(error))
+        return read_body(wire, bodies, may_be_null=self.is_bare)
+
+    def _wire(self, said: Said) -> Wire:
+        if not self.is_bare:
+            return object_wire(self.fields, said, Unsaid())
+        name = self.fields.names[0]
+        return wire_of(name, self.fields.types[0], said, Unsaid(), where=name)
+
+    def _decode_unsaid(self, bodies: pa.Array) -> Payloads:
+        """Return the members of payloads behind a schema that is ``null``."""
+        type_ = self.fields.types[0] if self.is_bare else pa.struct(list(self.fields))
+        read = _body_decoder(type_, self.is_bare).decode(bodies)
+        return read if self.is_bare else replace(read, columns=tuple(read.columns[0].flatten()))
 
 
 def read_body(wire: Wire, bodies: pa.Array, *, may_be_null: bool = True) -> Payloads:

@@ -90,9 +90,10 @@ def _number(text: str) -> int | None:
 
 
 def _unsupported(where: str, what: str) -> SchemaError:
+    side = "key" if where.partition(".")[0] == "key" else "value"
     return SchemaError(
         f"the messages' schema at '{where}' {what}, which no column can hold.",
         hint="leave that field out where the messages are written, or declare the columns to be "
-        f"read, as by {setting('valueSchema', 'id BIGINT, name STRING')}.",
+        f"read, as by {setting(f'{side}Schema', 'id BIGINT, name STRING')}.",
         column=where,
     )

@@ -252,13 +252,19 @@ class _Chosen:
 # -- several schemas -----------------------------------------------------------------------
 
 
-def fields_in(schemas: Schemas, batches: Iterable[pa.Array]) -> pa.Schema | None:
+def fields_in(
+    schemas: Schemas,
+    batches: Iterable[pa.Array],
+    narrowed: Callable[[pa.Schema], pa.Schema] = lambda fields: fields,
+) -> pa.Schema | None:
     """Return the fields that payloads have by their own schemas; None if none has a schema.
 
     Parameters
     ----------
     schemas : Schemas
     batches : iterable of pyarrow.Array of binary
+    narrowed : callable, optional
+        Takes the fields of a schema, and returns those that count.
 
     Raises
     ------
@@ -274,7 +280,16 @@ def fields_in(schemas: Schemas, batches: Iterable[pa.Array]) -> pa.Schema | None
         for part in schemas.parts(payloads)
         if isinstance(part.own, OwnSchema)
     }
-    return joined(*(own.fields for own in found.values())) if found else None
+    return joined(*(narrowed(own.fields) for own in found.values())) if found else None
+
+
+def as_expected(fields: pa.Schema, expected: pa.Schema) -> pa.Schema:
+    """Return fields as they are, or, if they contradict what is expected, in its types alone."""
+    try:
+        joined(expected, fields)
+    except SchemaError:
+        return pa.schema(_common(expected, fields))
+    return fields
 
 
 def joined(*schemas: pa.Schema) -> pa.Schema:
@@ -295,7 +310,7 @@ def _joined(parts: Iterable[Iterable[pa.Field]], above: str) -> list[pa.Field]:
         where = f"{above}{field.name}"
         own = spelt.setdefault(field.name.lower(), field.name)
         if own != field.name:
-            raise _contradiction(f"'{above}{own}' and '{where}', which differ in case only")
+            raise _contradiction(f"'{above}{own}' and '{where}', which differ in case only", own)
         if own in found:
             type_ = _wider(found[own].type, field.type, where)
             found[own] = pa.field(own, type_)
@@ -311,14 +326,15 @@ def _wider(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
         return other
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         return pa.struct(_joined((one, other), f"{where}."))
-    raise _contradiction(f"'{where}' as {one} and as {other}")
+    raise _contradiction(f"'{where}' as {one} and as {other}", where)
 
 
-def _contradiction(what: str) -> SchemaError:
+def _contradiction(what: str, column: str) -> SchemaError:
     return SchemaError(
         f"the schemas of the payloads have {what}, which no column can hold together.",
-        hint="correct what writes the later one; where both are to be read, declare the columns, "
-        f"as by {setting('valueSchema', 'id BIGINT, name STRING')}.",
+        hint="correct what writes the later one; where both are to be read as JSON, declare the "
+        f"columns, as by {setting('valueSchema', 'id BIGINT, name STRING')}.",
+        left_out=column,
     )
 
 
@@ -331,10 +347,13 @@ class OwnDecoder:
     schemas : Schemas
     fields : pyarrow.Schema
         What is asked for. A schema may lack some of it, which is null then.
+    is_tolerant : bool
+        Whether payloads are bad whose schema has another type for a field.
     """
 
     schemas: Schemas
     fields: pa.Schema
+    is_tolerant: bool = False
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the fields of each payload.
@@ -342,7 +361,7 @@ class OwnDecoder:
         Raises
         ------
         SchemaError
-            A schema has another type for a field than is asked for.
+            A schema has another type for a field than is asked for, unless that is tolerated.
         """
         pieces = ((p.rows, self._decode_part(p)) for p in self.schemas.parts(payloads))
         return gathered(self.fields, pieces)
@@ -355,10 +374,15 @@ class OwnDecoder:
         found = decoder.decode(part.bodies)
         # By name: a decoder may give them in the order of the schema.
         columns = dict(zip(decoder.fields.names, found.columns, strict=True))
-        return Payloads(
-            tuple(_conformed(columns.get(f.name), f, len(part.rows), f.name) for f in self.fields),
-            found.reasons,
-        )
+        try:
+            conformed = [
+                _conformed(columns.get(f.name), f, len(part.rows), f.name) for f in self.fields
+            ]
+        except SchemaError as error:
+            if not self.is_tolerant:
+                raise
+            return all_bad(self.fields, part.bodies, error.message.rstrip("."))
+        return Payloads(tuple(conformed), found.reasons)
 
 
 def _common(own: Iterable[pa.Field], asked: Iterable[pa.Field]) -> list[pa.Field]:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.payloads.connect import Unreadable
 
-PAYLOAD = "payload"
+SCHEMA, PAYLOAD = "schema", "payload"
 
 _WRAPPED = r'^\s*\{\s*"schema"\s*:'
 _BEFORE_SCHEMA = re.compile(rf"{_WRAPPED}\s*(?=null\b|\{{)")
@@ -64,6 +64,11 @@ class Alike:
         return pc.binary_replace_slice(taken, 0, self.head_bytes, f'{{"{PAYLOAD}":'.encode())
 
 
+def has_wrapped(payloads: pa.Array) -> bool:
+    """Return whether some of binary payloads begin as a message with its schema in front."""
+    return bool(_is_wrapped(payloads).any())
+
+
 def by_schema(payloads: pa.Array) -> Iterator[Alike]:
     """Yield the messages of each schema; first those that are bare or absent.
 
@@ -75,7 +80,7 @@ def by_schema(payloads: pa.Array) -> Iterator[Alike]:
     -----
     O(n) comparisons for each distinct schema; of messages from one writer there are a few.
     """
-    wrapped = _mask(pc.match_substring_regex(payloads, _WRAPPED).fill_null(False))
+    wrapped = _is_wrapped(payloads)
     bare, left = np.flatnonzero(~wrapped), np.flatnonzero(wrapped)
     if len(bare):
         yield Alike(bare, None)
@@ -94,6 +99,10 @@ def by_schema(payloads: pa.Array) -> Iterator[Alike]:
         left = left[~is_alike]
     if cut:
         yield Alike(np.array(cut, dtype=np.int64), b"")
+
+
+def _is_wrapped(payloads: pa.Array) -> Mask:
+    return _mask(pc.match_substring_regex(payloads, _WRAPPED).fill_null(False))
 
 
 def _head(message: bytes) -> tuple[bytes, int] | None:

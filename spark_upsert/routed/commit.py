@@ -16,7 +16,7 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.fence import Fence
 from spark_upsert.routed.group import SCHEMA, Group, GroupTable
 from spark_upsert.routed.misfit import fault_of_write
-from spark_upsert.routed.park import ParkedTable, is_parkable
+from spark_upsert.routed.park import ParkedTable, as_parkable
 from spark_upsert.routed.park_staged import CommandParking
 from spark_upsert.routed.past import give_up, is_due
 from spark_upsert.routed.plan import require_room, require_template, table_below
@@ -177,9 +177,10 @@ def _parkable(outcomes: Mapping[str, Outcome], *, parks: bool) -> dict[str, Upse
     for folder, outcome in outcomes.items():
         if outcome.error is None:
             continue
-        if not (parks and is_parkable(outcome.error)):
+        parkable = as_parkable(outcome.error) if parks else None
+        if parkable is None:
             raise outcome.error
-        failed[folder] = outcome.error
+        failed[folder] = parkable
     return failed
 
 

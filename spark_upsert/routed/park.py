@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import PurePath
+from traceback import extract_tb
 from typing import Any, TypeGuard
 
 import pyarrow as pa
@@ -33,10 +35,11 @@ from spark_upsert.errors import (
     SchemaError,
     TableExistsError,
     UpsertFlowError,
+    as_flag,
     setting,
 )
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.options.routed import option_of_table
 from spark_upsert.routed.routes import Route
 from spark_upsert.routed.unmoved import commit_behind
 from spark_upsert.state.compaction import compact_runs
@@ -85,6 +88,9 @@ _ABOUT = [name for name in COLUMNS.names if name != "ipc"]
 
 _REASON_CHARS = 2000
 
+_HINT = "\n\nHint: "
+"""Between a reason and its hint in the column ``reason``."""
+
 _PARKABLE = (
     SchemaError,
     OptionError,
@@ -98,9 +104,35 @@ _PARKABLE = (
 )
 
 
+_OUTAGES = (OSError, MemoryError)
+"""Of the machine or the storage, whatever table is written."""
+
+
 def is_parkable(error: BaseException) -> TypeGuard[UpsertFlowError]:
     """Return whether a table has an error that stays: no outage, and no lack of room."""
     return isinstance(error, _PARKABLE)
+
+
+def as_parkable(error: Exception) -> UpsertFlowError | None:
+    """Return the error of a table for which its rows are parked; None if it stops the write.
+
+    What none of us raised on purpose is a fault of ours in what the rows of this one table lead to.
+    It comes again however often the batch is repeated, and must not hold up the others.
+    """
+    if is_parkable(error):
+        return error
+    if isinstance(error, (UpsertFlowError, *_OUTAGES)):
+        return None
+    last = extract_tb(error.__traceback__)[-1]
+    kind = f"{type(error).__name__} in {PurePath(last.filename).name}, line {last.lineno}"
+    found = DataError(
+        f"the rows cannot be written ({kind}: {error}).",
+        hint="report it: that is a fault of upsertflow. Upgrade to a version without it, and run "
+        "'upsertflow unpark'.",
+        told=f"the rows cannot be written ({kind}).",
+    )
+    found.__cause__ = error
+    return found
 
 
 class Kind(Enum):
@@ -128,19 +160,31 @@ class Parking:
     def folder(self) -> str:
         return self.route.folder or NAMELESS
 
+    @property
+    def reason(self) -> str:
+        """Why, and what to do about it, without values of rows."""
+        if self.error is None:
+            return "rows before these are parked"
+        hint = self.error.hint_as(as_flag)
+        option = self.error.fields.get("option")
+        if isinstance(self.error, OptionError) and option:
+            own = option_of_table(str(option))
+            hint += f" For what is parked, give --set {own}=... with what holds, or --unset {own}."
+        told = self.error.told[:_REASON_CHARS]
+        return f"{told}{_HINT}{hint}" if hint else told
+
     def to_row(self) -> dict[str, Any]:
         """Return what all pieces share."""
         error = self.error
-        said = "rows before these are parked" if error is None else error.message
         return {
             "folder": self.folder,
             "query": self.transaction.writer,
             "batch": self.transaction.number,
-            "name": self.route.name,
-            "values": list(self.route.values),
+            "name": _writable(self.route.name),
+            "values": [value and _writable(value) for value in self.route.values],
             "planned": self.planned,
             "error": "PARKED" if error is None else error.code,
-            "reason": said[:_REASON_CHARS],
+            "reason": _writable(self.reason),
             "options": json.dumps(dict(self.options), sort_keys=True),
         }
 
@@ -159,6 +203,9 @@ class Parked:
     error: str
     """The code of the error."""
     reason: str
+    """Why, without values of rows."""
+    hint: str
+    """What to do, as options of `upsertflow unpark`; empty where it is not known."""
     options: Mapping[str, str]
     parked_ms: int
     pieces: tuple[tuple[int, int], ...]
@@ -312,6 +359,11 @@ class ParkedTable:
         table.commit_compactions([compact_runs(table.store, table.log.head(), job) for job in jobs])
 
 
+def _writable(text: str) -> str:
+    """Return a text without halves of characters, which no column can hold."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
     """Return the place of a batch among those of its table."""
     return row["planned"], row["query"], row["batch"]
@@ -321,6 +373,7 @@ def _parked(group: Sequence[Mapping[str, Any]]) -> Parked:
     first = group[0]
     # What failed says more than what was parked beside it.
     said = next((row for row in group if row["error"] != "PARKED"), first)
+    reason, _, hint = said["reason"].partition(_HINT)
     return Parked(
         folder=first["folder"],
         name=first["name"],
@@ -330,7 +383,8 @@ def _parked(group: Sequence[Mapping[str, Any]]) -> Parked:
         planned=first["planned"],
         rows=sum(row["rows"] for row in group),
         error=said["error"],
-        reason=said["reason"],
+        reason=reason,
+        hint=hint,
         options=json.loads(first["options"]),
         parked_ms=round(first["parked"].timestamp() * 1000),
         pieces=tuple((row["task"], row["chunk"]) for row in group),
@@ -357,14 +411,6 @@ def _stream(batches: Sequence[pa.RecordBatch]) -> tuple[int, bytes]:
         for batch in batches:
             writer.write_batch(batch)
     return sum(batch.num_rows for batch in batches), sink.getvalue().to_pybytes()
-
-
-def options_of(options: RoutedOptions, name: str) -> dict[str, str]:
-    """Return how the rows of a table are written, as far as that can be said."""
-    try:
-        return options.given(name)
-    except OptionError:  # They contradict each other: whoever applies the rows says what holds.
-        return {}
 
 
 def parked_before(name: str, root: str) -> DataError:

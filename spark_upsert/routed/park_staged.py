@@ -16,7 +16,7 @@ from spark_upsert.errors import ContentionError, UpsertFlowError
 from spark_upsert.log_fields import Fields
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed.park import Kind, ParkedTable, Parking, options_of
+from spark_upsert.routed.park import Kind, ParkedTable, Parking
 from spark_upsert.routed.stage import StagedTable
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.run.file import RUNS, Span
@@ -108,7 +108,7 @@ class CommandParking:
             transaction=transaction,
             planned=self._planned,
             error=error,
-            options=options_of(self._options, route.name),
+            options=self._options.given(route.name),
         )
 
     def _piece(self, part: StagedTable, parking: Parking) -> Staged | None:
@@ -142,7 +142,7 @@ class CommandParking:
             rows=sum(each.rows for each in parts),
             batch=parking.transaction.number,
             code=error.code,
-            reason=error.message,
+            reason=error.told,
             hint="mend it, and run 'upsertflow unpark'; until then its rows are parked",
         )
         _LOGGER.warning("a table cannot take its rows, and they are parked: %s", fields)

@@ -7,13 +7,16 @@ number of tables, and a task plans the tables for which it has rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, OtherTableError, setting
+from spark_upsert.errors import OptionError, OtherTableError, SchemaError, setting
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import ErrorPolicy, TableSchema
 from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.parallel import in_order
 from spark_upsert.routed.debts import Debts
 from spark_upsert.routed.group import Group, GroupTable
@@ -25,6 +28,8 @@ from spark_upsert.store import Store, open_store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table import Table
+from spark_upsert.upsert.envelopes.found import found_options
+from spark_upsert.upsert.plan import WritePlan
 
 _LOOKS_AT_ONCE = 16
 """At tables that the group does not know."""
@@ -134,6 +139,56 @@ def root_of(options: RoutedOptions) -> Store:
 def table_below(root: Store, folder: str) -> Table:
     """Return the table of a folder below a root, whether or not it is there."""
     return Table(StoreBelow(root, folder))
+
+
+def plan_rows_of(
+    table: Table,
+    options: WriteOptions,
+    rows: Iterable[pa.RecordBatch],
+    incoming: pa.Schema,
+    *,
+    unborn_id: str | None = None,
+) -> WritePlan:
+    """Plan a write of rows that are there: their payloads may say the columns (`found_options`).
+
+    Parameters
+    ----------
+    table : Table
+        Its log was looked at just now.
+    options : WriteOptions
+    rows : iterable of pyarrow.RecordBatch
+        All of the table; read once.
+    incoming : pyarrow.Schema
+        Their columns.
+    unborn_id : str, optional
+        As of `Table.plan`.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something does not fit.
+    """
+    head = table.log.seen
+    schema = None if head is None else head.schema
+    try:
+        found = found_options(options, rows, schema)
+        with table.log.as_seen():
+            return table.plan(found, incoming, unborn_id=unborn_id)
+    except SchemaError as error:
+        if options.envelope.finds and options.on_error is None:
+            _advise_quarantine(error, schema)
+        raise
+
+
+def _advise_quarantine(error: SchemaError, schema: TableSchema | None) -> None:
+    """Say what becomes of payloads whose schemas contradict the table, where they are kept."""
+    if schema is None or "left_out" not in error.fields:
+        return
+    if schema.on_error is ErrorPolicy.FAIL and schema.engine.kind is Engine.DEDUPLICATE:
+        error.advise(
+            f"With {setting('onError', 'quarantine')} payloads whose schema contradicts the table "
+            "are kept apart, and the others come in."
+        )
 
 
 def _whole(group: Group) -> Transaction | None:

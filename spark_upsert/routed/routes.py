@@ -105,9 +105,10 @@ def route_of(template: Template, values: Sequence[str | None]) -> Route:
     name = template.name(texts)
     try:
         for column, value in zip(template.columns, values, strict=True):
-            if value is None:
+            if value is None or not _is_utf8(value):
                 raise DataError(
-                    f"{column} is null, and so names no table.",
+                    f"{column} is {'null' if value is None else 'no UTF-8'}, and so names no "
+                    "table.",
                     hint="give such rows a value, or filter them out before the write. With "
                     f"{setting('onTableError', 'park')} or {setting('onError', 'quarantine')} "
                     "they are kept apart, and counted.",
@@ -173,9 +174,26 @@ def _encoded(batch: pa.RecordBatch, path: Sequence[str]) -> tuple[Codes, list[st
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)  # Its own may have a value twice.
     found = column.dictionary_encode()
-    texts = found.dictionary.cast(pa.string()).to_pylist()
+    texts = _texts(found.dictionary)
     codes = found.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False).astype(np.int64)
     return codes, [*texts, None] if found.null_count else texts
+
+
+def _texts(values: pa.Array) -> list[str | None]:
+    """Return values as texts; bytes that are no UTF-8, which Spark lets a text hold, as halves."""
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        raw = values.cast(pa.large_binary()).to_pylist()
+        return [each.decode(errors="surrogateescape") for each in raw]
+    found: list[str | None] = values.cast(pa.string()).to_pylist()
+    return found
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _combined(

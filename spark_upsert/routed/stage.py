@@ -7,13 +7,14 @@ however its rows were divided into tasks the last time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 
-from spark_upsert.errors import TableFullError, UpsertFlowError, about_table
+from spark_upsert.errors import DataError, TableFullError, UpsertFlowError, about_table
 from spark_upsert.log_fields import Fields
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.parallel import in_order
@@ -21,11 +22,11 @@ from spark_upsert.routed.park import (
     NAMELESS,
     ParkedTable,
     Parking,
+    as_parkable,
     is_parkable,
-    options_of,
     parked_before,
 )
-from spark_upsert.routed.plan import RoutedPlan, require_room, table_below
+from spark_upsert.routed.plan import RoutedPlan, plan_rows_of, require_room, table_below
 from spark_upsert.routed.routes import Route, Router
 from spark_upsert.routed.spool import MEMORY_BYTES, Spool
 from spark_upsert.state.caps import Caps, OnFull
@@ -34,7 +35,6 @@ from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store, is_remote
 from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.found import found_options
 from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.scratch import remove_runs
 from spark_upsert.upsert.stage import Staged, stage
@@ -176,15 +176,36 @@ class _Staging:
     def all_of(self, counts: dict[Route, int], threads: int) -> tuple[StagedTable, ...]:
         """Stage all tables; of an error nothing is left."""
         small = SMALL_BYTES * sum(counts.values()) // max(1, self._spool.bytes)
-        large = [route for route, rows in counts.items() if rows > small]
-        others = [route for route, rows in counts.items() if rows <= small]
+        nameless = [route for route in counts if route.folder is None]
+        large = [route for route, rows in counts.items() if route.folder and rows > small]
+        others = [route for route, rows in counts.items() if route.folder and rows <= small]
         one = partial(self._one, counts)
         try:
+            lost = self._without_folder(nameless, counts)
             alone = tuple(map(one, large))
-            return (*alone, *in_order(one, others, min(threads, len(others))))
+            return (*lost, *alone, *in_order(one, others, min(threads, len(others))))
         except BaseException:
             discard_staged(self._root, self._done)
             raise
+
+    def _without_folder(
+        self, routes: Sequence[Route], counts: Mapping[Route, int]
+    ) -> tuple[StagedTable, ...]:
+        """Park the rows whose values lead to no folder, all together."""
+        if not routes:
+            return ()
+        first = routes[0]
+        if len(routes) > 1:
+            problem = first.problem
+            assert problem is not None
+            text = f"{len(routes)} values name no table, the first because {problem.told}"
+            problem = DataError(text, hint=problem.hint)
+            first = Route((None,) * len(first.values), None, "", problem)
+        rows = chain.from_iterable(map(self._spool.rows, routes))
+        found = self._parked(first, sum(counts[route] for route in routes), first.problem, rows)
+        staged = replace(found, task_index=self._task_index)
+        self._done.append(staged)
+        return (staged,)
 
     def _one(self, counts: dict[Route, int], route: Route) -> StagedTable:
         with about_table(route.name):
@@ -196,8 +217,7 @@ class _Staging:
     def _staged_or_parked(self, route: Route, rows: int) -> StagedTable:
         """Stage the rows of a table; or park them, if it fails or has parked rows already."""
         plan = self._plan
-        if route.folder is None:
-            return self._parked(route, rows, route.problem)
+        assert route.folder is not None
         if route.folder in plan.parked:
             if self._has_batch(route.folder):
                 return StagedTable(route=route, rows=rows, staged=None)
@@ -206,10 +226,11 @@ class _Staging:
             return self._parked(route, rows, None)
         try:
             return self._staged(route, rows)
-        except UpsertFlowError as error:
-            if plan.overwrite or not (plan.options.park and is_parkable(error)):
+        except Exception as error:
+            parkable = as_parkable(error) if plan.options.park and not plan.overwrite else None
+            if parkable is None:
                 raise
-            return self._parked(route, rows, error)
+            return self._parked(route, rows, parkable)
 
     def _has_batch(self, folder: str) -> bool:
         """Return whether a table that has parked rows has the batch; one that is damaged has not.
@@ -224,18 +245,25 @@ class _Staging:
             return False
         return head is not None and self._transaction is not None and head.has(self._transaction)
 
-    def _parked(self, route: Route, rows: int, error: UpsertFlowError | None) -> StagedTable:
+    def _parked(
+        self,
+        route: Route,
+        rows: int,
+        error: UpsertFlowError | None,
+        batches: Iterable[pa.RecordBatch] | None = None,
+    ) -> StagedTable:
         plan = self._plan
         parking = Parking(
             route=route,
             transaction=plan.batch(self._transaction),
             planned=plan.group_version,
             error=error,
-            options=options_of(plan.options, route.name),
+            options=plan.options.given(route.name),
         )
         table = ParkedTable(self._root)
         table.ensure()
-        staged = table.stage(parking, self._task_index, self._spool.rows(route))
+        batches = self._spool.rows(route) if batches is None else batches
+        staged = table.stage(parking, self._task_index, batches)
         return StagedTable(route=route, rows=rows, staged=None, parking=parking, parked=staged)
 
     def _staged(self, route: Route, rows: int) -> StagedTable:
@@ -250,10 +278,13 @@ class _Staging:
         if head is not None and self._transaction is not None and head.has(self._transaction):
             return StagedTable(route=route, rows=rows, staged=None)
         options = plan.options.of(route.name, route.folder)
-        schema = None if head is None else head.schema
-        options = found_options(options, self._spool.rows(route), schema)
-        with table.log.as_seen():
-            write = table.plan(options, plan.incoming, unborn_id=plan.unborn_id(route.folder))
+        write = plan_rows_of(
+            table,
+            options,
+            self._spool.rows(route),
+            plan.incoming,
+            unborn_id=plan.unborn_id(route.folder),
+        )
         _require_room(table, options, write.base)
         staged = stage(
             Snapshot(table.store, write.base),

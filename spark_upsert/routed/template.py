@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from spark_upsert.errors import DataError, OptionError
+from spark_upsert.errors import DataError, OptionError, setting
 
 SEGMENT_BYTES_MAX = 255
 """Of one folder's name: what ext4, XFS, APFS and NTFS allow."""
@@ -79,7 +79,7 @@ class Segment:
         if not name:
             raise self._unnameable(values, "an empty folder name")
         if name.startswith(_HIDDEN):
-            raise self._unnameable(values, f"the hidden folder name '{name}'")
+            raise self._unnameable(values, "a hidden folder name")
         if len(name) > SEGMENT_BYTES_MAX:
             long = f"a folder name of {len(name)} bytes, and {SEGMENT_BYTES_MAX} are the most"
             raise self._unnameable(values, long)
@@ -96,7 +96,10 @@ class Segment:
         said = ", ".join(f"{column}={_shown(value)}" for column, value in pairs)
         return DataError(
             f"{said} makes {what}.",
-            hint="give such rows another value, or filter them out before the write.",
+            hint="give such rows another value, or filter them out before the write. With "
+            f"{setting('onTableError', 'park')} or {setting('onError', 'quarantine')} they are "
+            "kept apart, and counted.",
+            told=f"{', '.join(self.columns)} makes {what}.",
         )
 
 

@@ -20,14 +20,17 @@ from spark_upsert.errors import (
     SchemaError,
     StorageError,
     UpsertFlowError,
-    about_table,
     did_you_mean,
+    setting,
 )
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.names import joined_names
+from spark_upsert.model.schema import TableSchema, widens
+from spark_upsert.options.routed import overridden
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.group import GroupTable, Member
-from spark_upsert.routed.park import NAMELESS, Kind, Parked, ParkedTable
+from spark_upsert.routed.park import NAMELESS, Kind, Parked, ParkedTable, as_parkable
 from spark_upsert.routed.park_staged import TABLE
+from spark_upsert.routed.plan import plan_rows_of
 from spark_upsert.state.log.manifest import Manifest, Place
 from spark_upsert.state.run.rows import BatchPart, Rows
 from spark_upsert.state.snapshot import Snapshot
@@ -36,7 +39,6 @@ from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
 from spark_upsert.upsert.commands import Envelope, rehashed
-from spark_upsert.upsert.envelopes.found import found_options
 from spark_upsert.upsert.plan import usual_late_rows
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.truncate import truncated_at, with_truncate
@@ -73,8 +75,8 @@ def unpark(
     names : collection of str
         Of tables, as they are called or by their folders; none: all.
     given : mapping of str to str, optional
-        Options of the write beside those that the rows came with, or instead of them, such as
-        ``mergeSchema``.
+        Options of the write that hold instead of those that the rows came with, such as
+        ``mergeSchema``; an empty text takes one back.
     told : callable, optional
         Hears of each table when it is done.
 
@@ -97,12 +99,16 @@ def unpark(
         if folder == NAMELESS:
             continue
         try:
-            with about_table(name):
-                done.append(_unpark_one(root, table, folder, name, given or {}))
+            done.append(_unpark_one(root, table, folder, name, given or {}))
         except StorageError:
             raise
-        except UpsertFlowError as error:
-            first = first or error
+        except Exception as error:
+            # Whatever it is, it is about this table, and what is parked for it stays.
+            own = as_parkable(error) or error
+            if not isinstance(own, UpsertFlowError):
+                raise
+            own.name_table(name)
+            first = first or own
             continue
         told(done[-1])
     if first is not None:
@@ -218,9 +224,8 @@ def _apply(
     _require_same(root, parked, head, table.store.url)
     if head is not None and head.has(parked.transaction):
         return _place_of(table, parked)
-    options = replace(
-        WriteOptions.parse({**parked.options, **given, "path": "/"}), path=table.store.url
-    )
+    told = overridden(parked.options, {**given, "path": "/"})
+    options = replace(WriteOptions.parse(told), path=table.store.url)
     base, envelope = _planned(table, options, parked_table, parked)
     commands = (
         _conformed(base.schema, batch if kind is Kind.COMMANDS else _commands(envelope, batch))
@@ -277,14 +282,13 @@ def _planned(
     envelope = None
     if incoming:
         rows = (batch for kind, batch in parked_table.read(parked) if kind is Kind.ROWS)
-        head = table.log.try_head()
-        options = found_options(options, rows, None if head is None else head.schema)
-        plan = table.plan(options, incoming[0])
+        table.log.try_head()
+        plan = plan_rows_of(table, options, rows, incoming[0])
         base, envelope = plan.base, plan.envelope
     else:
         base = table.log.try_head() or _unborn(made_for)
     for schema in made_for:
-        base = _widened(table, base, _schema_of(schema))
+        base = _widened(table, base, _schema_of(schema), options.except_columns)
     return base, envelope
 
 
@@ -297,8 +301,10 @@ def _schema_of(schema: pa.Schema) -> TableSchema:
     return TableSchema.from_json(json.loads(schema.metadata[TABLE])["schema"])
 
 
-def _widened(table: Table, base: Manifest, schema: TableSchema) -> Manifest:
-    """Return a version with the columns of commands that were made for the table."""
+def _widened(
+    table: Table, base: Manifest, schema: TableSchema, left_out: Collection[str]
+) -> Manifest:
+    """Return a version with the columns of commands that were made for the table, but for some."""
     if (schema.keys, schema.order, schema.engine) != (
         base.schema.keys,
         base.schema.order,
@@ -310,10 +316,19 @@ def _widened(table: Table, base: Manifest, schema: TableSchema) -> Manifest:
             hint="give the table the rules that it had, or drop the rows ('upsertflow unpark "
             "--drop').",
         )
-    own = set(base.schema.columns.names)
-    if own.issuperset(schema.columns.names):
+    names = {name.lower() for name in left_out} - {key.lower() for key in schema.keys}
+    kept = pa.schema([field for field in schema.columns if field.name.lower() not in names])
+    try:
+        columns = base.schema.accept(kept, merge=True).columns
+    except SchemaError as error:
+        name = error.fields.get("left_out")
+        if name is not None and name not in schema.keys:
+            given = setting("exceptColumnList", joined_names([*left_out, name]))
+            error.advise(f"To leave '{name}' out, give {given}.")
+        raise
+    if columns == base.schema.columns:
         return base
-    wide = replace(base.schema, columns=base.schema.accept(schema.columns, merge=True).columns)
+    wide = replace(base.schema, columns=columns)
     return replace(base, schema=wide) if base.is_unborn else table.alter(wide)
 
 
@@ -326,6 +341,10 @@ def _conformed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return commands in the columns of a table, and by its hashes; a truncate stays among them."""
     plain = batch.replace_schema_metadata(None)
     if plain.schema != schema.run:
+        # What is left out may have another type; it is null, as what came without it.
+        types = {field.name: field.type for field in schema.run}
+        fits = [f.name for f in plain.schema if widens(f.type, types.get(f.name, f.type))]
+        plain = plain.select(fits)
         part = Rows(schema, [BatchPart(plain)]).gathered(schema.run.names).parts[0]
         assert isinstance(part, BatchPart)
         plain = part.batch.cast(schema.run)

@@ -97,20 +97,23 @@ def _tied_examples(rows: Rows, tied: Positions) -> Examples:
             f"and nothing says which is the later one (for example {key}). Nothing was committed.",
             hint=f"order by more columns, so that {_order(rows.schema)} and they are never equal "
             "for two changes of a key (for a database's log its position, then the place within "
-            f"the transaction); or write into a table with {setting('ties', 'last')}.",
+            f"the transaction); or take the later row of the batch by {setting('ties', 'last')}.",
+            example=key,
         )
     return {"tied": key}
 
 
 def _late_error(rows: Rows, late: Positions) -> DataError:
+    key = key_text(rows, int(late[0]))
     return DataError(
-        f"{len(late)} rows are late (for example {key_text(rows, int(late[0]))}): the table does "
+        f"{len(late)} rows are late (for example {key}): the table does "
         f"not know their keys, and their order keys ({_order(rows.schema)}) are at or below its "
         "low-water mark, up to which deletes are forgotten. So they may have been deleted since. "
         "Nothing was committed.",
         hint="if none of them was, as in a backfill of what never was here, give "
         f"{setting('lateRows', 'apply')}; {setting('lateRows', 'reject')} leaves them out and "
         "counts them. Deletes are remembered for longer with a longer 'tombstoneRetention'.",
+        example=key,
     )
 
 
@@ -188,4 +191,5 @@ def require_order(rows: Rows, reduced: Reduced) -> None:
         f"nothing says which is the later one (for example {key}). Nothing was committed.",
         hint=f"give an order, {setting('sequenceBy')}, or repartition the rows by key before the "
         f"write, or accept any of them by {setting('allowUnordered', 'true')}.",
+        example=key,
     )

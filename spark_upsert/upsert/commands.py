@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 from spark_upsert.conversions import convert
 from spark_upsert.errors import DataError, OptionError, SchemaError, setting
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.engines import Rule
+from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.hashing import RAW_KEY_SEED, hash_keys
 from spark_upsert.model.schema import (
     ERROR,
@@ -141,6 +141,12 @@ _HINTS = {
     ),
 }
 
+
+_TOLD = {
+    _Fault.BAD_KEY: "a key is not what is declared",
+    **dict.fromkeys((_Fault.LOST, _Fault.BAD_VALUE), "a value is not what is declared"),
+}
+"""What is said of a fault whose reason quotes the payload, where rows are not to be shown."""
 
 _COVERED = {
     ErrorPolicy.FAIL: (),
@@ -262,8 +268,7 @@ def _require_covered(
     DataError
         Names how many rows, why, and the first of them.
     """
-    covered = _COVERED[schema.on_error]
-    fatal = ~np.isin(faults.kinds, [_Fault.NONE, *covered])
+    fatal = ~np.isin(faults.kinds, [_Fault.NONE, *_COVERED[schema.on_error]])
     rows = np.flatnonzero(fatal)
     if not len(rows):
         return
@@ -280,14 +285,26 @@ def _require_covered(
     where.append(f"value {_excerpt(raw)}")
     is_ours = kind in (_Fault.NULL_KEY, _Fault.NULL_ORDER)
     hint = _HINTS[kind] if is_ours else decoded.hint or _HINTS[kind]
-    policies = "onError=inline covers values only; " if covered else ""
+    counts = f"{int(alike.sum())} of {len(fatal)} rows of a batch"
     raise DataError(
-        f"{reason} in {int(alike.sum())} of {len(fatal)} rows of a batch "
-        f"(for example {', '.join(where)}){more}. Nothing was committed.",
-        hint=f"{hint}; {policies}a new table made with {setting('onError', 'quarantine')} "
-        "keeps such rows apart and goes on.",
+        f"{reason} in {counts} (for example {', '.join(where)}){more}. Nothing was committed.",
+        hint=f"{hint}{_kept_apart(schema)}.",
         reason=reason,
+        told=f"{reason if is_ours else _TOLD[kind]} in {counts}{more}. Nothing was committed.",
     )
+
+
+def _kept_apart(schema: TableSchema) -> str:
+    """Return how rows that cannot be applied are kept, where the table can."""
+    if schema.engine.kind is not Engine.DEDUPLICATE:
+        return ""  # There is no entry of a key that an error could stand for.
+    quarantine = setting("onError", "quarantine")
+    if schema.on_error is ErrorPolicy.INLINE:
+        return (
+            f"; onError=inline covers values only; a new table made with {quarantine} keeps such "
+            "rows apart and goes on"
+        )
+    return f"; {quarantine} keeps such rows apart and goes on"
 
 
 def _excerpt(raw: pa.Scalar) -> str:

@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.model.engines import MergeEngine, Rule
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_column, joined_names
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
 from spark_upsert.options.write import EnvelopeOptions, Truncates, WriteOptions
 from spark_upsert.state.log.manifest import Manifest
@@ -95,7 +95,7 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
     if _gains_quarantine(options, schema):
         schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
-    schema = schema.accept(columns, merge=options.merge_schema)
+    schema = _accepted(schema, columns, options)
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         return Alter(schema=schema, properties=options.properties)
     envelope = form.envelope(manifest.schema, columns)
@@ -164,6 +164,30 @@ def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
         }
         kept = [name for name in form.columns.names if name not in left_out]
     return pa.schema([available.field(name) for name in kept])
+
+
+def _accepted(schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> TableSchema:
+    """Return the schema under which the columns can be stored (`TableSchema.accept`)."""
+    try:
+        return schema.accept(columns, merge=options.merge_schema)
+    except SchemaError as error:
+        name = error.fields.get("left_out")
+        if options.path and name is not None and name not in schema.keys:
+            error.advise(_without(name, schema, columns, options))
+        raise
+
+
+def _without(name: str, schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> str:
+    """Return by which options a column is left out."""
+    if options.columns:
+        kept = [each for each in options.columns if each.lower() != name.lower()]
+        given = setting("columnList", joined_names(kept))
+    else:
+        given = setting("exceptColumnList", joined_names([*options.except_columns, name]))
+    names = [each.lower() for each in schema.columns.names]
+    lacks_one = name.lower() in names or not set(names) <= {n.lower() for n in columns.names}
+    more = f" and {setting('mergeSchema', 'true')}" if lacks_one else ""
+    return f"To leave '{name}' out, give {given}{more}."
 
 
 def _new_schema(

@@ -12,6 +12,8 @@ APART: dict[str, str] = {
             "errors:_rebuild",
             "options.parse:Options.refuse",
             "routed.group:refusal_of",
+            "routed.park:_parked",
+            "routed.stage:_Staging._without_folder",
             "routed.template:_invalid",
             "state.log.read:LogReader._other",
             "state.log.read:LogReader.require",

@@ -229,7 +229,24 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         "model.schema:TableSchema.accept",
         (ROW, {}),
         ({**ROW, "w": [1]}, {}),
-        {"by except_column_list=w": ({**ROW, "w": [1]}, {"exceptColumnList": "w"})},
+        {"give except_column_list=w": ({**ROW, "w": [1]}, {"exceptColumnList": "w"})},
+    ),
+    (
+        "upsert.plan:_accepted",
+        (ROW, {}),
+        ({**ROW, "v": [5]}, {}),
+        {
+            "give except_column_list=v and merge_schema=true": (
+                {**ROW, "v": [5]},
+                {"exceptColumnList": "v", "mergeSchema": "true"},
+            )
+        },
+    ),
+    (
+        "model.schema:TableSchema.accept:2",
+        (ROW, {}),
+        ({"id": [1], "n": [1]}, {}),
+        {"With merge_schema=true": ({"id": [1], "n": [1]}, {"mergeSchema": "true"})},
     ),
     (
         "model.schema:TableSchema._accept_type",
@@ -257,7 +274,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         None,
         ({"id": [None, 1], "v": ["a", "b"]}, {}),
         {
-            "a new table made with on_error=quarantine": (
+            "on_error=quarantine keeps such rows apart and goes on": (
                 {"id": [None, 1], "v": ["a", "b"]},
                 {"onError": "quarantine"},
             )
@@ -267,7 +284,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         "upsert.ambiguity:_tied_examples",
         (ROW, {"sequenceBy": "n", "ties": "fail"}),
         ({**ROW, "v": ["b"]}, {}),
-        {"write into a table with ties=last": ({**ROW, "v": ["b"]}, {"ties": "last"})},
+        {"take the later row of the batch by ties=last": ({**ROW, "v": ["b"]}, {"ties": "last"})},
     ),
     (
         "upsert.contributions:contributions",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from spark_upsert.payloads import connect_json
 from spark_upsert.routed import commit, park, stage, unpark
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.park_staged import CommandParking
@@ -14,6 +15,8 @@ from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_parking_promises as promises
 from tests.unit import test_misfits as misfits
 from tests.unit import test_parked_truncates as truncates
+from tests.unit import test_parking as parking
+from tests.unit import test_unpark_hints as hints
 
 MIXED = promises.test_p1_a_table_that_fails_in_one_task_gets_the_rows_of_all
 ORDER = promises.test_p1_rows_do_not_come_before_those_that_are_parked
@@ -103,3 +106,22 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(RoutedPlan, "terms", "the same")
+
+
+@bug(
+    "what unpark declares is looked for beside the payload",
+    hints.test_p1_what_unpark_declares_is_read_out_of_messages_with_a_schema,
+)
+def _() -> Patch:
+    return patch.object(connect_json, "has_wrapped", lambda payloads: False)
+
+
+@bug(
+    "of several values that name no table the first alone is kept",
+    parking.test_p5_several_values_that_name_no_table_are_kept_together,
+)
+def _() -> Patch:
+    def first(original: Any, self: Any, routes: Any, counts: Any) -> Any:
+        return original(self, routes[:1], counts)
+
+    return wrapped(stage._Staging, "_without_folder", first)

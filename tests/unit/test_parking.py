@@ -393,3 +393,94 @@ def test_a_table_that_fails_in_its_compaction_alone_parks_nothing(
     commit_routed(root, plan.options, [replace(staged, compacted=(("old", due),))], transaction(1))
     assert rows_in(root, "new") == {1: 1}
     assert counts(root) == {}
+
+
+# -- data that no table can hold --------------------------------------------------------------
+
+
+def test_p5_several_values_that_name_no_table_are_kept_together() -> None:
+    root = MemoryStore()
+    write(root, 0, [(None, 1, 1), ("x" * 300, 2, 2), ("b", 1, 1)], [("y" * 300, 3, 3), ("", 4, 4)])
+    [parked] = ParkedTable(root).parked()
+    assert (parked.folder, parked.rows, parked.name) == (NAMELESS, 4, "")
+    found = [row["id"] for _, batch in ParkedTable(root).read(parked) for row in batch.to_pylist()]
+    assert sorted(found) == [1, 2, 3, 4]
+    assert rows_in(root, "b") == {1: 1}
+    [done] = drop(root, nameless=True)
+    assert (done.rows, counts(root)) == (4, {})
+
+
+def test_a_value_that_is_no_utf8_names_no_table() -> None:
+    root = MemoryStore()
+    raw = pa.array([b"b\xff", b"b", b"b\xfe"], pa.binary())
+    topics = pa.StringArray.from_buffers(3, *raw.buffers()[1:])
+    numbers = pa.array([1, 2, 3], pa.int64())
+    rows = pa.RecordBatch.from_arrays([topics, numbers, numbers], schema=ROWS)
+    plan = plan_of(root)
+    commit_routed(
+        root, plan.options, [stage_routed(plan, root, [rows], transaction(0), 0)], transaction(0)
+    )
+    [parked] = ParkedTable(root).parked()
+    assert (parked.folder, parked.rows) == (NAMELESS, 2)
+    assert "the first because topic is no UTF-8" in parked.reason
+    assert rows_in(root, "b") == {2: 2}
+
+
+def test_a_fault_of_ours_parks_the_table_that_meets_it(
+    monkeypatch: pytest.MonkeyPatch, root: MemoryStore
+) -> None:
+    plan_as_it_is = Table.plan
+
+    def faulty(self: Table, *args: Any, **how: Any) -> Any:
+        if self.store.url.endswith("/a"):
+            raise IndexError("the value 'secret' of a row")
+        return plan_as_it_is(self, *args, **how)
+
+    monkeypatch.setattr(Table, "plan", faulty)
+    write(root, 0, [("a", 1, 1), ("b", 1, 1)])
+    assert rows_in(root, "b") == {1: 1}
+    [parked] = ParkedTable(root).parked()
+    assert parked.error == "DATA"
+    assert "(IndexError in test_parking.py, line " in parked.reason
+    assert "secret" not in parked.reason
+    with pytest.raises(DataError, match="table 'a': the rows cannot be written"):
+        unpark(root)
+    with pytest.raises(IndexError):
+        write(MemoryStore(), 0, [("a", 1, 1)], onTableError="fail")
+    assert counts(root) == {"a": 1}
+    monkeypatch.setattr(Table, "plan", plan_as_it_is)
+    unpark(root, given={"mergeSchema": "true"})
+    assert rows_in(root, "a") == {1: 1}
+
+
+def test_a_reason_shows_no_row(root: MemoryStore) -> None:
+    write(root, 0, [("b", 77001, 1)], [("b", 77001, 77002), ("c", None, 77003), ("x" * 300, 1, 1)])
+    said = " ".join(each.reason + each.hint for each in ParkedTable(root).parked())
+    assert "different values in several tasks" in said
+    assert "the key 'id' is null" in said
+    assert "a folder name of 300 bytes" in said
+    assert "7700" not in said
+    assert "xxx" not in said
+
+
+def test_options_given_to_unpark_hold_however_they_are_spelled(root: MemoryStore) -> None:
+    write(root, 0, [("a", 1, 1)], mergeSchema="false")
+    write(root, 1, [("a", 2, 2)], MERGESCHEMA="false")
+    unpark(root, given={"merge_schema": "true"})
+    assert rows_in(root, "a") == {1: 1, 2: 2}
+
+
+def test_an_option_is_taken_back(root: MemoryStore) -> None:
+    write(root, 0, [("a", 1, 1), ("b", 1, 1)], **{"table.a.sequenceBy": "v", "mergeSchema": "true"})
+    with pytest.raises(OptionError, match="sequenceBy"):
+        unpark(root)
+    unpark(root, given={"sequenceby": ""})
+    assert rows_in(root, "a") == {1: 1}
+
+
+def test_for_people_there_is_an_age_and_what_to_do(tmp_path: Path) -> None:
+    write(LocalStore(str(tmp_path)), 0, [("b", 1, 1)], [("b", 1, 2)])
+    shown = run("parked", str(tmp_path)).stdout
+    assert "less than a second" in shown
+    assert "b: give an order, --set sequenceBy=..." in shown
+    assert f"upsertflow unpark {tmp_path} NAME" in shown

@@ -9,9 +9,9 @@ from spark_upsert.errors import OptionError
 from spark_upsert.options.parse import one_of
 from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.confluent import ConfluentDecoder
+from spark_upsert.payloads.connect_json import DeclaredJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder
-from spark_upsert.payloads.json_text import JsonDecoder
 from spark_upsert.payloads.raw import RawDecoder
 
 JSON, AVRO, RAW = "json", "avro", "raw"
@@ -114,5 +114,5 @@ class Written:
             decoder = RawDecoder(fields)
         else:
             fields, is_bare = parse_schema(self.option, self.require_text(), bare_name=self.side)
-            decoder = JsonDecoder(fields, is_bare)
+            decoder = DeclaredJsonDecoder(fields, is_bare)
         return self.behind_header(decoder)

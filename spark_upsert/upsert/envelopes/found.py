@@ -8,14 +8,14 @@ subject does. Either way each payload is then read by its own schema (`payloads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.model.names import find_column
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.schema import ErrorPolicy, TableSchema
 from spark_upsert.options.registry import SchemaFrom
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, WriteOptions
 from spark_upsert.payloads.connect import Unreadable
@@ -24,6 +24,7 @@ from spark_upsert.payloads.own_schema import (
     Inline,
     OwnDecoder,
     Schemas,
+    as_expected,
     fields_in,
     joined,
 )
@@ -39,10 +40,13 @@ class FoundSide:
 
     schemas: Schemas
     fields: pa.Schema
+    is_tolerant: bool = False
+    """As of `OwnDecoder`."""
 
     def decoder(self, asked: pa.Schema | None = None) -> OwnDecoder:
         """Return the decoder of some of the fields, or of all."""
-        return OwnDecoder(self.schemas, self.fields if asked is None else asked)
+        fields = self.fields if asked is None else asked
+        return OwnDecoder(self.schemas, fields, self.is_tolerant)
 
     def event(self) -> tuple[pa.Schema, pa.Schema]:
         """Return the columns of a row of a change event, and what stands beside it.
@@ -87,7 +91,8 @@ def found_options(
     ------
     SchemaError
         The schemas contradict each other, no column can hold what one says, or there is neither
-        a schema nor a table.
+        a schema nor a table. Where rows that cannot be applied are kept (`ErrorPolicy`), payloads
+        whose schema contradicts the table are such rows, and no error.
     StorageError
         The registry does not answer: nothing is known of the rows.
 
@@ -101,17 +106,69 @@ def found_options(
     found: dict[str, pa.Schema] = {}
     count = 0
     schemas = {side: schemas_of(envelope, side) for side in envelope.sources}
+    policy = known.on_error if options.on_error is None and known else options.on_error
+    is_tolerant = known is not None and policy not in (None, ErrorPolicy.FAIL)
+    narrowed = {side: _Narrowed(options, side, known, is_tolerant) for side in envelope.sources}
     for batch in batches:
         count += batch.num_rows
         for side, own in schemas.items():
             name = find_column(side, batch.schema.names, role="column of Kafka's records")
-            fields = fields_in(own, [batch.column(name).cast(pa.binary())])
+            payloads = batch.column(name).cast(pa.binary())
+            fields = fields_in(own, [payloads], narrowed[side])
             if fields is not None:
                 found[side] = joined(found[side], fields) if side in found else fields
     for side in envelope.sources:
         if side not in found:
             found[side] = _instead(envelope, side, found.get(_KEY), known, count)
-    return replace(options, envelope=replace(envelope, found=found))
+    left_out = {name for each in narrowed.values() for name in each.left_out}
+    return replace(
+        options,
+        envelope=replace(envelope, found=found, is_tolerant=is_tolerant),
+        except_columns=tuple(n for n in options.except_columns if n.lower() not in left_out),
+    )
+
+
+def _of_use(options: WriteOptions, known: TableSchema | None) -> set[str]:
+    """Return the names of fields that order rows, in lower case, whether or not they are stored."""
+    named = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
+    for engine in (options.engine, known and known.engine):
+        named += engine.column_order.values() if engine else ()
+    return {name.rpartition(".")[2].lower() for name in named}
+
+
+class _Narrowed:
+    """What counts of the fields of a schema: not what is left out by its name.
+
+    Of a schema that contradicts the table, where that is tolerated, its types do not count.
+    """
+
+    def __init__(
+        self, options: WriteOptions, side: str, known: TableSchema | None, is_tolerant: bool
+    ) -> None:
+        envelope = options.envelope
+        left_out = {name.lower() for name in options.except_columns}
+        self._names = left_out - _of_use(options, known)
+        is_event = envelope.kind is EnvelopeKind.DEBEZIUM and side == _VALUE
+        self._images = _IMAGES if is_event else None
+        self._expected = _instead(envelope, side, None, known, 0) if is_tolerant else None
+        self.left_out: set[str] = set()
+        """In lower case; fields that are not stored, and of no other use."""
+
+    def __call__(self, fields: pa.Schema) -> pa.Schema:
+        kept = pa.schema(self._without(fields, self._images))
+        return kept if self._expected is None else as_expected(kept, self._expected)
+
+    def _without(
+        self, fields: Iterable[pa.Field], images: Collection[str] | None
+    ) -> Iterator[pa.Field]:
+        """Yield fields but some; where there are images of rows, those of the images."""
+        for field in fields:
+            if images is None and field.name.lower() in self._names:
+                self.left_out.add(field.name.lower())
+            elif images and field.name in images and pa.types.is_struct(field.type):
+                yield field.with_type(pa.struct(list(self._without(field.type, None))))
+            else:
+                yield field
 
 
 def _instead(
@@ -136,7 +193,9 @@ def _instead(
         raise SchemaError(
             f"none of {count} payloads in '{side}' says its schema, and there is no table yet.",
             hint="see that the format is the one that was written: JSON with schemas "
-            "('schemas.enable=true' of Connect's converter), or Confluent's with an id in front.",
+            "('schemas.enable=true' of Connect's converter), or Confluent's with an id in front. "
+            f"JSON without them is read by {setting(f'{side}Schema', 'id BIGINT, name STRING')}, "
+            "with the columns that are there.",
             column=side,
         )
     if envelope.kind is not EnvelopeKind.DEBEZIUM:
@@ -154,7 +213,7 @@ def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
         It was not looked for in the rows, and no subject of a registry says it instead.
     """
     return {
-        side: FoundSide(schemas_of(envelope, side), envelope.found[side])
+        side: FoundSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
         if side in envelope.found
         else _planned(envelope, side)
         for side in envelope.sources
