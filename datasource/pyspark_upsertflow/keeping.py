@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_upsertflow.readers import read_schema
+from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import COMMIT_VERSION
 from spark_upsert.options.view import put_off_text
@@ -80,7 +81,9 @@ def planned(
     """
     table, view, text = Table(open_store(path, storage)), View(plan, storage), plan.to_json()
     own = {f"storage.{name}": value for name, value in storage.items()}
-    reads, writes = {"plan": text}, {**own, "path": path, "checkpointLocation": checkpoint}
+    # The table shows where a batch ends and nothing between: each batch is one step.
+    reads = {"plan": text, "deduplicationMode": Deduplication.NET_CHANGES.value}
+    writes = {**own, "path": path, "checkpointLocation": checkpoint}
     if view.grouping is None:
         _require_own_checkpoint(table, checkpoint, storage)
         changes, puts = _rows(view)

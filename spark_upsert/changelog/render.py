@@ -65,11 +65,11 @@ def render_sides(
     has_old: Mask,
     has_new: Mask,
     *,
-    version: int,
-    time_ms: int,
+    version: int | Positions,
+    time_ms: int | Positions,
     options: ChangeOptions,
 ) -> pa.RecordBatch:
-    """Turn pairs of rows into rows of the changelog, all of one version; none is left out.
+    """Turn pairs of rows into rows of the changelog, in their order; none is left out.
 
     Parameters
     ----------
@@ -77,15 +77,15 @@ def render_sides(
         Of one schema, that of the table.
     has_old, has_new : numpy.ndarray of bool, shape (n,)
         Which rows there are.
-    version, time_ms : int
-        Those of all changes.
+    version, time_ms : int or numpy.ndarray of int64, shape (n,)
+        Those of all changes, or of each.
     options : ChangeOptions
     """
     places = np.arange(old.num_rows)
     old_at, new_at = np.where(has_old, places, ABSENT), np.where(has_new, places, ABSENT)
     new_at[has_new] += old.num_rows
-    versions = np.full(len(places), version, dtype=np.int64)
-    sources, own = _rows_of_pairs(old_at, new_at, versions, 1000 * time_ms + 0 * places, options)
+    versions, times_ms = (np.broadcast_to(each, len(places)) for each in (version, time_ms))
+    sources, own = _rows_of_pairs(old_at, new_at, versions, 1000 * times_ms, options)
     both = pa.concat_batches([old.select(options.columns), new.select(options.columns)])
     taken = both.take(pa.array(sources))
     return pa.RecordBatch.from_arrays(

@@ -116,10 +116,19 @@ class Index:
         columns = [column.combine_chunks() for column in table.columns]
         return KeysHaving(pa.RecordBatch.from_arrays(columns, schema=table.schema), shows)
 
-    def iter_keys_having(self, values: pa.Array) -> tuple[int, Iterator[pa.RecordBatch]]:
+    def iter_keys_having(
+        self, values: pa.Array, *, near: int | None = None
+    ) -> tuple[int, Iterator[pa.RecordBatch]]:
         """Return the version that is shown, and the keys piece by piece (`keys_having`).
 
         A piece holds about `CHUNK_ROWS` keys, also of one value that more rows have.
+
+        Parameters
+        ----------
+        values : pyarrow.Array
+        near : int, optional
+            The version of the table that is asked about. An index that shows a later one is read
+            as it was (`_as_of`), so that little lies between.
         """
         own = self.try_head()
         place = None if own is None else self.usable(own)
@@ -129,11 +138,34 @@ class Index:
                 "table that could be compared with others.",
                 hint="build it anew: upsertflow index PATH.",
             )
+        if near is not None and near < place.version:
+            own, place = self._as_of(near, own, place)
         schema = self.table_log.head().schema
         # In the newest types: an older index may have narrower ones, of the same hashes.
         wide = index_schema(schema, self.column, hash_seed=own.schema.hash_seed)
         snapshot = Snapshot(self.store, replace(own, schema=wide))
         return place.version, snapshot.having_prefix([values.drop_null()], schema.keys)
+
+    def _as_of(self, version: int, own: Manifest, place: Place) -> tuple[Manifest, Place]:
+        """Return the newest state of the index that shows no later version of its table.
+
+        By bisection: what an index shows only grows. If there is none that can be read, the one
+        that shows the next version.
+        """
+        lower, upper = own.since, own.version
+        found, later = None, (own, place)
+        while lower < upper:
+            middle = (lower + upper) // 2
+            state = self.log.at(middle)
+            at = shown(state)
+            usable = None if at is None else self.usable(state)
+            if at is not None and at.version > version:
+                upper = middle
+                later = later if usable is None else (state, usable)
+            else:
+                lower = middle + 1
+                found = found if usable is None else (state, usable)
+        return found or later
 
     def _keys(self) -> pa.Schema:
         """The key columns of the table, in its newest types."""

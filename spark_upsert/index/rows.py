@@ -77,7 +77,7 @@ def proposed(index: Index, values: pa.Array, at: Manifest) -> Iterator[Keys] | N
     None if only the version itself can tell.
     """
     try:
-        shows, pieces = index.iter_keys_having(values)
+        shows, pieces = index.iter_keys_having(values, near=at.version)
     except (DataLossError, CorruptionError):
         return None
     between = keys_between(index, shows, at)

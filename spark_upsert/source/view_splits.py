@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.changelog.new_values import new_values
 from spark_upsert.changelog.render import inserts, render_sides
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.source.splits import SPLIT_ROWS
@@ -17,9 +19,9 @@ from spark_upsert.views.groups.contributions import contributions, marker
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import At, Relation, Step
-from spark_upsert.views.steps import Timed, in_order, netted, steps
+from spark_upsert.views.steps import Timed, in_order, in_stretches, netted, steps
 from spark_upsert.views.view import MovedBy, View
-from spark_upsert.views.ways import Way, pairs_by_piece
+from spark_upsert.views.ways import Way, timed_pairs_by_piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list
     every = list(view.moved(before, after))
     if not every:
         return []
-    take = netted if options.deduplication is Deduplication.NET_CHANGES else steps
+    # A table that keeps groups shows where a batch ends, and nothing between.
+    is_net = options.deduplication is Deduplication.NET_CHANGES or view.grouping is not None
+    take = netted if is_net else steps
     moved = in_order(each.moved for each in every)
     rows, size = sum(each.rows for each in every), sum(each.bytes for each in every)
     found = _with_ways(view, take(before, moved, view.times_ms(before)), every)
@@ -132,45 +136,55 @@ def _contributions(view: View, grouping: Grouping, split: ViewSplit) -> Iterator
     if split.marker is not None:
         lower, upper = split.marker
         yield marker(grouping, lower=lower, upper=upper)
-    relation = view.relation
     with view.resting():
-        for timed in split.steps:
-            for pairs in _pairs(relation, timed, split):
-                found = contributions(grouping, pairs)
-                if found.num_rows:
-                    yield found
+        for pairs in _pairs(view.relation, split):
+            found = contributions(grouping, pairs[0])
+            if found.num_rows:
+                yield found
 
 
 def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    relation = view.relation
     shown = ChangeOptions(
-        columns=tuple(relation.schema.names), compute_updates=options.compute_updates
+        columns=tuple(view.relation.schema.names), compute_updates=options.compute_updates
     )
     with view.resting():
-        for timed in split.steps:
-            version, time_ms = timed.version, timed.time_ms
-            if not timed.step.before:
-                at = timed.step.after
-                for piece in relation.driving.chunks(at, split.hash_range):
-                    rows = relation.scan(at, piece)
-                    yield inserts(rows, version=version, time_ms=time_ms)
-                continue
-            for pairs in _pairs(relation, timed, split):
-                yield render_sides(
-                    pairs.old,
-                    pairs.new,
-                    pairs.has_old,
-                    pairs.has_new,
-                    version=version,
-                    time_ms=time_ms,
-                    options=shown,
-                )
+        if _is_first(split):
+            [timed] = split.steps
+            yield from _all_rows(view.relation, timed, split.hash_range)
+            return
+        for pairs, steps in _pairs(view.relation, split):
+            yield render_sides(
+                pairs.old,
+                pairs.new,
+                pairs.has_old,
+                pairs.has_new,
+                version=np.array([each.version for each in split.steps])[steps],
+                time_ms=np.array([each.time_ms for each in split.steps])[steps],
+                options=shown,
+            )
 
 
-def _pairs(relation: Relation, timed: Timed, split: ViewSplit) -> Iterator[Pairs]:
-    """Yield what a step changed in the range of a split."""
-    way, rows = timed.choice.way, split.rows
-    yield from pairs_by_piece(relation, timed.step, way, rows=rows, hash_range=split.hash_range)
+def _is_first(split: ViewSplit) -> bool:
+    """Return whether a split holds all rows at a position, and not steps."""
+    return bool(split.steps) and not split.steps[0].step.before
+
+
+def _all_rows(relation: Relation, timed: Timed, hash_range: HashRange) -> Iterator[pa.RecordBatch]:
+    for piece in relation.driving.chunks(timed.step.after, hash_range):
+        rows = relation.scan(timed.step.after, piece)
+        yield inserts(rows, version=timed.version, time_ms=timed.time_ms)
+
+
+def _pairs(relation: Relation, split: ViewSplit) -> Iterator[tuple[Pairs, Positions]]:
+    """Yield what steps changed in the range of a split, by step, and the place of each's step."""
+    begin = 0
+    for stretch in in_stretches(split.steps):
+        for pairs, times in timed_pairs_by_piece(
+            relation, stretch.step, stretch.way, rows=split.rows, hash_range=split.hash_range
+        ):
+            order = np.argsort(times, kind="stable")
+            yield pairs.take(order), begin + times[order] - 1
+        begin += len(stretch.steps)
 
 
 def tell_steps(found: Sequence[Timed]) -> str:

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import PlanError
-from spark_upsert.model.arrays import Mask
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import is_hashable
 from spark_upsert.views.matching import NOWHERE, codes, joinable, matches
-from spark_upsert.views.pairs import Pairs, Rows, columns_of, concat, no_rows, taken
+from spark_upsert.views.pairs import Rows, columns_of, concat, no_rows, taken
 from spark_upsert.views.plan import How, Join, Reverse
 from spark_upsert.views.relation import (
     At,
@@ -38,6 +38,7 @@ from spark_upsert.views.relation import (
     matching,
     renamed,
 )
+from spark_upsert.views.spans import Spans, Times
 
 _WORTH_SCANNING = 0.9
 """Where each left row has one partner at most. Measured (ADR 35): look-ups cost as much as two
@@ -169,94 +170,92 @@ class JoinRelation:
 
     def _combined(self, left: Rows, right: Rows) -> Rows:
         """Join left rows with all their partners, among others perhaps."""
-        own, other = columns_of(left, self._on_left), columns_of(right, self._on_right)
+        sides = Spans.throughout(left, 0), Spans.throughout(right, 0)
+        return self._together(*sides).rows
+
+    def _together(self, left: Spans, right: Spans) -> Spans:
+        """Join left rows with all their partners, among others perhaps, for as long as both are."""
+        times, right_at = self._met(left, right)
+        if not self.how.shows_right:
+            alone = left.gaps(times)
+            return left.at_times(alone if self.how is How.ANTI else left.gaps(alone))
+        alone = left.gaps(times) if self.how is How.LEFT else _NEVER
+        return self._beside(left, right, times, right_at, alone)
+
+    def _met(self, left: Spans, right: Spans) -> tuple[Times, Positions]:
+        """Return when left rows and their partners are there, and the places of these."""
+        own, other = columns_of(left.rows, self._on_left), columns_of(right.rows, self._on_right)
         left_codes, right_codes = codes(own, other)
         # NULL joins nothing: such rows get codes that no row of the other side has.
-        left_codes = np.where(joinable(own, left.num_rows), left_codes, -1)
-        right_codes = np.where(joinable(other, right.num_rows), right_codes, -2)
-        if not self.how.shows_right:
-            has_partner = np.isin(left_codes, right_codes)
-            return left.filter(pa.array(has_partner == (self.how is How.SEMI)))
-        left_at, right_at = matches(left_codes, right_codes)
-        if self.how is How.LEFT:
-            has_partner = np.zeros(left.num_rows, dtype=np.bool_)
-            has_partner[left_at] = True
-            alone = np.flatnonzero(~has_partner)
-            left_at = np.concatenate([left_at, alone])
-            right_at = np.concatenate([right_at, np.full(len(alone), NOWHERE)])
-        shown = taken(right.select(self._shown), right_at)
-        return pa.RecordBatch.from_arrays(
-            [*taken(left, left_at).columns, *shown.columns], schema=self.schema
+        left_codes = np.where(joinable(own, len(left)), left_codes, -1)
+        right_codes = np.where(joinable(other, len(right)), right_codes, -2)
+        if not self.how.shows_right:  # Whether there is any: of those alike one is enough.
+            right, right_codes = _each_once(right, right_codes)
+        return left.met(right, *matches(left_codes, right_codes))
+
+    def _beside(
+        self, left: Spans, right: Spans, times: Times, right_at: Positions, alone: Times
+    ) -> Spans:
+        """Return left rows beside right ones, and those that are alone at some times."""
+        at = np.concatenate([times.at, alone.at])
+        nowhere = np.full(len(alone.at), NOWHERE)
+        shown = taken(right.rows.select(self._shown), np.concatenate([right_at, nowhere]))
+        rows = pa.RecordBatch.from_arrays(
+            [*taken(left.rows, at).columns, *shown.columns], schema=self.schema
         )
+        lower, upper = np.append(times.lower, alone.lower), np.append(times.upper, alone.upper)
+        return Spans(rows, lower, upper)
 
     # -- between positions -----------------------------------------------------------
 
-    def pairs(self, step: Step) -> Pairs:
-        """Return what a step changed (`Relation.pairs`)."""
-        left, right = self._left.pairs(step), self._right.pairs(step.whole())
-        touched = self._touched(left, right, step)
+    def spans(self, step: Step) -> Spans:
+        """Return the rows of keys that a step touched (`Relation.spans`)."""
+        left, right = self._left.spans(step), self._right.spans(step.whole())
+        touched = Spans.throughout(self._touched(left, right, step), step.times)
         if self._rest:
-            old, new = self._of_many(left, right, touched, step)
-        else:
-            every = Pairs.concat([left, _unmoved(touched)])
-            old, new = self._both_sides(every, right, step)
-        return Pairs.aligned(old, new, self.key).without_same_bits()
+            whole = self._together(left, self._partners(left.rows, right, step))
+            return Spans.concat([whole, self._of_touched(touched, right, step)])
+        every = Spans.concat([left, touched])
+        return self._together(every, self._partners(every.rows, right, step))
 
-    def _both_sides(self, left: Pairs, moved: Pairs, step: Step) -> tuple[Rows, Rows]:
-        """Return the rows that come of old and of new left rows, each on its side of a step.
-
-        Most left rows keep their partner, and most partners stay as they are: so they are looked
-        up once, before the step, and those behind it follow from what the step changed.
-        """
-        sides = left.old_rows(), left.new_rows()
-        before = self._right.having(concat([*map(self._as_right, sides)]), step.before)
-        after = before
-        if len(moved):
-            assert self._right.key is not None
-            stayed = before.filter(pa.array(~_with_key_of(before, moved, self._right.key)))
-            after = concat([stayed, moved.new_rows()])
-        return self._combined(sides[0], before), self._combined(sides[1], after)
-
-    def _touched(self, left: Pairs, right: Pairs, step: Step) -> Rows:
+    def _touched(self, left: Spans, right: Spans, step: Step) -> Rows:
         """Return the left rows that did not change, but have or had a partner that did."""
         assert self._left.key is not None
-        moved = [self._as_left(rows) for rows in (right.old_rows(), right.new_rows())]
-        values = concat(moved)
-        if not values.num_rows:
+        if not len(right):
             return no_rows(self._left.schema)
-        rows = self._left.having(values, step.after, step.within)
-        return rows.filter(pa.array(~_with_key_of(rows, left, self._left.key)))
+        rows = self._left.having(self._as_left(right.rows), step.after, step.within)
+        return rows.filter(pa.array(~_with_key_of(rows, left.rows, self._left.key)))
 
-    def _of_many(self, left: Pairs, right: Pairs, touched: Rows, step: Step) -> tuple[Rows, Rows]:
-        """Return the old and the new rows where a left row has many partners.
+    def _partners(self, left: Rows, moved: Spans, step: Step) -> Spans:
+        """Return all right rows that may be partners of some left rows at any time of a step.
 
-        All partners of left rows that changed; of the others only those that changed, and the row
-        without a partner, which comes and goes with the last and the first of them.
+        Most partners stay as they are: they are looked up once, before the step, and the others
+        are what the step touched.
         """
-        sides = []
-        wholes = self._both_sides(left, right, step)
-        for whole, moved, at in zip(
-            wholes,
-            (right.old_rows(), right.new_rows()),
-            (step.before, step.after),
-            strict=True,
-        ):
-            partly = self._combined(touched, moved)
-            if self.how is How.LEFT:
-                partly = self._without_wrong_extensions(partly, touched, moved, at)
-            sides.append(concat([whole, partly]))
-        return sides[0], sides[1]
+        return Spans.concat([moved, self._stayed(left, moved, step)])
 
-    def _without_wrong_extensions(self, rows: Rows, touched: Rows, moved: Rows, at: At) -> Rows:
-        """Drop the rows of left rows that have no partner among some, but have another one."""
-        alone = ~among(touched, self._as_left(moved))
-        lonely = touched.filter(pa.array(alone))
-        if not lonely.num_rows:
-            return rows
-        others = self._as_left(self._right.having(self._as_right(lonely), at))
-        seemed = distinct(lonely.select(self._on_left))
-        wrong = matching(seemed, others)
-        return rows.filter(pa.array(~among(rows, wrong)))
+    def _stayed(self, left: Rows, moved: Spans, step: Step) -> Spans:
+        """Return the right rows that join some left rows and that a step did not touch."""
+        assert self._right.key is not None
+        rows = self._right.having(self._as_right(left), step.before)
+        stayed = ~_with_key_of(rows, moved.rows, self._right.key)
+        return Spans.throughout(rows.filter(pa.array(stayed)), step.times)
+
+    def _of_touched(self, touched: Spans, right: Spans, step: Step) -> Spans:
+        """Return the rows of left rows that have many partners, of which some moved.
+
+        Only those partners, and the row without a partner, which comes and goes with the last and
+        the first of all: where the moved ones leave a gap, another one may be there throughout.
+        """
+        times, right_at = self._met(touched, right)
+        alone = _NEVER
+        if self.how is How.LEFT:
+            alone = touched.gaps(times)
+            lonely = taken(touched.rows, np.unique(alone.at))
+            others = self._as_left(self._stayed(lonely, right, step).rows)
+            has_other = among(touched.rows, distinct_values(others))[alone.at]
+            alone = Times(*(each[~has_other] for each in alone))
+        return self._beside(touched, right, times, right_at, alone)
 
 
 class FullJoinRelation:
@@ -295,8 +294,8 @@ class FullJoinRelation:
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
         left = self._left.look_up(keys, at)
-        right = self._right.look_up(renamed(keys, self.key, [self._on.right]), at)
-        return self._beside(keys, left, right)
+        right = self._right.look_up(self._as_right(keys), at)
+        return self._beside(left, right)
 
     def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
@@ -307,7 +306,7 @@ class FullJoinRelation:
         elif own:
             keys = self._left.having(distinct(values.select(own)), at).select(list(self.key))
         else:
-            keys = renamed(self._right.having(values, at), [self._on.right], self.key)
+            keys = self._as_left(self._right.having(values, at))
         keys = keys.filter(pa.array(self.driving.within(keys, hash_range)))
         found = self.look_up(distinct(keys), at)
         return matching(found.rows.filter(pa.array(found.present)), values)
@@ -316,25 +315,52 @@ class FullJoinRelation:
         """Return all rows (`Relation.scan`)."""
         left = self._left.scan(at, hash_range)
         right = self._right.scan(at)
-        own = renamed(right, [self._on.right], self.key)
+        own = self._as_left(right)
         inside = pa.array(self.driving.within(own, hash_range))
         right, own = right.filter(inside), own.filter(inside)
         keys = distinct(concat([left.select(list(self.key)), own]))
-        theirs = renamed(keys, self.key, [self._on.right])
-        return self._beside(keys, aligned(left, keys), aligned(right, theirs)).rows
+        return self._beside(aligned(left, keys), aligned(right, self._as_right(keys))).rows
 
-    def pairs(self, step: Step) -> Pairs:
-        """Return what a step changed (`Relation.pairs`)."""
-        left = self._left.pairs(step).keys(self.key)
-        moved = self._right.pairs(step.whole()).keys([self._on.right])
-        right = renamed(moved, [self._on.right], self.key)
-        right = right.filter(pa.array(self.driving.within(right, step.within)))
-        keys = distinct(concat([left, right]))
-        old, new = self.look_up(keys, step.before), self.look_up(keys, step.after)
-        return Pairs(old.rows, new.rows, old.present, new.present).without_same_bits()
+    def spans(self, step: Step) -> Spans:
+        """Return the rows of keys that a step touched (`Relation.spans`)."""
+        left, right = self._left.spans(step), self._right.spans(step.whole())
+        own = self._as_left(right.rows)
+        inside = self.driving.within(own, step.within)
+        right, own = right.where(inside), own.filter(pa.array(inside))
+        keys = distinct(concat([left.rows.select(list(self.key)), own]))
+        left = _completed(left, self._left, keys, step)
+        right = _completed(right, self._right, self._as_right(keys), step)
+        sides = left.rows.select(list(self.key)), self._as_left(right.rows)
+        numbers = codes(*(side.columns for side in sides))
+        can = [joinable(side.columns, side.num_rows) for side in sides]
+        at, right_at = matches(np.where(can[0], numbers[0], -1), np.where(can[1], numbers[1], -2))
+        both, right_at = left.met(right, at, right_at)
+        times = Times(right_at, both.lower, both.upper)
+        alone = left.gaps(both), right.gaps(times)
+        nowhere = [np.full(len(each.at), NOWHERE) for each in alone]
+        looked = [
+            Looked(taken(spans.rows, places), places != NOWHERE)
+            for spans, places in (
+                (left, np.concatenate([both.at, alone[0].at, nowhere[1]])),
+                (right, np.concatenate([right_at, nowhere[0], alone[1].at])),
+            )
+        ]
+        lower, upper = (
+            np.concatenate([getattr(each, name) for each in (both, *alone)])
+            for name in ("lower", "upper")
+        )
+        return Spans(self._beside(*looked).rows, lower, upper)
 
-    def _beside(self, keys: Rows, left: Looked, right: Looked) -> Looked:
-        """Return the rows of keys of what both sides have of them."""
+    def _as_left(self, right: Rows) -> Rows:
+        """Return the keys of right rows under the name of the left side's."""
+        return renamed(right, [self._on.right], self.key)
+
+    def _as_right(self, keys: Rows) -> Rows:
+        """Return keys under the name of the right side's."""
+        return renamed(keys, self.key, [self._on.right])
+
+    def _beside(self, left: Looked, right: Looked) -> Looked:
+        """Return the rows of what both sides have of the same keys."""
         present = left.present | right.present
         key = pc.if_else(
             pa.array(left.present),
@@ -428,12 +454,27 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
             )
 
 
-def _unmoved(rows: Rows) -> Pairs:
-    present = np.ones(rows.num_rows, dtype=np.bool_)
-    return Pairs(rows, rows, present, present)
+def _completed(spans: Spans, relation: Relation, keys: Rows, step: Step) -> Spans:
+    """Return spans with the rows of more keys, which a step did not touch."""
+    found = relation.look_up(keys, step.before)
+    assert relation.key is not None
+    stayed = found.present & ~_with_key_of(keys, spans.rows, keys.schema.names)
+    rows = found.rows.filter(pa.array(stayed))
+    return Spans.concat([spans, Spans.throughout(rows, step.times)])
 
 
-def _with_key_of(rows: Rows, pairs: Pairs, key: Sequence[str]) -> Mask:
-    """Return which rows have the key of a pair; NULL is NULL, as keys identify rows."""
-    own, other = codes(columns_of(rows, key), pairs.keys(key).columns)
+def _each_once(spans: Spans, numbers: Positions) -> tuple[Spans, Positions]:
+    """Return one of the spans that have a number and the same times, and their numbers."""
+    width = int(spans.upper.max(initial=0)) + 1
+    _, first = np.unique((numbers * width + spans.lower) * width + spans.upper, return_index=True)
+    return Spans(taken(spans.rows, first), spans.lower[first], spans.upper[first]), numbers[first]
+
+
+def _with_key_of(rows: Rows, others: Rows, key: Sequence[str]) -> Mask:
+    """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
+    own, other = codes(columns_of(rows, key), columns_of(others, key))
     return np.isin(own, other)
+
+
+_NEVER = Times(*3 * (np.empty(0, dtype=np.int64),))
+"""No times of no rows."""

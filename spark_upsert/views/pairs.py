@@ -136,6 +136,12 @@ class Pairs:
             self.old.filter(chosen), self.new.filter(chosen), self.has_old[mask], self.has_new[mask]
         )
 
+    def take(self, at: Positions) -> Pairs:
+        """Return the pairs at some places."""
+        chosen = pa.array(at)
+        old, new = self.old.take(chosen), self.new.take(chosen)
+        return Pairs(old, new, self.has_old[at], self.has_new[at])
+
     def select(self, names: Sequence[str]) -> Pairs:
         """Return the pairs with some columns alone; some may now be of equal rows."""
         chosen = list(names)
@@ -147,14 +153,22 @@ class Pairs:
 
     def without_same_bits(self) -> Pairs:
         """Drop pairs whose rows are the same bit by bit: no expression can tell them apart."""
-        return self._differing(equal_rows(_bits(self.old), _bits(self.new)))
+        return self.where(self.differs_by_bits())
 
     def changed(self) -> Pairs:
         """Drop pairs whose rows are equal as the engine compares: what leaves a plan."""
-        return self._differing(equal_rows(self.old.columns, self.new.columns))
+        return self.where(self.differs())
 
-    def _differing(self, same: Mask) -> Pairs:
-        return self.where((self.has_old != self.has_new) | (self.has_old & ~same))
+    def differs(self) -> Mask:
+        """Return which pairs are of rows that the engine does not find equal."""
+        return self._unlike(equal_rows(self.old.columns, self.new.columns))
+
+    def differs_by_bits(self) -> Mask:
+        """Return which pairs an expression may tell apart."""
+        return self._unlike(equal_rows(_bits(self.old), _bits(self.new)))
+
+    def _unlike(self, same: Mask) -> Mask:
+        return (self.has_old != self.has_new) | (self.has_old & ~same)
 
 
 def no_rows(schema: pa.Schema) -> Rows:

@@ -4,7 +4,7 @@ A *position* names one epoch of each table that a plan reads live; `V(p)` is wha
 gives at ``p``. A *step* goes from one position to a later one. A relation has at most one row per
 key, and tells four things:
 
-    pairs(step)         what the step changed, by bits: each row once, as old and new
+    spans(step)         the rows of the keys that the step touched, and when each is there
     look_up(keys, at)   the rows of whole keys
     having(values, at)  the rows whose columns have some values, NULL joining nothing
     scan(at)            all rows
@@ -24,11 +24,12 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Mask
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
 from spark_upsert.views.matching import NOWHERE, codes, firsts, joinable, places
 from spark_upsert.views.pairs import Pairs, Rows, columns_of, taken
+from spark_upsert.views.spans import Spans
 
 At: TypeAlias = Mapping[str, int]
 """A position: the version of each table that is read live, by its path. A table that is missing is
@@ -40,16 +41,24 @@ NOTHING: At = {}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From a position to a later one."""
+    """From a position to a later one, at once or epoch by epoch."""
 
     before: At
     after: At
+    epochs: tuple[tuple[str, int], ...] = ()
+    """The path and the version of each epoch on the way, in order: each is a time of its own, the
+    first is 1. Without any the position behind the step is the time 1."""
     hash_range: HashRange = field(default=ALL_HASHES, kw_only=True)
     """Of the keys of the table that moved: only what its rows there changed. Only for a step that
     `Relation.depends_on_one_row` of that table."""
     within: HashRange = field(default=ALL_HASHES, kw_only=True)
     """Of the keys of the driving table: only what changed of the rows that come of its rows there.
     For any step; tables that do not drive are asked for all that changed (`whole`)."""
+
+    @property
+    def times(self) -> int:
+        """The last of its times; the position before it is the time 0."""
+        return max(1, len(self.epochs))
 
     def whole(self) -> Step:
         """Return the step, whatever drives."""
@@ -146,8 +155,11 @@ class Relation(Protocol):
         """
         ...
 
-    def pairs(self, step: Step) -> Pairs:
-        """Return what a step changed; keys with rows that are the same by bits may be among it."""
+    def spans(self, step: Step) -> Spans:
+        """Return the rows of keys that a step touched, at all of its times.
+
+        Keys that did not change may be among them.
+        """
         ...
 
     def look_up(self, keys: Rows, at: At) -> Looked:
@@ -175,7 +187,14 @@ def changes_of(relation: Relation, step: Step) -> Pairs:
     if not step.before:
         hash_range = step.hash_range.intersect(step.within)
         return Pairs.of_inserts(relation.scan(step.after, hash_range))
-    return relation.pairs(step).changed()
+    return timed_changes_of(relation, step)[0]
+
+
+def timed_changes_of(relation: Relation, step: Step) -> tuple[Pairs, Positions]:
+    """Return what each epoch of a step changed (`changes_of`), and the time of each pair."""
+    pairs, at = relation.spans(step).changes(relation.key, step.times)
+    differs = pairs.differs()
+    return pairs.where(differs), at[differs]
 
 
 def aligned(looked: Rows, keys: Rows) -> Looked:

@@ -13,7 +13,7 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.views.formulas import Bound, columns_read, plain_column
 from spark_upsert.views.matching import NOWHERE
-from spark_upsert.views.pairs import Pairs, Rows, no_rows, taken
+from spark_upsert.views.pairs import Rows, no_rows, taken
 from spark_upsert.views.plan import Filter, Formula, Project, Unnest
 from spark_upsert.views.relation import (
     At,
@@ -25,6 +25,7 @@ from spark_upsert.views.relation import (
     matching,
     renamed,
 )
+from spark_upsert.views.spans import Spans
 
 POSITION = "pos"
 """The column that holds an element's place in its list."""
@@ -59,11 +60,10 @@ class FilterRelation:
         """As the input's (`Relation.require_findable`)."""
         self._input.require_findable(columns, moving)
 
-    def pairs(self, step: Step) -> Pairs:
-        """Return what a step changed: a row that passes no more is a delete."""
-        pairs = self._input.pairs(step)
-        old, new = (self._passing_of(side) for side in _sides(pairs))
-        return Pairs(old.rows, new.rows, old.present, new.present).present()
+    def spans(self, step: Step) -> Spans:
+        """Return the rows that pass, of keys that a step touched (`Relation.spans`)."""
+        spans = self._input.spans(step)
+        return spans.where(self._where.holds(spans.rows))
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -130,11 +130,10 @@ class ProjectRelation:
             )
         self._input.require_findable(stored, moving)
 
-    def pairs(self, step: Step) -> Pairs:
-        """Return what a step changed (`Relation.pairs`)."""
-        pairs = self._input.pairs(step)
-        old, new = (taken(self._projected(side.rows), side.at) for side in _sides(pairs))
-        return Pairs(old, new, pairs.has_old, pairs.has_new)
+    def spans(self, step: Step) -> Spans:
+        """Return the rows of keys that a step touched (`Relation.spans`)."""
+        spans = self._input.spans(step)
+        return spans.with_rows(self._projected(spans.rows))
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -219,11 +218,10 @@ class UnnestRelation:
             )
         self._input.require_findable(stored, moving)
 
-    def pairs(self, step: Step) -> Pairs:
-        """Return what a step changed (`Relation.pairs`)."""
-        pairs = self._input.pairs(step)
-        old, new = self._exploded(pairs.old_rows()), self._exploded(pairs.new_rows())
-        return Pairs.aligned(old, new, self.key)
+    def spans(self, step: Step) -> Spans:
+        """Return the rows of keys that a step touched (`Relation.spans`)."""
+        spans = self._input.spans(step)
+        return spans.owning(self._exploded(spans.rows), self._owners(spans.rows))
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -244,13 +242,20 @@ class UnnestRelation:
         """Return all rows (`Relation.scan`)."""
         return self._exploded(self._input.scan(at, hash_range))
 
+    def _owners(self, rows: Rows) -> Positions:
+        """Return of which row each element is."""
+        return np.repeat(np.arange(rows.num_rows), self._counts(rows))
+
+    def _counts(self, rows: Rows) -> Positions:
+        lengths = pc.list_value_length(rows.column(self._column))
+        return np.asarray(lengths.fill_null(0)).astype(np.int64)
+
     def _exploded(self, rows: Rows) -> Rows:
-        lists = rows.column(self._column)
-        counts = np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
-        owners = np.repeat(np.arange(rows.num_rows), counts)
+        counts = self._counts(rows)
+        owners = self._owners(rows)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
         beside = taken(rows, owners)
-        own = {POSITION: pa.array(within), self._column: lists.flatten()}
+        own = {POSITION: pa.array(within), self._column: rows.column(self._column).flatten()}
         arrays = [own[name] if name in own else beside.column(name) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -267,7 +272,3 @@ class _Side:
         result = self.at != NOWHERE
         result[result] = mask
         return result
-
-
-def _sides(pairs: Pairs) -> tuple[_Side, _Side]:
-    return _Side(pairs.old, pairs.has_old), _Side(pairs.new, pairs.has_new)

@@ -12,9 +12,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, setting
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
 from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
@@ -28,15 +30,19 @@ from spark_upsert.views.relation import (
     distinct_values,
     matching,
 )
+from spark_upsert.views.spans import Spans
 
 
 class Index(Protocol):
     """Finds the keys of rows by the values of one column."""
 
-    def iter_keys_having(self, values: pa.Array) -> tuple[int, Iterator[Rows]]:
+    def iter_keys_having(
+        self, values: pa.Array, *, near: int | None = None
+    ) -> tuple[int, Iterator[Rows]]:
         """Return the version that it shows, and piece by piece the keys of rows with some values.
 
-        Values are different and not NULL.
+        Values are different and not NULL. Near is the version that is asked about: what lies
+        between both is to be read besides.
         """
         ...
 
@@ -71,6 +77,12 @@ class Base(Protocol):
         """Return what changed between two versions, once per key that a command touched."""
         ...
 
+    def history(
+        self, before: int, after: int, hash_range: HashRange = ALL_HASHES
+    ) -> tuple[Pairs, Positions]:
+        """Return what each epoch between two versions changed, and the version of each pair."""
+        ...
+
     def look_up(self, keys: Rows, version: int | None) -> Looked:
         """Return the rows of keys."""
         ...
@@ -97,7 +109,7 @@ class ScanRelation:
         self.worth_scanning = math.inf  # What one table changed is never more than both.
         self.driving = Driving(node.key, base.hashes, self._chunks)
         self._base = base
-        self._last: tuple[Step, Pairs] | None = None
+        self._last: tuple[Step, Spans] | None = None
         """A table that stands twice in a plan is asked twice for each step."""
 
     def depends_on_one_row(self, path: str) -> bool:
@@ -118,17 +130,27 @@ class ScanRelation:
             column=column,
         )
 
-    def pairs(self, step: Step) -> Pairs:
-        """Return what a step changed (`Relation.pairs`)."""
+    def spans(self, step: Step) -> Spans:
+        """Return the rows of keys that a step touched (`Relation.spans`)."""
         if self._last is None or self._last[0] != step:
-            before, after = self._version(step.before), self._version(step.after)
-            if before == after:
-                found = Pairs.none(self.schema)
-            else:
-                hash_range = step.hash_range.intersect(step.within)
-                found = self._base.pairs(before, after, hash_range)
-            self._last = step, found
+            self._last = step, self._spans(step)
         return self._last[1]
+
+    def _spans(self, step: Step) -> Spans:
+        before, after = self._version(step.before), self._version(step.after)
+        if before == after:
+            return Spans.none(self.schema)
+        hash_range = step.hash_range.intersect(step.within)
+        if not step.epochs or before is None:
+            pairs = self._base.pairs(before, after, hash_range)
+            at = np.full(len(pairs), step.times)
+        else:
+            assert after is not None
+            pairs, versions = self._base.history(before, after, hash_range)
+            own = [(v, t) for t, (path, v) in enumerate(step.epochs, 1) if path == self.node.path]
+            known, times = np.array(own, dtype=np.int64).T
+            at = times[np.searchsorted(known, versions)]
+        return Spans.of_changes(pairs, at, self.key, step.times)
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -167,7 +189,8 @@ class ScanRelation:
         """
         index = self._base.index(by)
         assert index is not None
-        shows, pieces = index.iter_keys_having(distinct(values.select([by])).column(0))
+        wanted = distinct(values.select([by])).column(0)
+        shows, pieces = index.iter_keys_having(wanted, near=version)
         fields = pa.schema([self.schema.field(name) for name in self.key])
         own = (pa.RecordBatch.from_arrays(piece.columns, schema=fields) for piece in pieces)
         proposed = concat([no_rows(fields), *(self._within(p, hash_range) for p in own)])

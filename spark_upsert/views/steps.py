@@ -9,10 +9,11 @@ its commit times never fall.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from spark_upsert.views.relation import At, Step
-from spark_upsert.views.ways import LOOK_UPS, Choice
+from spark_upsert.views.ways import LOOK_UPS, Choice, Way
 
 
 class Moved(NamedTuple):
@@ -35,6 +36,51 @@ class Timed(NamedTuple):
     """The greatest commit time there, which never falls."""
     choice: Choice = LOOK_UPS
     """How it is found out what the step changed."""
+
+
+class Stretch(NamedTuple):
+    """Steps that are computed in one pass, with a time for each (`spans`)."""
+
+    step: Step
+    """From where the first begins to where the last ends."""
+    steps: tuple[Timed, ...]
+
+    @property
+    def way(self) -> Way:
+        """How it is computed."""
+        return self.steps[0].choice.way
+
+
+def in_stretches(found: Sequence[Timed]) -> list[Stretch]:
+    """Return steps as few stretches: those that are looked up, one behind the other, are one."""
+    return [
+        stretch
+        for is_looked_up, part in groupby(found, key=_is_looked_up)
+        for stretch in ([_stretch(tuple(part))] if is_looked_up else map(alone, part))
+    ]
+
+
+def _is_looked_up(timed: Timed) -> bool:
+    return bool(timed.step.before) and timed.choice.way is Way.LOOK_UPS
+
+
+def alone(timed: Timed) -> Stretch:
+    """Return a step as a stretch of its own."""
+    return Stretch(timed.step, (timed,))
+
+
+def _stretch(found: tuple[Timed, ...]) -> Stretch:
+    if len(found) == 1:
+        return alone(found[0])
+    epochs = [
+        (path, version)
+        for timed in found
+        for path, version in timed.step.after.items()
+        if timed.step.before[path] != version
+    ]
+    assert len(epochs) == len(found), "each of several steps is of one epoch"
+    step = Step(found[0].step.before, found[-1].step.after, tuple(epochs))
+    return Stretch(step, found)
 
 
 def in_order(moved: Iterable[Moved]) -> list[Moved]:

@@ -74,19 +74,32 @@ class TableBase:
         if before is None:
             return Pairs.of_inserts(self.scan(after, hash_range))
         assert after is not None
+        return self._changes(before, after, hash_range, net=True)[0]
+
+    def history(
+        self, before: int, after: int, hash_range: HashRange = ALL_HASHES
+    ) -> tuple[Pairs, Positions]:
+        """Return what each epoch between two versions changed (`Base.history`)."""
+        return self._changes(before, after, hash_range, net=False)
+
+    def _changes(
+        self, before: int, after: int, hash_range: HashRange, *, net: bool
+    ) -> tuple[Pairs, Positions]:
+        """Return what changed between two versions, and the version of each pair."""
         seen = self._table.log.head().version
         log = self._table.log if after <= seen else self._newest.log
-        stretches = cut_into_stretches(log, before + 1, after + 1, self._own, net=True)
-        found = [
-            pairs
-            for stretch in stretches
-            for pairs in changes_by_piece(
-                self._table.store, stretch, self._as_pairs, net=True, hash_range=hash_range
+        found = [(Pairs.none(self._schema), np.empty(0, dtype=np.int64))]
+        for stretch in cut_into_stretches(log, before + 1, after + 1, self._own, net=net):
+            found += changes_by_piece(
+                self._table.store, stretch, self._as_pairs, net=net, hash_range=hash_range
             )
-        ]
-        pairs = Pairs.concat([Pairs.none(self._schema), *found])
+        pairs = Pairs.concat([each for each, _ in found])
+        versions = np.concatenate([each for _, each in found])
+        if len(self._names) == len(self._own.columns):
+            return pairs, versions
         # What changed in other columns alone is nothing to the plan: it need not look it up.
-        return pairs if len(self._names) == len(self._own.columns) else pairs.without_same_bits()
+        differs = pairs.differs_by_bits()
+        return pairs.where(differs), versions[differs]
 
     def look_up(self, keys: Rows, version: int | None) -> Looked:
         """Return the rows of keys (`Base.look_up`)."""
@@ -119,9 +132,10 @@ class TableBase:
         manifest = self._table.log.at(version)
         return Snapshot(self._table.store, replace(manifest, schema=self._own))
 
-    def _as_pairs(self, changes: Changes) -> Pairs:
+    def _as_pairs(self, changes: Changes) -> tuple[Pairs, Positions]:
         old, new = (self._rows(changes.rows.take, side) for side in (changes.old, changes.new))
-        return Pairs(old, new, changes.old != ABSENT, changes.new != ABSENT)
+        pairs = Pairs(old, new, changes.old != ABSENT, changes.new != ABSENT)
+        return pairs, changes.epochs
 
     def _rows(
         self, take: Callable[[Sequence[str], Positions], list[pa.Array]], places: Positions

@@ -17,12 +17,15 @@ From which share on snapshots are worth it, each operator says (`Relation.worth_
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+import numpy as np
+
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.views.pairs import Pairs
-from spark_upsert.views.relation import Relation, Step, changes_of
+from spark_upsert.views.relation import Relation, Step, timed_changes_of
 
 STEP_ROWS_MIN = 10_000
 """A step that changes fewer rows is looked up, whatever else there is: it costs little either way,
@@ -79,6 +82,14 @@ def chosen(relation: Relation, changed: Mapping[str, int], live: Mapping[str, in
 def pairs_by_piece(
     relation: Relation, step: Step, way: Way, *, rows: int, hash_range: HashRange = ALL_HASHES
 ) -> Iterator[Pairs]:
+    """Yield what a step changed in a range of hashes (`timed_pairs_by_piece`)."""
+    found = timed_pairs_by_piece(relation, step, way, rows=rows, hash_range=hash_range)
+    return (pairs for pairs, _ in found)
+
+
+def timed_pairs_by_piece(
+    relation: Relation, step: Step, way: Way, *, rows: int, hash_range: HashRange = ALL_HASHES
+) -> Iterator[tuple[Pairs, Positions]]:
     """Yield what a step changed in a range of hashes, so much at once as fits in memory.
 
     Parameters
@@ -88,23 +99,33 @@ def pairs_by_piece(
     hash_range : HashRange
         Of the keys of the table that moved, if each row depends on one row of it and look-ups
         are the way; else of the driving table's. The first step, from nothing, has all rows.
+
+    Yields
+    ------
+    tuple of Pairs and numpy.ndarray of int64
+        The pairs, and the time of the step at which each is.
     """
     if not step.before:
         for piece in relation.driving.chunks(step.after, hash_range):
-            yield Pairs.of_inserts(relation.scan(step.after, piece))
+            yield _at_the_end(step, Pairs.of_inserts(relation.scan(step.after, piece)))
     elif way is Way.SNAPSHOTS:
-        yield from _compared(relation, step, hash_range)
+        for pairs in _compared(relation, step, hash_range):
+            yield _at_the_end(step, pairs)
     else:
         for piece in hash_range.cut(1 + rows // PIECE_ROWS):
-            yield changes_of(relation, cut(relation, step, piece))
+            yield timed_changes_of(relation, cut(relation, step, piece))
+
+
+def _at_the_end(step: Step, pairs: Pairs) -> tuple[Pairs, Positions]:
+    return pairs, np.full(len(pairs), step.times)
 
 
 def cut(relation: Relation, step: Step, hash_range: HashRange) -> Step:
     """Return the part of a step that has some hashes; parts of all hashes are the step."""
     moved = [path for path, version in step.after.items() if step.before.get(path) != version]
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
-        return Step(step.before, step.after, hash_range=hash_range)
-    return Step(step.before, step.after, within=hash_range)
+        return replace(step, hash_range=hash_range)
+    return replace(step, within=hash_range)
 
 
 def _compared(relation: Relation, step: Step, hash_range: HashRange) -> Iterator[Pairs]:

@@ -324,7 +324,7 @@ class Rows(Play):
             tree, plan = random_plan(chance, lambda n: bind(n, world.open), world.known_versions)
         self.node, self.paths, self.names = tree.node, plan.paths, plan.schema.names
         if chance.random() < 0.3:
-            self.fixed["deduplicationMode"] = "netChanges"
+            self.fixed["deduplicationMode"] = "dropCarryovers"
         if chance.random() < 0.3:
             self.fixed["computeUpdates"] = "false"
 

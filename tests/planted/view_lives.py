@@ -13,11 +13,12 @@ from unittest.mock import patch
 import numpy as np
 
 from pyspark_upsertflow.stream import ChangeStreamReader
-from spark_upsert.source import view_records
+from spark_upsert.index.index import Index
+from spark_upsert.source import view_records, view_splits
 from spark_upsert.source.view_input import ViewInput
 from spark_upsert.source.view_position import ViewPosition
 from spark_upsert.upsert.moves import Move, Verdict
-from spark_upsert.views import table_base
+from spark_upsert.views import steps, table_base
 from spark_upsert.views.plan import Node
 from spark_upsert.views.view import MovedBy, View
 from spark_upsert_sink import writers
@@ -26,6 +27,7 @@ from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_view_promises as promises
 from tests.unit import test_deferred as deferred
 from tests.unit import test_keeping as keeping
+from tests.unit import test_view_catch_up as catch_up
 
 REAL = promises.test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query
 STREAM = laws.test_p2_the_folded_stream_of_a_view_is_the_batch_query
@@ -128,3 +130,24 @@ def _() -> Patch:
         return Verdict.APPLY if found is Verdict.SKIP else found
 
     return wrapped(Move, "judged", again)
+
+
+def test_p7_an_epoch_costs_the_same() -> None:
+    with TemporaryDirectory() as folder:
+        catch_up.test_p7_an_epoch_costs_the_same_however_many_are_behind(Path(folder), "enriched")
+
+
+@bug("each epoch of a batch is computed by itself", test_p7_an_epoch_costs_the_same)
+def _() -> Patch:
+    return patch.object(view_splits, "in_stretches", lambda found: [*map(steps.alone, found)])
+
+
+def test_p7_a_limited_batch_looks_at_its_own() -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        catch_up.test_p7_a_limited_batch_does_not_look_at_what_lies_behind_it(root, "enriched")
+
+
+@bug("an index that leads is bridged from where it is", test_p7_a_limited_batch_looks_at_its_own)
+def _() -> Patch:
+    return patch.object(Index, "_as_of", lambda self, version, own, place: (own, place))

@@ -15,12 +15,13 @@ from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.source import view_input
 from spark_upsert.views import join, pruning, relation, table_base, ways
 from spark_upsert.views.formulas import Bound
-from spark_upsert.views.join import FullJoinRelation, JoinRelation
+from spark_upsert.views.join import JoinRelation
 from spark_upsert.views.pairs import Pairs, no_rows
 from spark_upsert.views.plan import How, Join, Scan
 from spark_upsert.views.relation import Step
 from spark_upsert.views.rowwise import UnnestRelation
 from spark_upsert.views.scan import ScanRelation
+from spark_upsert.views.spans import Spans, Times
 from spark_upsert.views.table_base import TableBase
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_view_promises as promises
@@ -48,42 +49,65 @@ BOUNDS = test_p1_a_view_begins_where_it_is_told
 MANY = test_p2_the_cases_of_many_partners
 
 
-@bug("old rows of a join are looked up behind the step", FOLDED)
+@bug("rows that stayed are looked up behind a step, and those that moved are not", FOLDED)
 def _() -> Patch:
-    def behind(original: Any, self: Any, left: Pairs, moved: Pairs, step: Step) -> Any:
-        return original(self, left, moved, replace(step, before=step.after))
+    def unmoved(original: Any, self: Any, left: Any, moved: Spans, step: Step) -> Any:
+        return self._stayed(left, Spans.none(moved.rows.schema), step)
 
-    return wrapped(JoinRelation, "_both_sides", behind)
-
-
-@bug("new rows of a join get the partners from before the step", FOLDED)
-def _() -> Patch:
-    def before(original: Any, self: Any, left: Pairs, moved: Pairs, step: Step) -> Any:
-        return original(self, left, Pairs.none(moved.schema), step)
-
-    return wrapped(JoinRelation, "_both_sides", before)
+    return wrapped(JoinRelation, "_partners", unmoved)
 
 
 @bug("a partner that changed stands beside itself", FOLDED)
 def _() -> Patch:
-    def beside(original: Any, self: Any, left: Pairs, moved: Pairs, step: Step) -> Any:
-        with patch.object(
-            join, "_with_key_of", lambda rows, *_: np.zeros(rows.num_rows, dtype=np.bool_)
-        ):
-            return original(self, left, moved, step)
+    def beside(original: Any, self: Any, left: Any, moved: Spans, step: Step) -> Any:
+        return original(self, left, Spans.none(moved.rows.schema), step)
 
-    return wrapped(JoinRelation, "_both_sides", beside)
+    return wrapped(JoinRelation, "_stayed", beside)
 
 
-@bug("old rows of a full join are looked up behind the step", FOLDED)
+@bug("rows are joined that are never there at one time", FOLDED)
 def _() -> Patch:
-    def behind(original: Any, self: Any, step: Step) -> Pairs:
-        look_up = self.look_up
-        with patch.object(self, "look_up", lambda keys, at: look_up(keys, step.after)):
-            found: Pairs = original(self, step)
-        return found
+    def always(original: Any, self: Spans, other: Spans, *at: Any) -> Any:
+        return original(
+            self, replace(other, lower=0 * other.lower, upper=0 * other.upper + 99), *at
+        )
 
-    return wrapped(FullJoinRelation, "pairs", behind)
+    return wrapped(Spans, "met", always)
+
+
+@bug("a left row is alone only if it never had a partner", FOLDED)
+def _() -> Patch:
+    nothing = np.empty(0, dtype=np.int64)
+    return patch.object(Spans, "_between", lambda *_: Times(nothing, nothing, nothing))
+
+
+@bug("a key that goes and comes back in one step was there throughout", FOLDED)
+def _() -> Patch:
+    def without_gaps(original: Any, pairs: Pairs, at: Any, *told: Any) -> Any:
+        comes_back = pairs.has_new | (at == at.max(initial=0))
+        return original(pairs.where(comes_back), at[comes_back], *told)
+
+    return wrapped(Spans, "of_changes", without_gaps)
+
+
+@bug("a change is told at the time before it", FOLDED)
+def _() -> Patch:
+    def early(original: Any, self: Spans, key: Any, times: int) -> Any:
+        pairs, at = original(self, key, times)
+        return pairs, np.maximum(at - 1, 1)
+
+    return wrapped(Spans, "changes", early)
+
+
+@bug("of a full join the rows of the right side are there at all times", FOLDED)
+def _() -> Patch:
+    def throughout(original: Any, spans: Spans, side: Any, keys: Any, step: Step) -> Any:
+        found: Spans = original(spans, side, keys, step)
+        if side.driving.columns == keys.schema.names:
+            return found
+        return Spans.throughout(found.rows, step.times)
+
+    return wrapped(join, "_completed", throughout)
 
 
 @bug("a left join gives no rows without a partner", FOLDED)
@@ -93,12 +117,17 @@ def _() -> Patch:
         with patch.object(self, "how", how):
             return original(self, left, right)
 
-    return wrapped(JoinRelation, "_combined", inner)
+    return wrapped(JoinRelation, "_together", inner)
 
 
 @bug("a row without a partner stays where another partner is left", MANY)
 def _() -> Patch:
-    return patch.object(JoinRelation, "_without_wrong_extensions", lambda self, rows, *others: rows)
+    def lonely(original: Any, self: Any, touched: Any, right: Spans, step: Step) -> Any:
+        nothing = Spans.none(right.rows.schema)
+        with patch.object(self, "_stayed", lambda *_: nothing):
+            return original(self, touched, right, step)
+
+    return wrapped(JoinRelation, "_of_touched", lonely)
 
 
 @bug("a change of the right side reaches nobody", FOLDED)
@@ -108,9 +137,8 @@ def _() -> Patch:
 
 @bug("only what the right side has now is looked at, and not what it had", FOLDED)
 def _() -> Patch:
-    def new_only(original: Any, self: Any, left: Pairs, right: Pairs, step: Step) -> Any:
-        nothing = np.zeros(len(right), dtype=np.bool_)
-        return original(self, left, Pairs(right.old, right.new, nothing, right.has_new), step)
+    def new_only(original: Any, self: Any, left: Any, right: Spans, step: Step) -> Any:
+        return original(self, left, right.where(right.upper > step.times), step)
 
     return wrapped(JoinRelation, "_touched", new_only)
 
@@ -201,10 +229,10 @@ def _() -> Patch:
 
 @bug("changes of several epochs are those of the last one", REAL)
 def _() -> Patch:
-    def last(original: Any, self: Any, before: Any, after: Any, *how: Any) -> Any:
-        return original(self, before if before is None else after - 1, after, *how)
+    def last(original: Any, self: Any, before: Any, after: Any, *how: Any, **kind: Any) -> Any:
+        return original(self, after - 1, after, *how, **kind)
 
-    return wrapped(TableBase, "pairs", last)
+    return wrapped(TableBase, "_changes", last)
 
 
 @bug("rows that were deleted are found by their keys", REAL)

@@ -12,7 +12,7 @@ import random
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.pairs import Pairs
-from spark_upsert.views.relation import Step
+from spark_upsert.views.relation import Step, changes_of
 from tests.promises.test_view_promises import RUNS, advanced
 from tests.support.grouped import expected, kept_in_memory, position, shown
 from tests.support.seeds import seeds
@@ -38,8 +38,8 @@ def play(chance: random.Random) -> None:
             kept.table.compact(full=True)
             assert not kept.take(step, lower=lower, upper=upper)
             assert shown(grouping, kept.rows()) == expected(grouping, rows)
-        end = advanced(chance, world, relation, at)
-        pairs = relation.pairs(Step(at, end))
+        end = {**at, **dict(advanced(chance, world, relation))}
+        pairs = changes_of(relation, Step(at, end))
         at = end
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from spark_upsert.views.binding import bind
 from spark_upsert.views.pairs import Pairs, Rows
 from spark_upsert.views.plan import Scan
 from spark_upsert.views.pruning import pruned
-from spark_upsert.views.relation import Relation, Step, changes_of
+from spark_upsert.views.relation import Relation, Step, changes_of, timed_changes_of
 from spark_upsert.views.ways import Way, pairs_by_piece
 from tests.support.seeds import seeds
 from tests.support.view_cases import Row, between
@@ -72,15 +73,12 @@ def fold(relation: Relation, state: State, pairs: Pairs) -> None:
 
 
 def advanced(
-    chance: random.Random, tables: World | RealWorld, relation: Relation, at: dict[str, int]
-) -> dict[str, int]:
-    """Commit some epochs; return a later position."""
+    chance: random.Random, tables: World | RealWorld, relation: Relation
+) -> tuple[tuple[str, int], ...]:
+    """Commit some epochs; return their tables and versions."""
     paths = list(dict.fromkeys(relation.paths))
-    moved = dict(at)
-    for _ in range(chance.choice([1, 1, 1, 2, 3])):
-        epoch = random_epoch(chance, paths)
-        moved[epoch.table] = tables.apply(epoch)
-    return moved
+    epochs = [random_epoch(chance, paths) for _ in range(chance.choice([1, 1, 1, 2, 3, 6]))]
+    return tuple((epoch.table, tables.apply(epoch)) for epoch in epochs)
 
 
 def delta(chance: random.Random, relation: Relation, step: Step) -> Pairs:
@@ -101,6 +99,32 @@ def delta(chance: random.Random, relation: Relation, step: Step) -> Pairs:
     else:
         cut = [Step(step.before, step.after, within=piece) for piece in pieces]
     return Pairs.concat([changes_of(relation, each) for each in cut])
+
+
+def fold_each(
+    chance: random.Random,
+    plan: P,
+    tables: World | RealWorld,
+    relation: Relation,
+    state: State,
+    step: Step,
+) -> None:
+    """Apply what a step changed epoch by epoch; behind each it is the batch query there."""
+    parts = [step]
+    if chance.random() < 0.5:
+        parts = [replace(step, within=piece) for piece in ALL_HASHES.cut(3)]
+        moved = {path for path, _ in step.epochs}
+        if len(moved) == 1 and relation.depends_on_one_row(*moved) and chance.random() < 0.5:
+            parts = [replace(step, hash_range=piece) for piece in ALL_HASHES.cut(3)]
+    found = [timed_changes_of(relation, part) for part in parts]
+    pairs = Pairs.concat([each for each, _ in found])
+    times = np.concatenate([each for _, each in found])
+    at = dict(step.before)
+    for time, (path, version) in enumerate(step.epochs, 1):
+        at[path] = version
+        fold(relation, state, pairs.where(times == time))
+        assert state == by_key(relation, batch(plan, tables, at)), f"at the time {time}"
+    assert set(times) <= set(range(1, step.times + 1))
 
 
 def check_reads(
@@ -183,11 +207,15 @@ def play(chance: random.Random, tables: World | RealWorld, *, count: int) -> Non
     fold(relation, state, changes_of(relation, Step({}, at)))
     assert state == by_key(relation, batch(plan, tables, at))
     for _ in range(count):
-        end = advanced(chance, tables, relation, at)
+        epochs = advanced(chance, tables, relation)
+        end = {**at, **dict(epochs)}
         if isinstance(tables, RealWorld):
             tables.disturb(chance, needed(plan, at))
             relation = bind(node, tables.open)
-        fold(relation, state, delta(chance, relation, Step(at, end)))
+        if chance.random() < 0.5:
+            fold_each(chance, plan, tables, relation, state, Step(at, end, epochs))
+        else:
+            fold(relation, state, delta(chance, relation, Step(at, end)))
         expected = batch(plan, tables, end)
         assert state == by_key(relation, expected)
         check_reads(chance, relation, expected, end)

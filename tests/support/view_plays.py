@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
@@ -243,7 +244,9 @@ class PlayedIndex:
     oldest: int = 0
     """It shows none before this: their changes are expired."""
 
-    def iter_keys_having(self, values: pa.Array) -> tuple[int, Iterator[pa.RecordBatch]]:
+    def iter_keys_having(
+        self, values: pa.Array, *, near: int | None = None
+    ) -> tuple[int, Iterator[pa.RecordBatch]]:
         shown = self.chance.choice([v for v in self.contents if v >= self.oldest])
         wanted = {canonical(value) for value in values.to_pylist()}
         place = self.shape.columns.names.index(self.column)
@@ -295,6 +298,15 @@ class DictBase:
         pairs = Pairs(sides[0][0], sides[1][0], sides[0][1], sides[1][1]).present()
         own = pairs.keys(self.shape.key)
         return pairs.where(self._within(own, hash_range)) if len(pairs) else pairs
+
+    def history(
+        self, before: int, after: int, hash_range: HashRange = ALL_HASHES
+    ) -> tuple[Pairs, Positions]:
+        found, versions = [self.pairs(before, before, hash_range)], []
+        for version in range(before + 1, after + 1):
+            found.append(self.pairs(version - 1, version, hash_range))
+            versions += [version] * len(found[-1])
+        return Pairs.concat(found), np.array(versions, dtype=np.int64)
 
     def look_up(self, keys: pa.RecordBatch, version: int | None) -> Looked:
         rows = {} if version is None else self.contents[version]

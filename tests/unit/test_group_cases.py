@@ -16,7 +16,7 @@ from spark_upsert.views.binding import bind_below_group, bind_group
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.plan import Filter, Group, Join, Named, Node, On, Project, plan_from_json
-from spark_upsert.views.relation import Step
+from spark_upsert.views.relation import Step, changes_of
 from tests.support.grouped import kept_in_memory, position
 from tests.support.view_cases import Case, Changed, Contribution, between, same
 from tests.support.view_plays import World, changes, plan_of
@@ -49,7 +49,7 @@ def test_a_case_of_groups(case: Case) -> None:
         added = []
         for epoch in epochs:
             after = {**at, epoch.table: world.apply(epoch)}
-            added.append(contributions(grouping, relation.pairs(Step(at, after))))
+            added.append(contributions(grouping, changes_of(relation, Step(at, after))))
             at = after
         if len(given) < len(added):  # The table is kept per micro-batch.
             added = [pa.concat_batches(added)]

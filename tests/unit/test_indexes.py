@@ -152,12 +152,31 @@ def test_a_table_that_is_there_gets_an_index_by_a_property() -> None:
     assert index.keys_having(pa.array([7])).keys.column("id").to_pylist() == [1]
 
 
+def test_an_index_that_leads_is_read_as_it_was() -> None:
+    table = table_of(MemoryStore())
+    versions = []
+    for key in range(20):
+        table.append(rows((key, 7), (100, key)))
+        versions.append(table.log.head().version)
+    [index] = table.indexes()
+    for version, key in zip(versions, range(20), strict=True):
+        assert index.iter_keys_having(pa.array([7]), near=version)[0] == version
+        assert set(ids(table.rows_having("c", [7], version=version))) >= set(range(key + 1))
+    shows = index.iter_keys_having(pa.array([7]), near=versions[0] - 1)[0]
+    assert shows <= versions[0], "the oldest that there is"
+    Table(index.store).expire(retain_versions=0, safety_ms=0)
+    assert index.iter_keys_having(pa.array([7]), near=versions[3])[0] == versions[-1]
+    assert len(ids(table.rows_having("c", [7], version=versions[3]))) == 4
+
+
 def test_the_keys_of_a_value_are_looked_up_in_pieces() -> None:
     """The table holds what is found, and never all keys beside it; the bridge counts once."""
     table = table_of(MemoryStore())
     table.append(rows(*((key, 7) for key in range(900))))
     version = table.log.head().version
     table.append(rows((3, 8), (5, 7), (901, 7)))
+    [index] = table.indexes()
+    Table(index.store).expire(retain_versions=0, safety_ms=0)  # What it was is forgotten.
     looked: list[int] = []
 
     def noting(snapshot: Snapshot, keys: pa.RecordBatch, names: Any) -> pa.RecordBatch:
@@ -179,7 +198,7 @@ def test_an_index_that_breaks_behind_the_first_rows_is_done_without() -> None:
     table = table_of(MemoryStore())
     table.append(rows((1, 7), (2, 7), (3, 8)))
 
-    def breaking(self: Index, values: pa.Array) -> tuple[int, Iterator[pa.RecordBatch]]:
+    def breaking(self: Index, values: pa.Array, **_: Any) -> tuple[int, Iterator[pa.RecordBatch]]:
         def pieces() -> Iterator[pa.RecordBatch]:
             yield pa.record_batch({"id": [1]})
             raise CorruptionError("a file of the index is damaged", hint="build it anew")

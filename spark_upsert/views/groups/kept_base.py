@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.changelog.stretches import cut_into_stretches
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import prefix_ends
 from spark_upsert.model.words import Words
@@ -70,11 +71,27 @@ class KeptBase:
         if before is None:
             return Pairs.of_inserts(self.scan(after, hash_range))
         assert after is not None
+        return self._changes(before, after, hash_range, net=True)[0]
+
+    def history(
+        self, before: int, after: int, hash_range: HashRange = ALL_HASHES
+    ) -> tuple[Pairs, Positions]:
+        """Return what each epoch between two versions changed (`Base.history`)."""
+        return self._changes(before, after, hash_range, net=False)
+
+    def _changes(
+        self, before: int, after: int, hash_range: HashRange, *, net: bool
+    ) -> tuple[Pairs, Positions]:
+        """Return which groups changed, and the version of each pair."""
         whole, log = whole_groups(self._grouping, hash_range), self._table.log
-        found = [Pairs.none(self._grouping.result)]
-        for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=True):
-            found += [pairs for _, pairs in self._shown.changes(stretch, whole, net=True)]
-        return Pairs.concat(found).select(self._names).without_same_bits()
+        found, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
+        for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=net):
+            for version, pairs in self._shown.changes(stretch, whole, net=net):
+                found.append(pairs)
+                versions.append(np.full(len(pairs), version))
+        every = Pairs.concat(found).select(self._names)
+        differs = every.differs_by_bits()
+        return every.where(differs), np.concatenate(versions)[differs]
 
     def look_up(self, keys: Rows, version: int | None) -> Looked:
         """Return the rows of groups (`Base.look_up`)."""
