@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pyspark.sql.streaming.listener import (
 from integration.promises import assert_sound, contents, fold, rows_of
 from integration.queries import (
     Batches,
+    Feed,
     drain,
     end,
     forget_last_commit,
@@ -528,3 +530,23 @@ def test_a_stream_that_cannot_be_meant_is_refused(
     hand_made = spark.readStream.format("upsertflow").option("readChangeFeed", "true")
     with pytest.raises(StreamingQueryException, match=r"expected \['_change_type', .*, found \[\]"):
         drain(batches.collect(hand_made.schema("k bigint").load(str(path)), checkpoint))
+
+
+def test_a_stream_waits_for_a_table_that_a_query_has_yet_to_make(
+    spark: SparkSession, path: Path, tmp_path: Path, batches: Batches
+) -> None:
+    feed = Feed(tmp_path / "feed", ROWS)
+    feed.folder.mkdir()
+    writing = upserts(feed.stream(spark), path, tmp_path / "writing", keys="k").start()
+    try:
+        with pytest.raises(PySparkException, match="TABLE_NOT_FOUND") as told:
+            new_values(spark, path)
+        assert '.option("tableTimeout", "5 minutes")' in str(told.value)
+        with ThreadPoolExecutor(1) as beside:
+            waiting = beside.submit(new_values, spark, path, tableTimeout="5 minutes")
+            feed.add([{"k": 1, "v": "a"}])
+            found = waiting.result()
+    finally:
+        writing.stop()
+    drain(batches.collect(found, tmp_path / "reading"))
+    assert [(row["k"], row["v"]) for row in batches.rows] == [(1, "a")]

@@ -420,11 +420,19 @@ class TableNotFoundError(UpsertFlowError, FileNotFoundError):
     code = "TABLE_NOT_FOUND"
 
     @classmethod
-    def at(cls, path: str) -> Self:
+    def at(cls, path: str, *, may_wait: bool = False) -> Self:
+        """Return the error of a path without a table.
+
+        Parameters
+        ----------
+        may_wait : bool
+            Whether what asks for the table could wait for it.
+        """
+        wait = f" (a read waits for it with {setting('tableTimeout', '5 minutes')})"
         hint = (
-            "check the 'path' option, or write to it once: the first write makes the table. Where "
-            "many lie below the path, read one of them by its own, or all with "
-            f"{setting('inputsPattern', '*')}."
+            "check the 'path' option, or write to it once: the first write makes the table"
+            f"{wait if may_wait else ''}. Where many lie below the path, read one of them by its "
+            f"own, or all with {setting('inputsPattern', '*')}."
         )
         if "{" in path:
             hint = (

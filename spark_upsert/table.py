@@ -606,6 +606,8 @@ class Table:
         ------
         DataLossError
             The version is expired already.
+        OptionError
+            The version does not exist yet.
         """
         now_ms = self.log.now_ms()
         lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
@@ -637,9 +639,9 @@ class Table:
             hint="run fewer expiries at once, then try again.",
         )
 
-    def release(self, consumer: str) -> None:
-        """Drop the lease of a consumer, if it has one."""
-        release(self.store, consumer)
+    def release(self, consumer: str) -> bool:
+        """Drop the lease of a consumer; return whether it had one."""
+        return release(self.store, consumer)
 
     def check(self) -> Report:
         """Verify all files, counts and orders that readable versions depend on, and the indexes."""
@@ -849,8 +851,20 @@ class Table:
     def changes(
         self, lower: int = 0, upper: int | None = None, *, emit_unchanged: bool = False
     ) -> pa.Table:
-        """Return the changes of the epochs ``lower <= e < upper``."""
+        """Return the changes of the epochs ``lower <= e < upper``, by default up to the newest.
+
+        Raises
+        ------
+        OptionError
+            The epochs do not exist yet, or end before they begin.
+        DataLossError
+            Changes among them are expired.
+        """
         head = self.log.head()
+        if not 0 <= lower <= head.upper:
+            raise OptionError.invalid("lower", lower, f"a version from 0 to {head.upper}")
+        if upper is not None and not lower <= upper <= head.upper:
+            raise OptionError.invalid("upper", upper, f"a version from {lower} to {head.upper}")
         names = tuple(head.schema.columns.names)
         dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
         options = ChangeOptions(columns=names, deduplication=dedup)

@@ -38,7 +38,14 @@ from spark_upsert.cli.routed import (
 )
 from spark_upsert.cli.top import Top
 from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
-from spark_upsert.errors import OptionError, UpsertFlowError, about_input, as_flag, masked
+from spark_upsert.errors import (
+    OptionError,
+    UpsertFlowError,
+    about_input,
+    as_flag,
+    did_you_mean,
+    masked,
+)
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.read import Metadata
@@ -50,7 +57,7 @@ from spark_upsert.source.kinds import with_found_inputs
 from spark_upsert.source.table_input import open_table
 from spark_upsert.source.versions import EARLIEST, first_wanted, upper_wanted
 from spark_upsert.state.indexed import INDEX_BY
-from spark_upsert.state.retention import GRACE_MS
+from spark_upsert.state.retention import GRACE_MS, SAFETY_MS
 from spark_upsert.table import Table
 
 _NAME = re.compile(r"\w[\w.-]*")
@@ -440,8 +447,15 @@ def consumers(
     table = open_in(path, storage)
     if hold is not None:
         table.hold_all(hold)
-    if release is not None:
-        table.release(release)
+    if release is not None and not table.release(release):
+        held = [lease.consumer for lease in table.consumers()]
+        raise OptionError(
+            f"no consumer '{release}' has a lease on '{table.store.url}'.",
+            hint=did_you_mean(release, held)
+            if held
+            else "there is none to release: leave it out, and look with 'upsertflow consumers'.",
+            consumer=release,
+        )
     _show(Metadata.CONSUMERS, path, storage, None, as_json=as_json)
 
 
@@ -729,6 +743,14 @@ def expire(
     """Give up old versions that no consumer needs. Files go with the next vacuum."""
     if retain is None and retain_versions is None:
         raise click.UsageError("Say how much to keep: --retain 7d, or --retain-versions 1000.")
+
+    if retain is not None and retain < SAFETY_MS:
+        hour = render_ms(SAFETY_MS)
+        raise click.UsageError(
+            f"--retain is {hour} at least, found {render_ms(retain)}: what was the newest version "
+            f"within the last {hour} is kept in any case, because running queries read it. Say "
+            "--retain 1h."
+        )
 
     def work(table: Table) -> dict[str, Any]:
         outcome = table.expire(retain_ms=retain, retain_versions=retain_versions)

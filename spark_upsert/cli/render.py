@@ -22,6 +22,8 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
+from spark_upsert.durations import render_ms
+
 _PIPE_WIDTH = 240
 """Columns of a line that nobody looks at in a terminal."""
 
@@ -32,6 +34,9 @@ _POSITIONS = frozenset(
     }
 )
 """Numbers that name something. The others count something."""
+
+_TIMES = frozenset({"committed_ms", "parked_ms", "timestamp_ms"})
+"""Times, in ms since 1970. Whatever else is in milliseconds is a duration."""
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line breaks of Unicode, marks that reverse what follows, and halves of a
@@ -188,8 +193,10 @@ def _pretty(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if name == "bytes" or name.endswith("_bytes") or name.startswith("bytes_"):
         return bytes_text(value)
-    if name.endswith("_ms"):
+    if name in _TIMES:
         return f"{datetime.fromtimestamp(value / 1000).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    if name.endswith("_ms"):
+        return render_ms(round(value))
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, float):

@@ -59,6 +59,7 @@ class ReadOptions:
     consumer: str | None
     consumer_ttl_ms: int
     metadata: Metadata | None
+    table_timeout_ms: int | None
     raw: bool
     """Whether a table that keeps a view shows its entries, not what they mean."""
 
@@ -103,6 +104,7 @@ class ReadOptions:
             consumer=_consumer(options),
             consumer_ttl_ms=options.duration_ms("consumerTtl") or LEASE_MS,
             metadata=metadata,
+            table_timeout_ms=options.duration_ms("tableTimeout"),
             raw=options.flag("raw"),
         )
 

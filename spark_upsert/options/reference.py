@@ -209,6 +209,8 @@ READ_OPTIONS: Mapping[str, str] = {
     "consumerId": "Stream: the name of a lease, one per query, that keeps what the query still has "
     "to read from being expired. Without it, only the ages given to `upsertflow expire` do.",
     "consumerTtl": "Stream: how long the lease outlasts a query that stopped. Default `7 days`.",
+    "tableTimeout": "How long a read waits for a table that is not there yet: a streaming query "
+    "makes it with its first batch. Default: not at all.",
     "raw": "Of a table that keeps a grouped view: read its entries, which are sums, and not the "
     "groups that they make. Default `false`.",
     "metadata": "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "

@@ -19,6 +19,7 @@ from spark_upsert.options.inputs import TABLE, VIEW, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
 from spark_upsert.source.agreement import Described, agreed, merged, require_apart
 from spark_upsert.source.at_once import ASKED_AT_ONCE, of_each
+from spark_upsert.source.awaited import awaited
 from spark_upsert.source.bases import FOLDER, Bases
 from spark_upsert.source.batch import BatchRead
 from spark_upsert.source.columns import read_columns
@@ -88,7 +89,7 @@ class TableKind:
     def describe(self, options: InputOptions) -> Described:
         """Return the columns that a read has of a table (`Kind.describe`)."""
         own = options.of_table()
-        table = open_table(own)
+        table = awaited(open_table(own), own.table_timeout_ms)
         if not own.change_feed:  # Changes have the newest columns, wherever they end.
             own = at_batch(own, table, options.pin)
         return Described(read_columns(table, own), table_identity(table))

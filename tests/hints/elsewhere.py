@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE: dict[str, str] = {
+    "cli.commands:consumers": (
+        "tests/unit/test_cli.py::test_a_consumer_that_is_not_there_is_told_from_those_that_are"
+    ),
+}
 """By the name of the hint: the file and the test that make the mistake and follow the hint."""
 
 APART: dict[str, str] = {

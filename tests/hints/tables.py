@@ -11,6 +11,8 @@ import pyarrow as pa
 from spark_upsert.changelog.new_values import new_values
 from spark_upsert.flow import TableSink
 from spark_upsert.flow.tables import write as write_by
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.source.kinds import plan_columns
 from spark_upsert.state.log.manifest import Commit
 from spark_upsert.table import Table
 from tests.hints.hint import Told, follows
@@ -586,3 +588,13 @@ def _(told: Told) -> None:
         table.rows_having("n", pa.array(["many"]))
     told("ask for values of type int64")
     assert table.rows_having("n", pa.array([1])).num_rows == 1
+
+
+@follows("source.awaited:_missing")
+def _(told: Told) -> None:
+    given = {"path": str(told.folder / "table"), "tableTimeout": "1 ms"}
+    with told:
+        plan_columns(ReadPlan.parse(given))
+    told("make the table before by spark_upsert.Table.create")
+    Table.create(given["path"], pa.schema({"id": pa.int64()}), keys=["id"])
+    plan_columns(ReadPlan.parse(given))

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.state.retention import PressureReport, report
 from spark_upsert.table import Table
 
 Run = Callable[..., Result]
@@ -251,7 +252,7 @@ def test_expire_says_what_held_it_back(path: str) -> None:
     assert outcome["since"] == 0
     assert outcome["bound_by"] == "versions of the last 1 hour"
     Table.open(path).hold("reports", 0)
-    assert lines("expire", path, "--retain", "0s")[0]["since"] == 0
+    assert lines("expire", path, "--retain", "1h")[0]["since"] == 0
 
 
 @pytest.mark.parametrize(
@@ -260,6 +261,8 @@ def test_expire_says_what_held_it_back(path: str) -> None:
         pytest.param([], "Say how much to keep", id="without a retention"),
         pytest.param(["--retain", "soon"], "such as '7 days'", id="with a word"),
         pytest.param(["--retain", "7"], "such as '7 days'", id="without a unit"),
+        pytest.param(["--retain", "0s"], "--retain is 1 hour at least, found 0", id="with none"),
+        pytest.param(["--retain", "59 min"], "Say --retain 1h.", id="with less than is kept"),
     ],
 )
 def test_expire_is_refused(arguments: list[str], sentence: str, path: str) -> None:
@@ -291,6 +294,27 @@ def test_consumers_are_shown_and_released(path: str) -> None:
     assert (found["reports"]["version"], found["reports"]["versions_behind"]) == (1, 2)
     assert [found[name]["is_live"] for name in ("reports", "sums")] == [True, False]
     assert [row["consumer"] for row in lines("consumers", path, "--release", "sums")] == ["reports"]
+
+
+def test_a_consumer_that_is_not_there_is_told_from_those_that_are(path: str) -> None:
+    Table.open(path).hold("reports", 1)
+    result = run("consumers", path, "--release", "report")
+    assert result.exit_code == 1
+    assert "Hint: Did you mean 'reports'?" in result.stderr
+    assert lines("consumers", path, "--release", "reports") == []
+    result = run("consumers", path, "--release", "reports")
+    assert "there is none to release" in result.stderr
+    assert run("consumers", path).exit_code == 0
+
+
+def test_a_duration_is_no_date(path: str) -> None:
+    table = Table.open(path)
+    table.hold("sums", 1)
+    now_ms = table.log.now_ms()
+    report(table.store, PressureReport(consumer="sums", rung=4, pressure=1.0, reported_ms=now_ms))
+    result = run("pressure", path)
+    assert "1 second" in result.stdout
+    assert "1970" not in result.stdout
 
 
 def test_check_is_silent_about_a_sound_table(path: str) -> None:
@@ -329,6 +353,9 @@ def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(tmp_path: Path) -
             ["snapshot", "--version", "9"], "version 9 is not in the log", id="no version"
         ),
         pytest.param(["consumers", "--release", "a/b"], "consumerId", id="no name"),
+        pytest.param(
+            ["consumers", "--release", "sums"], "no consumer 'sums' has a lease", id="no lease"
+        ),
     ],
 )
 def test_what_does_not_exist_is_named(arguments: list[str], sentence: str, path: str) -> None:

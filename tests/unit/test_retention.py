@@ -259,6 +259,40 @@ def test_a_lease_that_is_kept_of_an_expired_version_is_none() -> None:
     assert lived.table.consumers() == []
 
 
+@pytest.mark.parametrize("hold", [Table.hold, Table.keep_held], ids=["held", "kept"])
+def test_a_version_that_is_yet_to_come_cannot_be_held(hold: Callable[..., Lease]) -> None:
+    lived = Lived(3)
+    newest = lived.table.log.head().version
+    with pytest.raises(OptionError, match=f"a version from 0 to {newest}, the newest"):
+        hold(lived.table, "sums", newest + 1)
+    assert lived.table.consumers() == []
+    hold(lived.table, "sums", newest)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "named"),
+    [
+        pytest.param(5, None, "lower", id="behind the next version"),
+        pytest.param(-1, None, "lower", id="before all"),
+        pytest.param(0, 5, "upper", id="an end behind the next version"),
+        pytest.param(2, 1, "upper", id="an end before its beginning"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(lower: int, upper: int | None, named: str) -> None:
+    lived = Lived(3)
+    assert lived.table.log.head().upper == 4
+    with pytest.raises(OptionError, match=f"option '{named}' expects a version from"):
+        lived.table.changes(lower, upper)
+    assert len(lived.table.changes(4)) == len(lived.table.changes(2, 2)) == 0
+
+
+def test_a_release_says_whether_there_was_a_lease() -> None:
+    lived = Lived(1)
+    lived.table.hold("sums", 0)
+    assert lived.table.release("sums")
+    assert not lived.table.release("sums")
+
+
 def test_a_released_consumer_is_not_waited_for() -> None:
     lived = Lived(9)
     lived.table.hold("reports", 3)

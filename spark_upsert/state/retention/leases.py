@@ -101,6 +101,8 @@ def hold(store: Store, log: Log, lease: Lease) -> None:
     ------
     DataLossError
         The version is expired already; the consumer has no lease then.
+    OptionError
+        The version does not exist yet, so that the lease would hold nothing.
     """
     _require_readable(log, lease)
     store.put(lease_path(lease.consumer), encode(lease.to_json()))
@@ -136,6 +138,13 @@ def _require_held(store: Store, log: Log, lease: Lease) -> None:
 
 def _require_readable(log: Log, lease: Lease) -> None:
     head = log.head()
+    if lease.version > head.version:
+        raise OptionError.invalid(
+            "version",
+            lease.version,
+            f"a version from {head.since} to {head.version}, the newest, for the lease of "
+            f"'{lease.consumer}'",
+        )
     if lease.version < head.since:
         raise DataLossError.changes_expired(
             f"what follows version {lease.version}, for the consumer '{lease.consumer}',",
@@ -145,9 +154,12 @@ def _require_readable(log: Log, lease: Lease) -> None:
         )
 
 
-def release(store: Store, consumer: str) -> None:
-    """Remove the lease of a consumer; it is no error if there is none."""
-    store.delete(lease_path(consumer))
+def release(store: Store, consumer: str) -> bool:
+    """Remove the lease of a consumer, readable or not; return whether it had one."""
+    path = lease_path(consumer)
+    has_lease = any(info.path == path for info in store.list(FOLDER))
+    store.delete(path)
+    return has_lease
 
 
 def leases(store: Store) -> list[Lease]:
