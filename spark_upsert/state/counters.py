@@ -3,7 +3,7 @@
 For every epoch, with the counters of `Counters`::
 
     rows   = inserts + updates + deletes + absent + quarantined  (applied, "eligible")
-             + superseded + duplicates + stale + rejected   (ignored, each with its reason)
+             + superseded + duplicates + stale + rejected + skipped      (ignored, by reason)
     output = inserts + 2 * updates + deletes + displaced + retracted     (of the changelog)
                                                               + restored
     live   = live before + inserts - deletes - displaced - retracted + restored
@@ -12,6 +12,11 @@ A row that cannot be applied goes, if the table has a quarantine, into ``quarant
 row of its key, if there was one, is retracted: that is ``displaced``, a part of
 ``quarantined``. A put that clears an error entry is an insert, a delete that does so is
 ``absent``: neither meets a row.
+
+A row that is no command is ``skipped``: it says nothing that another row does not say, or
+nothing of a key. The rows of an update before it are, in a feed of changes; and of change
+events the record without a value behind a delete, and a truncate. An event that takes a row from
+one key to another is two commands, and counts as two rows.
 
 Two numbers cut across these: each of their rows is counted under what became of it, too.
 ``tied`` are rows that met one of their key with an equal order key and another content
@@ -52,6 +57,8 @@ class Counters:
     """Older than the committed entry of the key; with `Ties.FIRST`, or tied with it."""
     rejected: int = 0
     """Left out: of an unknown key, and so old that its delete may be forgotten."""
+    skipped: int = 0
+    """Are no commands: another row says what they say, or they are of no key."""
     retracted: int = 0
     """Rows of keys that an overwrite left out; of a restore, all rows that there were."""
     restored: int = 0
@@ -96,7 +103,7 @@ class Counters:
     @property
     def is_balanced(self) -> bool:
         """Whether every row that came in is accounted for."""
-        ignored = self.superseded + self.duplicates + self.stale + self.rejected
+        ignored = self.superseded + self.duplicates + self.stale + self.rejected + self.skipped
         return self.rows == self.eligible + ignored
 
     def to_json(self) -> dict[str, int]:

@@ -57,6 +57,9 @@ _EXAMPLE_CHARS = 80
 """How much of a bad value an error message shows."""
 
 
+_SKIPPED = b"upsertflow.skipped"
+"""Of a batch of commands: how many rows are none."""
+
 _GONE = "the record has no value"
 
 
@@ -79,8 +82,8 @@ class Envelope(Protocol):
         Returns
         -------
         pyarrow.RecordBatch, shape (m,)
-            Columns as `TableSchema.run`; not sorted. As many as rows, but for envelopes that
-            say otherwise.
+            Columns as `TableSchema.run`; not sorted. Rows that are no commands are left out, and
+            counted beside them (`with_skipped`).
 
         Raises
         ------
@@ -165,6 +168,19 @@ class _Faults:
 
     def __bool__(self) -> bool:
         return bool(self.kinds.any())
+
+
+def with_skipped(commands: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    """Return commands, perhaps none, among which so many rows came that are none."""
+    if not count:
+        return commands
+    known = commands.schema.metadata or {}
+    return commands.replace_schema_metadata({**known, _SKIPPED: str(count).encode()})
+
+
+def skipped_in(commands: pa.RecordBatch) -> int:
+    """Return how many rows came among commands that are none."""
+    return int((commands.schema.metadata or {}).get(_SKIPPED, 0))
 
 
 def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:

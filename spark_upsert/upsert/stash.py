@@ -29,6 +29,7 @@ from spark_upsert.store.spills import SpillFolder
 from spark_upsert.store.tokens import new_token
 from spark_upsert.upsert.ambiguity import count_losers
 from spark_upsert.upsert.arrivals import are_unplaced, in_task
+from spark_upsert.upsert.commands import skipped_in
 from spark_upsert.upsert.truncate import truncated_at
 
 SETTLE_BYTES = 64 << 20
@@ -95,15 +96,16 @@ class Stash:
 
         If an error is raised, for want of disk space perhaps, none of them was taken.
         """
-        mark = truncated_at(commands)
+        mark, skipped = truncated_at(commands), skipped_in(commands)
         if commands.num_rows == 0:
+            self._counted += Counters(rows=skipped, skipped=skipped)
             self.truncated = higher_mark(self.truncated, mark, self._schema)
             return
         settled = 0 if self._settled is None else self._settled.batch.nbytes
         if self._pending_bytes >= max(self._settle_bytes, settled):
             self._settle()
         commands = self._placed(commands)
-        self._counted += Counters(rows=commands.num_rows)
+        self._counted += Counters(rows=commands.num_rows + skipped, skipped=skipped)
         self.truncated = higher_mark(self.truncated, mark, self._schema)
         self._pending.append(BatchPart(commands))
         self._pending_bytes += commands.nbytes

@@ -8,7 +8,7 @@ whole rows, each with what became of it.
 ===================  =========  ====================================================
 insert               1          put
 update_postimage     1          put
-update_preimage      -1         none: the postimage replaces it
+update_preimage      -1         none: the postimage replaces it (counted as skipped)
 delete               -1         delete
 anything else, null             error: no such change
 any                  the other  error: the two columns contradict each other
@@ -43,7 +43,7 @@ from spark_upsert.model.schema import (
     TableSchema,
 )
 from spark_upsert.options.write import no_aggregate_of_changes
-from spark_upsert.upsert.commands import Decoded, rows_as_json, to_commands
+from spark_upsert.upsert.commands import Decoded, rows_as_json, to_commands, with_skipped
 from spark_upsert.upsert.envelopes.form import order_names
 
 _DELETE, _PREIMAGE, _UNKNOWN = 0, 1, -1
@@ -186,6 +186,7 @@ class ChangelogEnvelope:
         reasons = self._reasons(batch, kinds, diffs)
         is_bad = np.asarray(reasons.is_valid().to_numpy(zero_copy_only=False))
         kept = np.flatnonzero((kinds != _PREIMAGE) | is_bad)
+        skipped = batch.num_rows - len(kept)
         if len(kept) < batch.num_rows:
             batch, reasons = batch.take(pa.array(kept)), reasons.take(pa.array(kept))
             kinds, diffs, is_bad = kinds[kept], diffs[kept], is_bad[kept]
@@ -203,7 +204,7 @@ class ChangelogEnvelope:
             takes_null_keys=self.takes_null_keys,
             hint=_HINT,
         )
-        return to_commands(self.schema, decoded)
+        return with_skipped(to_commands(self.schema, decoded), skipped)
 
     def _reasons(
         self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int32], diffs: npt.NDArray[np.int32]

@@ -44,7 +44,7 @@ from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.model.words import equal_rows
 from spark_upsert.options.write import Truncates
-from spark_upsert.upsert.commands import Decoded, to_commands
+from spark_upsert.upsert.commands import Decoded, to_commands, with_skipped
 from spark_upsert.upsert.envelopes.form import Path, at_path
 from spark_upsert.upsert.truncate import with_truncates
 
@@ -194,6 +194,7 @@ class DebeziumEnvelope:
         moved = self._moved(columns, old_keys, has_after) & has_order
         moved &= ~_mask(faults.is_valid())
         commands = to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
+        commands = with_skipped(commands, int(is_nothing.sum()))
         if self.truncates is Truncates.OVERWRITE and bool(is_truncate.any()):
             where = pa.array(is_truncate)
             return with_truncates(commands, [c.filter(where) for c in order], self.schema)
