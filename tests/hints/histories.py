@@ -1,0 +1,281 @@
+"""Hints of what befalls a table: other writers, other clocks, files that are gone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.flow import Placement, expanded, fused
+from spark_upsert.flow.fusion import Legacy
+from spark_upsert.merge.graph import Graph, Merge, Source, Transform, Unmapped, Work
+from spark_upsert.merge.schemas import OneSchema
+from spark_upsert.model.schema import Scope
+from spark_upsert.state.log.entries import commit_path
+from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.state.tombstones import LateRows
+from spark_upsert.store.records import encode
+from spark_upsert.table import Table
+from tests.hints.flow import graph, same, sink, source
+from tests.hints.hint import Told, follows
+from tests.hints.tables import ROW, rows_of, write, write_and_open
+from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
+from tests.support.model import Command
+from tests.support.stores import forget_runs_and_logs
+from tests.support.tables import append, schema_of
+
+YEARS_S = 80 * 365 * DAY_S
+DAY_MS = int(1000 * DAY_S)
+
+
+# Clocks -------------------------------------------------------------------------------------
+
+
+@follows("errors:ClockError.ahead")
+def _(told: Told) -> None:
+    now = Now()
+    store = ClockedStore(now)
+    table = Table(store, clock=now)
+    table.ensure(schema_of(Scope.EPOCH))
+    ahead = Table(store, clock=lambda: now() + YEARS_S)
+    with told:
+        append(ahead, [Command(1, 1, 1)])
+    told("set the clock of this machine")
+    append(Table(store, clock=now), [Command(1, 1, 1)])
+
+
+@follows("errors:ClockError.in_log")
+def _(told: Told) -> None:
+    now = Now()
+    store = ClockedStore(now)
+    table = Table(store, clock=now)
+    table.ensure(schema_of(Scope.EPOCH))
+    now.advance(HOUR_S)
+    append(table, [Command(1, 1, 1)])
+    path = commit_path(1)
+    record = json.loads(store.objects[path])
+    del record["crc"]
+    store.objects[path] = encode(
+        {**record, "timestamp_ms": record["timestamp_ms"] + int(1000 * YEARS_S)}
+    )
+    with told:
+        Table(store, clock=now).expire(retain_ms=DAY_MS)
+    told("run 'upsertflow repair-clock' on the table")
+    assert "repair-clock" in upsertflow.commands  # type: ignore[attr-defined]
+    Table(store, clock=now).repair_clock()
+    Table(store, clock=now).expire(retain_ms=DAY_MS)
+
+
+# Other writers ------------------------------------------------------------------------------
+
+
+def by(writer: str, number: int, *, is_consecutive: bool = False) -> Transaction:
+    return Transaction(writer=writer, number=number, is_consecutive=is_consecutive)
+
+
+@follows("upsert.guards:_require_remembered")
+def _(told: Told) -> None:
+    now = Now()
+    table = Table(ClockedStore(now), clock=now)
+    table.ensure(schema_of(Scope.EPOCH))
+    for writer in ("old", "new"):
+        now.advance(100 * DAY_S)
+        append(table, [Command(1, 1, 0)], transaction=by(writer, 4))
+    table.expire(retain_ms=DAY_MS)
+    with told:
+        append(table, [Command(2, 2, 0)], transaction=by("old", 5))
+    told("write under another name")
+    assert append(table, [Command(2, 2, 0)], transaction=by("other", 0))
+
+
+@follows("upsert.guards:require_no_gap")
+def _(told: Told) -> None:
+    query = Transaction.writer_of_query("one")
+    table = write_and_open(told.folder)
+    rows = rows_of(ROW)
+    with told:
+        table.append(rows, transaction=by(query, 7, is_consecutive=True))
+    told("give the query a new checkpointLocation, so that it begins anew")
+    anew = Transaction.writer_of_query("two")
+    assert table.append(rows, transaction=by(anew, 0, is_consecutive=True))
+    told("give allow_missing_batches=true")
+    assert table.append(rows, transaction=by(query, 7))
+
+
+@follows("upsert.ambiguity:_late_error")
+def _(told: Told) -> None:
+    options = {"sequenceBy": "n", "applyAsDeletes": "gone", "tombstoneRetention": "1 ms"}
+    path = told.folder / "table"
+
+    def written(key: int, n: int, *, gone: bool = False) -> None:
+        rows = {"id": [key], "n": [n], "v": ["a"], "gone": [gone]}
+        write(told.folder, rows, **options)
+
+    for n in range(1, 5):
+        written(1, n)
+    written(1, 9, gone=True)
+    table = Table.open(str(path))
+    for _ in range(8):
+        if table.log.head().low_water is not None:
+            break
+        table.compact(full=True)
+        written(2, 10)
+    late = rows_of({"id": [3], "n": [2], "v": ["late"]})
+    with told:
+        table.append(late)
+    told("give late_rows=apply")
+    shutil.copytree(path, told.folder / "copy")
+    assert table.append(late, late_rows=LateRows.APPLY)
+    told("late_rows=reject leaves them out")
+    forget_runs_and_logs()
+    shutil.rmtree(path)
+    shutil.copytree(told.folder / "copy", path)
+    assert Table.open(str(path)).append(late, late_rows=LateRows.REJECT)
+
+
+# Files --------------------------------------------------------------------------------------
+
+
+@follows("errors:CorruptionError.in_file")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    write(told.folder, {**ROW, "id": [2]})
+    [run] = (told.folder / "table" / "data").rglob(
+        Path(table.at(1).manifest.slices[-1].file.path).name
+    )
+    whole = run.read_bytes()
+    run.write_bytes(whole[:-1])
+    forget_runs_and_logs()
+    with told:
+        Table.open(str(told.folder / "table")).snapshot()
+    told("read an older version that does not use it")
+    assert Table.open(str(told.folder / "table")).snapshot(0).num_rows == 1
+    told("restore this file from a copy")
+    run.write_bytes(whole)
+    forget_runs_and_logs()
+    assert Table.open(str(told.folder / "table")).snapshot().num_rows == 2
+
+
+@follows("state.log.log:Log.create")
+def _(told: Told) -> None:
+    path = told.folder / "table"
+    write(told.folder)
+    write(told.folder, {**ROW, "id": [2]})
+    (path / "_log" / "00000000000000000000.json").unlink()
+    forget_runs_and_logs()
+    with told:
+        Table.create(str(path), rows_of(ROW).schema, keys=["id"])
+    told("choose another path")
+    Table.create(str(told.folder / "other"), rows_of(ROW).schema, keys=["id"])
+    told("finish the copy or the removal of that table")
+    shutil.rmtree(path)
+    forget_runs_and_logs()
+    Table.create(str(path), rows_of(ROW).schema, keys=["id"])
+
+
+@follows("state.retention.leases:_read")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    table.hold("me", 0)
+    [lease] = (told.folder / "table" / "_consumers").iterdir()
+    lease.write_text("{")
+    with told:
+        table.expire(retain_versions=0, safety_ms=0)
+    told("restart that consumer, which writes its lease anew")
+    table.hold("me", 0)
+    table.expire(retain_versions=0, safety_ms=0)
+    lease.write_text("{")
+    told("delete the file if the consumer is no more")
+    lease.unlink()
+    table.expire(retain_versions=0, safety_ms=0)
+
+
+@follows("errors:OtherTableError.at")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    path = told.folder / "table"
+    shutil.move(path, told.folder / "before")
+    write(told.folder)
+    with told:
+        table.append(rows_of(ROW))
+    told("else open the table anew")
+    assert Table.open(str(path)).append(rows_of({**ROW, "id": [5]}))
+    told("put back what was there")
+    shutil.rmtree(path)
+    shutil.move(told.folder / "before", path)
+    assert table.append(rows_of({**ROW, "id": [6]}))
+
+
+# Graphs of merges ---------------------------------------------------------------------------
+
+
+@follows("merge.graph:Graph.__init__")
+def _(told: Told) -> None:
+    with told:
+        Graph([Source(name="a"), Source(name="a")])
+    told("rename one of them")
+    Graph([Source(name="a"), Source(name="b")])
+
+
+@follows("merge.graph:Graph.__init__:2")
+def _(told: Told) -> None:
+    with told:
+        Graph([Source(name="east"), Merge(name="m", inputs=("eest",))])
+    Graph([Source(name="east"), Merge(name="m", inputs=(told.meant,))])
+
+
+@follows("merge.graph:_check_that_inputs_agree")
+def _(told: Told) -> None:
+    one = Source(name="a", unmapped=Unmapped.DROP)
+    merge = Merge(name="m", inputs=("a", "b"))
+    with told:
+        Graph([one, Source(name="b", unmapped=Unmapped.REJECT), merge])
+    told("declare them alike in all inputs")
+    Graph([one, replace(one, name="b"), merge])
+
+
+@follows("merge.graph:_check_root")
+def _(told: Told) -> None:
+    one, two = Source(name="a"), Source(name="b")
+    merge = Merge(name="m", inputs=("a", "b"))
+    with told:
+        Graph([one, two, merge, Transform(name="w", inputs=("m",), work=Work.WINDOW)])
+    told("root it at a source")
+    Graph([one, two, merge, Transform(name="w", inputs=("a",), work=Work.WINDOW)])
+
+
+@follows("merge.schemas:OneSchema.check")
+def _(told: Told) -> None:
+    schema = OneSchema()
+    columns = pa.schema({"id": pa.int64(), "v": pa.string()})
+    schema.check("a", columns)
+    with told:
+        schema.check("b", pa.schema({"v": pa.string(), "id": pa.int64()}))
+    told("give all inputs the same columns, in the same order and of the same types")
+    schema.check("b", columns)
+
+
+# Placement ----------------------------------------------------------------------------------
+
+
+@follows("errors:PlacementError.clash")
+def _(told: Told) -> None:
+    def placed(*, together: bool, apart: bool) -> None:
+        ids = ("x",) if together else ()
+        placement = Placement(colocate=ids, exlocate=("y",) if apart else ())
+        members = [
+            source(placement=placement),
+            same("A", placement=placement),
+            sink(),
+        ]
+        fused(expanded(graph(members, "Src > A", "A > Snk")), Legacy())
+
+    with told:
+        placed(together=True, apart=True)
+    told("take one of the two back: colocate, or exlocate")
+    placed(together=True, apart=False)
+    placed(together=False, apart=True)
