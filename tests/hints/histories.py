@@ -65,7 +65,7 @@ def _(told: Told) -> None:
     with told:
         Table(store, clock=now).expire(retain_ms=DAY_MS)
     told("run 'upsertflow repair-clock' on the table")
-    assert "repair-clock" in upsertflow.commands  # type: ignore[attr-defined]
+    assert "repair-clock" in upsertflow.commands
     Table(store, clock=now).repair_clock()
     Table(store, clock=now).expire(retain_ms=DAY_MS)
 

@@ -1,0 +1,255 @@
+"""Hints of views: their plans, their joins, their groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.views import agg
+from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan import DEPTH_MAX, Filter, Node, plan_from_json
+from tests.hints.hint import Told, follows
+from tests.hints.tables import Rows, write
+
+ORDERS = pa.table(
+    {
+        "id": [1, 2],
+        "customer": [7, 8],
+        "amount": [10, 20],
+        "tags": [["a"], ["b", "c"]],
+    }
+)
+CUSTOMERS = pa.table({"id": [7, 8], "name": ["x", "y"], "code": ["7", "8"]})
+
+
+class World:
+    """Two tables, and what is made of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        write(folder, ORDERS, "orders", indexBy="customer")
+        write(folder, CUSTOMERS, "customers")
+
+    @property
+    def orders(self) -> Plan:
+        return Plan.of_table(str(self.folder / "orders"))
+
+    @property
+    def customers(self) -> Plan:
+        return Plan.of_table(str(self.folder / "customers"))
+
+    def rows(self, plan: Plan) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = plan.to_arrow().to_pylist()
+        return found
+
+    def kept(self, plan: Plan, name: str = "kept") -> Plan:
+        path = str(self.folder / name)
+        plan.refresh(path)
+        return Plan.of_table(path)
+
+    def of(self, rows: Rows | pa.Table, name: str, **options: str) -> Plan:
+        write(self.folder, rows, name, **options)
+        return Plan.of_table(str(self.folder / name))
+
+
+Make = Callable[[World], Plan]
+
+PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
+    (
+        "views.rowwise:ProjectRelation.__init__",
+        lambda w: w.orders.select("id", "id"),
+        {"rename one": lambda w: w.orders.select("id", other="id")},
+    ),
+    (
+        "views.rowwise:UnnestRelation.__init__",
+        lambda w: w.orders.unnest("amount"),
+        {"name a column of lists": lambda w: w.orders.unnest("tags")},
+    ),
+    (
+        "views.rowwise:UnnestRelation.__init__:2",
+        lambda w: w.orders.select("id", "tags", pos="amount").unnest("tags"),
+        {
+            "select it under another name before": lambda w: (
+                w.orders.select("id", "tags", other="amount").unnest("tags")
+            )
+        },
+    ),
+    (
+        "views.join:_require_columns",
+        lambda w: w.orders.join(w.customers, on={}),
+        {
+            "give on={left: right}": lambda w: (
+                w.orders.join(w.customers.select("id", "name"), on={"customer": "id"})
+            )
+        },
+    ),
+    (
+        "views.join:_require_columns:4",
+        lambda w: w.of({"id": [1], "x": [[1]]}, "lists").join(
+            w.of({"id": [1], "y": [[1]]}, "others"), on={"x": "y"}
+        ),
+        {
+            "join on numbers, texts or times": lambda w: w.of({"id": [1], "x": [1]}, "a").join(
+                w.of({"id": [1], "y": [1]}, "b"), on="id"
+            )
+        },
+    ),
+    (
+        "views.join:joined:4",
+        lambda w: w.orders.join(w.customers.select("id", amount="name"), on={"customer": "id"}),
+        {
+            "select it under another name before: select(..., other='amount')": lambda w: (
+                w.orders.join(w.customers.select("id", other="name"), on={"customer": "id"})
+            )
+        },
+    ),
+    (
+        "views.builder:Plan.at_version",
+        lambda w: w.orders.filter("amount > 1").at_version(0),
+        {
+            "pin each table: view(path).at_version(...)": lambda w: (
+                w.orders.at_version(0).filter("amount > 1")
+            )
+        },
+    ),
+    (
+        "views.builder:Plan.limit",
+        lambda w: w.orders.limit(1),
+        {"limit what you read of a view": lambda w: w.orders},
+    ),
+    (
+        "views.builder:_one_of",
+        lambda w: w.orders.join(w.customers, on="id", how="lfet"),
+        {"Did you mean 'left'": lambda w: w.orders.join(w.customers, on="id", how="left")},
+    ),
+    (
+        "views.builder:_one_of",
+        lambda w: w.orders.join(w.customers, on="id", how="right"),
+        {"swap the sides": lambda w: w.customers.join(w.orders, on="id", how="left")},
+    ),
+    (
+        "views.builder:Plan.refresh",
+        lambda w: w.kept(w.orders),
+        {
+            "group first: .group_by(...).agg(...)": lambda w: w.kept(
+                w.orders.group_by("customer").agg(n=agg.count())
+            )
+        },
+    ),
+    (
+        "views.agg:__getattr__",
+        lambda w: w.orders.group_by("customer").agg(n=agg.collect("amount")),
+        {
+            f"{name}": lambda w, name=name: w.orders.group_by("customer").agg(  # type: ignore[misc]
+                n=getattr(agg, name)("amount")
+            )
+            for name in ("sum", "avg", "min", "max")
+        },
+    ),
+    (
+        "views.binding:bind_below_group.relation_of",
+        lambda w: w.orders.group_by("customer").agg(n=agg.count()).filter("n > 0"),
+        {
+            "a group must be kept first: .keep(path)": lambda w: w.kept(
+                w.orders.group_by("customer").agg(n=agg.count())
+            ).filter("n > 0")
+        },
+    ),
+    (
+        "views.builder:Plan._require_one_version",
+        lambda w: w.kept(w.orders.group_by("customer").agg(n=agg.count())).join(
+            w.orders.select("customer", "id"), on="customer"
+        ),
+        {
+            "or mixed_bases=True": lambda w: w.kept(
+                w.orders.group_by("customer").agg(n=agg.count())
+            ).join(w.orders.select("customer", "id"), on="customer", mixed_bases=True)
+        },
+    ),
+)  # fmt: skip
+
+
+def of_plan(site: str, wrong: Make, advice: Mapping[str, Make]) -> None:
+    @follows(site)
+    def _(told: Told) -> None:
+        world = World(told.folder)
+        with told:
+            world.rows(wrong(world))
+        for quoted, right in advice.items():
+            told(quoted)
+            assert world.rows(right(world))
+
+
+for _site, _wrong, _advice in PLANS:
+    of_plan(_site, _wrong, _advice)
+
+
+# Plans as JSON ------------------------------------------------------------------------------
+
+
+def texts(told: Told) -> tuple[Node, dict[str, Any]]:
+    plan = World(told.folder).orders.filter("amount > 1").node
+    return plan, json.loads(plan.to_json())
+
+
+Damage = Callable[[dict[str, Any]], Any]
+
+TEXTS: tuple[tuple[str, Damage, str], ...] = (
+    ("views.plan:plan_from_json", lambda r: "{", "give the text that `to_json()` returned"),
+    ("views.plan:plan_from_json:2", lambda r: {**r, "v": 99}, "make the plan anew"),
+    ("views.plan:_node", lambda r: {**r, "input": 5}, "a node is an object with its kind"),
+    ("views.plan:_node:2", lambda r: {**r, "node": "fliter"}, "Did you mean 'filter'"),
+    ("views.plan:_built", lambda r: {**r, "were": "n > 1"}, "Did you mean 'where'"),
+    (
+        "views.plan:_built:2",
+        lambda r: {**r, "where": 5},
+        "give the text that `to_json()` returned",
+    ),
+    (
+        "views.plan:_built:3",
+        lambda r: {name: value for name, value in r.items() if name != "where"},
+        "give all fields",
+    ),
+)
+
+
+def of_text(site: str, damage: Damage, quoted: str) -> None:
+    @follows(site)
+    def _(told: Told) -> None:
+        plan, record = texts(told)
+        damaged = damage(record)
+        with told:
+            plan_from_json(damaged if isinstance(damaged, str) else json.dumps(damaged))
+        told(quoted)
+        assert plan_from_json(plan.to_json()) == plan
+
+
+for _text in TEXTS:
+    of_text(*_text)
+
+
+@follows("views.plan:_node:3")
+def _(told: Told) -> None:
+    plan, record = texts(told)
+    version = record.pop("v")
+    for _ in range(DEPTH_MAX):
+        record = {"node": "filter", "where": "amount > 1", "input": record}
+    with told:
+        plan_from_json(json.dumps({"v": version, **record}))
+    told("keep a part of it")
+    plan_from_json(plan.to_json())
+
+
+@follows("views.plan:_plain")
+def _(told: Told) -> None:
+    plan, _ = texts(told)
+    assert isinstance(plan, Filter)
+    with told:
+        Filter(input=plan.input, where=pc.field("amount") > 1).to_json()
+    told("write it as SQL")
+    Filter(input=plan.input, where="amount > 1").to_json()
