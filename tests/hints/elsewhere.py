@@ -30,5 +30,20 @@ APART: dict[str, str] = {
         ("errors:NewerFormatError.of", "errors:EarlierFormatError.of"),
         "tells to install another release",
     ),
+    **dict.fromkeys(
+        (
+            "state.log.log:Log.heads",
+            "state.log.read:LogReader._look",
+            "state.retention.worker:_named",
+            "table:Table.hold_all",
+            "table:Table.plan",
+            "routed.unmoved:commit_behind",
+        ),
+        "tells to try again what others have won every time: the worlds of tests.simulation do",
+    ),
+    **dict.fromkeys(
+        ("loader.arrays:as_torch", "loader.torch_data:read_by_workers"),
+        "is of torch, which the tests do not install",
+    ),
 }
 """By the name of the hint: why no test follows it."""

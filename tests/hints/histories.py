@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,16 @@ from spark_upsert.flow.fusion import Legacy
 from spark_upsert.merge.graph import Graph, Merge, Source, Transform, Unmapped, Work
 from spark_upsert.merge.schemas import OneSchema
 from spark_upsert.model.schema import Scope
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
+from spark_upsert.store import open_store
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
+from spark_upsert.upsert.stage import stage
+from spark_upsert.upsert.write_set import WriteSet
 from tests.hints.flow import graph, same, sink, source
 from tests.hints.hint import Told, follows
 from tests.hints.tables import ROW, rows_of, write, write_and_open
@@ -279,3 +285,79 @@ def _(told: Told) -> None:
     told("take one of the two back: colocate, or exlocate")
     placed(together=True, apart=False)
     placed(together=False, apart=True)
+
+
+# Epochs that are staged while others write --------------------------------------------------
+
+
+def staged_then(told: Told, between: Callable[[], None], **options: str) -> None:
+    """Stage an epoch, let others act, commit it, and be told; then write it again."""
+    given = {"keys": "id", "path": str(told.folder / "table"), **options}
+    parsed = WriteOptions.parse(given)
+    table = Table(open_store(parsed.path))
+    plan = table.plan(parsed, rows_of(ROW).schema)
+    base = Snapshot(table.store, plan.base)
+    commands = (plan.envelope.commands(batch) for batch in rows_of(ROW).to_batches())
+    staged = (stage(base, commands, late_rows=LateRows.FAIL),)
+    between()
+    with told:
+        table.commit(WriteSet(base=base, staged=staged, late_rows=LateRows.FAIL))
+    told("write it again")
+    write(told.folder, ROW, **options)
+
+
+@follows("upsert.commit:_commit_first")
+def _(told: Told) -> None:
+    staged_then(told, lambda: void(write(told.folder, {**ROW, "id": [9]})))
+
+
+@follows("upsert.guards:is_due")
+def _(told: Told) -> None:
+    write(told.folder)
+    staged_then(told, lambda: void(write(told.folder, {**ROW, "id": [9]}, onError="quarantine")))
+
+
+def void(_: object) -> None:
+    """Return nothing of what a write returns."""
+
+
+@follows("upsert.ambiguity:require_order")
+def _(told: Told) -> None:
+    def tasks(*values: str, **options: str) -> None:
+        given = {"keys": "id", "path": str(told.folder / "table"), **options}
+        parsed = WriteOptions.parse(given)
+        table = Table(open_store(parsed.path))
+        plan = table.plan(parsed, rows_of(ROW).schema)
+        base = Snapshot(table.store, plan.base)
+        staged = tuple(
+            stage(
+                base,
+                [plan.envelope.commands(rows_of({**ROW, "v": [value]}).to_batches()[0])],
+                late_rows=LateRows.FAIL,
+            )
+            for value in values
+        )
+        epoch = WriteSet(
+            base=base,
+            staged=staged,
+            late_rows=LateRows.FAIL,
+            allow_unordered=parsed.allow_unordered,
+        )
+        table.commit(epoch)
+
+    with told:
+        tasks("a", "b")
+    told("accept any of them by allow_unordered=true")
+    tasks("a", "b", **told.options)
+    told("or repartition the rows by key before the write")
+    tasks("b")
+
+
+@follows("upsert.commands:_cast")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    wrong = rows_of({**ROW, "n": ["many"]})
+    with told:
+        table.append(wrong)
+    told("cast the column before the write")
+    assert table.append(rows_of({**ROW, "n": [5]}))
