@@ -4,10 +4,20 @@ from spark_upsert.conversions.door import (
     UnfitError,
     array_of,
     convert,
-    reason_of,
+    range_of,
+    readable,
     rounded,
     try_convert,
 )
 from spark_upsert.conversions.rounding import Rounding
 
-__all__ = ["Rounding", "UnfitError", "array_of", "convert", "reason_of", "rounded", "try_convert"]
+__all__ = [
+    "Rounding",
+    "UnfitError",
+    "array_of",
+    "convert",
+    "range_of",
+    "readable",
+    "rounded",
+    "try_convert",
+]

@@ -66,7 +66,7 @@ def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXA
         return pa.chunked_array(chunks, type_)
     found, bad = try_convert(values, type_, rounding)
     if bad.any():
-        raise UnfitError(reason_of(values, type_, int(np.argmax(bad))))
+        raise UnfitError(_reason(values, type_, int(np.argmax(bad))))
     return found
 
 
@@ -104,7 +104,7 @@ def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -
         return pa.chunked_array([rounded(each, places, rounding) for each in values.chunks], type_)
     found, bad = decimals.round_at(values, places, type_, rounding)
     if bad.any():
-        raise UnfitError(reason_of(values, type_, int(np.argmax(bad))))
+        raise UnfitError(_reason(values, type_, int(np.argmax(bad))))
     return found
 
 
@@ -144,9 +144,15 @@ def try_convert(
     return try_convert(found, type_) if _has_times(type_) else (found, _none(values))
 
 
-def reason_of(values: pa.Array, type_: pa.DataType, row: int) -> str:
+def readable(values: pa.Array) -> tuple[pa.Array, Mask]:
+    """Return values that Python can read, and which had to be left out: times of other years."""
+    values = _plain(values)
+    return try_convert(values, values.type)
+
+
+def _reason(values: pa.Array, type_: pa.DataType, row: int) -> str:
     """Return why a value is none of a type."""
-    return f"{_shown(values[row])} is no {type_}{_range(type_)}"
+    return f"{_shown(values[row])} is no {type_}{range_of(type_)}"
 
 
 def _shown(value: pa.Scalar) -> str:
@@ -157,15 +163,16 @@ def _shown(value: pa.Scalar) -> str:
     return shown(repr(found) if isinstance(found, str) else str(found))
 
 
-def _range(type_: pa.DataType) -> str:
+def range_of(type_: pa.DataType) -> str:
+    """Return what values a type has, in brackets; nothing if all are alike."""
     if pa.types.is_decimal(type_):
         whole = type_.precision - type_.scale
-        return f", which has {whole} digits before the point and {type_.scale} behind it"
+        return f" ({whole} digits before the point, {type_.scale} behind it)"
     if pa.types.is_integer(type_):
         least, most = decimals.bounds_of(type_)
-        return f", which is whole and from {least} to {most}"
+        return f" (a whole number from {least} to {most})"
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
-        return " of the years 0001 to 9999"
+        return " (of the years 0001 to 9999)"
     return ""
 
 

@@ -9,9 +9,11 @@ a row whose            fail    inline    quarantine: an error entry
 key is null            fails   fails     of the one identity of all null keys
 key is undecodable     fails   fails     of the bytes of the key
 order key is null      fails   fails     of the key, where it arrives (`arrivals`)
+order key is no value  fails   fails     the same
 value is undecodable   fails   a row     of the key; if the order key is in it, as above
 =====================  ======  ========  ==========================================
 
+A key or value is undecodable, too, if it is no value of the type that the table has (`fitting`).
 A row that is at once a delete has no value to be wrong. In a quarantine a delete of a null
 or undecodable key clears the error entry of that identity, and is no error itself.
 
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -35,10 +37,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import convert
-from spark_upsert.errors import DataError, OptionError, SchemaError, setting
+from spark_upsert.conversions import readable
+from spark_upsert.errors import DataError, OptionError, setting
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.engines import Engine, Rule
+from spark_upsert.model.engines import Engine
 from spark_upsert.model.hashing import RAW_KEY_SEED, hash_keys
 from spark_upsert.model.schema import (
     ERROR,
@@ -51,7 +53,8 @@ from spark_upsert.model.schema import (
     TableSchema,
 )
 from spark_upsert.model.words import is_text
-from spark_upsert.upsert.contributions import collected, contributions
+from spark_upsert.upsert.contributions import contributions
+from spark_upsert.upsert.fitting import fit
 
 _EXAMPLE_CHARS = 80
 """How much of a bad value an error message shows."""
@@ -115,6 +118,8 @@ class Decoded:
     needs_no_order: Mask | None = None
     """Tombstones that take nothing away but an error, where they arrive (`arrivals`); only for a
     quarantine."""
+    bad_order: pa.Array | None = None
+    """Why an order key is none, as text; it must be null."""
     ignores_null_deletes: bool = False
     """Whether a delete of a null key is harmless under any policy."""
     takes_null_keys: bool = False
@@ -133,6 +138,7 @@ class _Fault(IntEnum):
     """The value could not be decoded, and the order key is in it."""
     NULL_ORDER = 4
     BAD_VALUE = 5
+    BAD_ORDER = 6
 
 
 _HINTS = {
@@ -140,13 +146,15 @@ _HINTS = {
     _Fault.BAD_KEY: "correct what writes the keys, or the declared 'keyFormat' and 'keySchema'",
     _Fault.NULL_ORDER: "drop such rows before the write, or fill the column",
     **dict.fromkeys(
-        (_Fault.LOST, _Fault.BAD_VALUE), "correct what writes the values, or their declared format"
+        (_Fault.LOST, _Fault.BAD_VALUE, _Fault.BAD_ORDER),
+        "correct what writes the values, or their declared format",
     ),
 }
 
 
 _TOLD = {
     _Fault.BAD_KEY: "a key is not what is declared",
+    _Fault.BAD_ORDER: "an order key is not what is declared",
     **dict.fromkeys((_Fault.LOST, _Fault.BAD_VALUE), "a value is not what is declared"),
 }
 """What is said of a fault whose reason quotes the payload, where rows are not to be shown."""
@@ -192,8 +200,11 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
         A row cannot be applied, and the policy does not cover it.
     """
     count = len(decoded.tombstones)
+    decoded = _fitted(schema, decoded)
     columns = {
-        own.name: _stored(decoded.columns.get(own.name), own, schema, count)
+        own.name: decoded.columns[own.name]
+        if own.name in decoded.columns
+        else pa.nulls(count, own.type)
         for own in schema.columns
     }
     faults = _faults(schema, columns, decoded)
@@ -209,9 +220,7 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
         columns[schema.error_column] = pa.StructArray.from_arrays(
             [faults.reasons], fields=list(ERROR_TYPE.fields), mask=faults.reasons.is_null()
         )
-    order = [
-        _filled(_cast(column, own)) for column, own in zip(decoded.order, schema.order, strict=True)
-    ]
+    order = [_filled(column) for column in decoded.order]
     raw_keys = _raw_identity(decoded) if schema.has_quarantine else None
     known_order = _known_order(schema, decoded.order)
     return pa.RecordBatch.from_arrays(
@@ -226,15 +235,43 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
                 if raw_keys is None
                 else _quarantine_columns(raw_keys, decoded, faults, known_order)
             ),
-            *contributions(schema, columns, order, diffs, _own_order(schema, decoded)),
+            *contributions(schema, columns, order, diffs, decoded.own_order),
         ],
         schema=schema.run,
     )
 
 
-def _own_order(schema: TableSchema, decoded: Decoded) -> dict[str, pa.Array]:
-    """Return the order keys of columns that have their own, in the type of the order."""
-    return {name: _cast(column, schema.order[0]) for name, column in decoded.own_order.items()}
+def _fitted(schema: TableSchema, decoded: Decoded) -> Decoded:
+    """Return rows in the types of the table; what does not fit is bad as what is not decoded."""
+    found = fit(schema, decoded.columns, decoded.order, decoded.own_order)
+    raw_keys = decoded.raw_keys
+    if found.bad_keys is not None and raw_keys is None:
+        keys = {key: decoded.columns[key] for key in schema.keys if key in decoded.columns}
+        bad = _valid(found.bad_keys, len(found.bad_keys))
+        raw_keys = _at(bad, rows_as_json(pa.record_batch(keys), np.flatnonzero(bad)))
+    return replace(
+        decoded,
+        columns=found.columns,
+        order=found.order,
+        own_order=found.own_order,
+        bad_keys=_first(decoded.bad_keys, found.bad_keys),
+        bad_values=_first(decoded.bad_values, found.bad_values),
+        bad_order=_first(decoded.bad_order, found.bad_order),
+        raw_keys=raw_keys,
+    )
+
+
+def _first(reasons: pa.Array | None, others: pa.Array | None) -> pa.Array | None:
+    if reasons is None or others is None:
+        return others if reasons is None else reasons
+    return pc.coalesce(reasons, others)
+
+
+def _at(where: Mask, values: pa.Array) -> pa.Array:
+    """Return values at the rows of a mask, null at others."""
+    places = np.zeros(len(where), dtype=np.int64)
+    places[where] = np.arange(len(values))
+    return values.take(pa.array(places, mask=~where))
 
 
 def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decoded) -> _Faults:
@@ -263,6 +300,8 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
         note(_Fault.NULL_KEY, is_null_key, f"the key {names} is null")
     if decoded.bad_keys is not None:
         note(_Fault.BAD_KEY, is_bad_key, decoded.bad_keys)
+    if decoded.bad_order is not None:
+        note(_Fault.BAD_ORDER, _valid(decoded.bad_order, count), decoded.bad_order)
     is_bad = _valid(decoded.bad_values, count) & ~decoded.tombstones
     for own, column in zip(schema.order, decoded.order, strict=True):
         is_null = ~_valid(column, count)
@@ -383,10 +422,7 @@ def _quarantine_columns(
     bad = np.flatnonzero(faults.kinds)
     values = pa.nulls(count, pa.binary())
     if len(bad):
-        places = np.zeros(count, dtype=np.int64)
-        places[bad] = np.arange(len(bad))
-        indices = pa.array(places, mask=faults.kinds == _Fault.NONE)
-        values = decoded.raw_values(bad).cast(pa.binary()).take(indices)
+        values = _at(faults.kinds != _Fault.NONE, decoded.raw_values(bad).cast(pa.binary()))
     reasons = faults.reasons
     if decoded.needs_no_order is not None and decoded.needs_no_order.any():
         arrives = pc.and_not(pa.array(decoded.needs_no_order), *known_order or [True])
@@ -424,35 +460,31 @@ def _filled(order: pa.Array) -> pa.Array:
     return order.fill_null(pa.array([zero], type=order.type)[0])
 
 
-def _stored(column: pa.Array | None, own: pa.Field, schema: TableSchema, count: int) -> pa.Array:
-    """Return a column of the rows in the type of the table's column."""
-    if column is None:
-        return pa.nulls(count, type=own.type)
-    if schema.engine.rule(own.name) is Rule.COLLECT:
-        return collected(column, own)
-    return _cast(column, own)
-
-
-def _cast(column: pa.Array, own: pa.Field) -> pa.Array:
-    try:
-        return convert(column, own.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaError(
-            f"column '{own.name}' cannot be stored as {own.type}: {error}.",
-            hint="cast the column before the write.",
-            column=own.name,
-        ) from error
-
-
 def rows_as_json(batch: pa.RecordBatch, rows: Positions) -> pa.Array:
     """Return some rows of a batch as JSON text, in binary.
 
     A loop over rows, for those that are put into a quarantine: the raw form of a row that
     never had another one. About 5 us per row of three columns.
     """
-    taken = batch.take(pa.array(rows)).to_pylist()
-    texts = (json.dumps(row, default=_as_text, ensure_ascii=False) for row in taken)
+    taken = batch.take(pa.array(rows))
+    columns = (_read(taken.column(index)) for index in range(taken.num_columns))
+    texts = (
+        json.dumps(
+            dict(zip(batch.schema.names, row, strict=True)), default=_as_text, ensure_ascii=False
+        )
+        for row in zip(*columns, strict=True)
+    )
     return pa.array([text.encode(errors="backslashreplace") for text in texts], pa.binary())
+
+
+def _read(column: pa.Array) -> list[Any]:
+    """Return values of Python; a time of a year that it does not have is a text."""
+    found, bad = readable(column)
+    values: list[Any] = found.to_pylist()
+    if not pa.types.is_nested(column.type):
+        for row in np.flatnonzero(bad).tolist():
+            values[row] = column[row].cast(pa.string()).as_py()
+    return values
 
 
 def _as_text(value: Any) -> str:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import convert
 from spark_upsert.errors import DataError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import TOMBSTONE, TableSchema
@@ -87,12 +86,8 @@ def as_collected(columns: pa.Schema, engine: MergeEngine) -> pa.Schema:
     return pa.schema(fields)
 
 
-def collected(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return each value as a list of one, null as null."""
-    if pa.types.is_list(column.type):
-        return column
-    offsets = pa.array(np.arange(len(column) + 1, dtype=np.int32))
-    element = field.type.value_type
-    values = convert(column, element)
-    mask = column.is_null() if column.null_count else None
+def collected(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return each value, of the type of the elements, as a list of one, null as null."""
+    offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32))
+    mask = values.is_null() if values.null_count else None
     return pa.ListArray.from_arrays(offsets, values, type=field.type, mask=mask)

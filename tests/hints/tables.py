@@ -598,3 +598,14 @@ def _(told: Told) -> None:
     told("make the table before by spark_upsert.Table.create")
     Table.create(given["path"], pa.schema({"id": pa.int64()}), keys=["id"])
     plan_columns(ReadPlan.parse(given))
+
+
+@follows("upsert.fitting:_converted")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    with told:
+        table.append(pa.table({**ROW, "n": [[1]]}))
+    told("cast the column before the write")
+    lists = pa.chunked_array([[[2]]])
+    table.append(pa.table({**ROW, "n": lists.combine_chunks().flatten()}))
+    assert table.snapshot().column("n").to_pylist() == [2]

@@ -46,8 +46,9 @@ def nearest(value: Decimal, places: int, rounding: Rounding) -> Decimal | None:
 
 def fitting(value: Decimal | None, type_: pa.DataType, rounding: Rounding) -> Decimal | None:
     found = None if value is None else nearest(value, type_.scale, rounding)
+    # Not `abs`, which rounds to 28 digits.
     limit = Decimal((0, (1,), type_.precision - type_.scale))
-    return found if found is not None and abs(found) < limit else None
+    return found if found is not None and found.copy_abs() < limit else None
 
 
 def whole(value: Decimal | None, type_: pa.DataType, rounding: Rounding) -> int | None:

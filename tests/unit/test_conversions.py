@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from spark_upsert.conversions import UnfitError, convert
 from spark_upsert.errors import DataError, SchemaError
+from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.table import Table
 from spark_upsert.task.expressions import bind
 
@@ -40,33 +42,129 @@ def test_a_text_that_is_no_such_decimal_is_not_stored(
     tmp_path: Path, text: str, type_: pa.DataType
 ) -> None:
     table = table_of(tmp_path, type_)
-    with pytest.raises(SchemaError, match="'value' cannot be stored as decimal128"):
+    with pytest.raises(DataError, match="column 'value' holds what is no decimal128"):
         table.append(rows(text))
     assert table.snapshot().num_rows == 0
 
 
-@pytest.mark.parametrize(("text", "type_"), BAD_DECIMALS)
+@pytest.mark.parametrize(
+    ("number", "type_"),
+    [
+        ("48151415102163378576555277819065061780", pa.decimal128(38, 2)),
+        ("78418803888720.81917", pa.decimal128(38, 38)),
+        ("0.123", pa.decimal128(38, 2)),
+    ],
+)
 def test_a_decimal_of_another_scale_that_does_not_fit_is_not_stored(
-    tmp_path: Path, text: str, type_: pa.DataType
+    tmp_path: Path, number: str, type_: pa.DataType
 ) -> None:
-    if not text.replace(".", "").isdigit() or len(text) > 38:
-        return
     table = table_of(tmp_path, type_)
-    with pytest.raises(SchemaError, match="digits before the point"):
-        table.append(rows(Decimal(text)))
+    with pytest.raises(DataError, match="digits before the point"):
+        table.append(rows(Decimal(number)))
+
+
+BAD_NUMBER = "48151415102163378576555277819065061780"
+
+
+def table_of_numbers(tmp_path: Path, **options: Any) -> Table:
+    number = pa.decimal128(38, 2)
+    columns = pa.schema({"id": number, "at": number, "note": pa.string()})
+    return Table.create(str(tmp_path), columns, keys=["id"], sequence_by=["at"], **options)
 
 
 def test_a_key_and_an_order_are_converted_by_the_same_rules(tmp_path: Path) -> None:
-    number = pa.decimal128(38, 2)
-    columns = pa.schema({"id": number, "at": number})
-    table = Table.create(str(tmp_path), columns, keys=["id"], sequence_by=["at"])
-    bad = "48151415102163378576555277819065061780"
-    with pytest.raises(SchemaError, match="column 'id' cannot be stored"):
-        table.append(pa.table({"id": [bad], "at": ["1"]}))
-    with pytest.raises(SchemaError, match="column 'at' cannot be stored"):
-        table.append(pa.table({"id": ["1"], "at": [bad]}))
-    table.append(pa.table({"id": ["0.10"], "at": ["1e2"]}))
-    assert table.snapshot().to_pylist() == [{"id": Decimal("0.10"), "at": Decimal("100.00")}]
+    table = table_of_numbers(tmp_path)
+    with pytest.raises(DataError, match=f"'id' holds .*for example key .*{BAD_NUMBER}"):
+        table.append(pa.table({"id": [BAD_NUMBER], "at": ["1"], "note": ["a"]}))
+    with pytest.raises(DataError, match=r"'at' holds .*for example id=Decimal\('1.00'\)"):
+        table.append(pa.table({"id": ["1"], "at": [BAD_NUMBER], "note": ["a"]}))
+    table.append(pa.table({"id": ["0.10"], "at": ["1e2"], "note": ["a"]}))
+    [row] = table.snapshot().to_pylist()
+    assert row == {"id": Decimal("0.10"), "at": Decimal("100.00"), "note": "a"}
+
+
+def test_what_does_not_fit_is_kept_apart_as_the_hint_says(tmp_path: Path) -> None:
+    given = pa.table(
+        {
+            "id": ["1", "2", BAD_NUMBER, "4"],
+            "at": ["1", BAD_NUMBER, "1", "1"],
+            "note": ["a", "b", "c", "d"],
+        }
+    )
+    with pytest.raises(
+        DataError,
+        match="Hint: correct what writes the values, .*; on_error=quarantine keeps such",
+    ):
+        table_of_numbers(tmp_path / "fails").append(given)
+    table = table_of_numbers(tmp_path / "table", on_error=ErrorPolicy.QUARANTINE)
+    table.append(given)
+    assert sorted(table.snapshot().column("note").to_pylist()) == ["a", "d"]
+    kept = [row for batch in table.quarantine() for row in batch.to_pylist()]
+    assert sorted((row["id"], row["_raw_key"]) for row in kept if row["id"] is not None) == [
+        (Decimal("2.00"), None)
+    ]
+    assert [row["_raw_key"] for row in kept if row["id"] is None] == [
+        f'{{"id": "{BAD_NUMBER}"}}'.encode()
+    ]
+    # The other advice works, too.
+    fails = table_of_numbers(tmp_path / "left out")
+    fails.append(given.filter(pa.array([True, False, False, True])))
+    assert fails.snapshot().num_rows == 2
+    # A later row of the key clears it, and a delete of the same text.
+    table.append(pa.table({"id": ["2"], "at": ["2"], "note": ["e"]}))
+    gone = pa.table({"id": [BAD_NUMBER], "at": ["2"], "note": [None], "gone": [True]})
+    table.append(gone, deletes="gone")
+    assert not list(table.quarantine())
+
+
+BEYOND = [
+    pa.array([2**62]).view(pa.timestamp("us", "UTC")),
+    pa.array([-(2**62)]).view(pa.timestamp("us")),
+    pa.array([253_402_300_800]).view(pa.timestamp("s")),
+    pa.array([2**30], pa.int32()).view(pa.date32()),
+    pa.array(["0000-12-31"]),
+    pa.array(["9999-12-31T23:59:59-14:00"]),
+]
+
+
+@pytest.mark.parametrize(
+    "time", BEYOND, ids=lambda time: f"{time.type} {time.cast(pa.string())[0]}"
+)
+def test_a_time_that_python_cannot_read_is_never_stored(tmp_path: Path, time: pa.Array) -> None:
+    is_date = pa.types.is_date(time.type)
+    zone = getattr(time.type, "tz", "UTC")
+    columns = pa.schema(
+        {"id": pa.int64(), "value": pa.date32() if is_date else pa.timestamp("us", zone)}
+    )
+    given = pa.table({"id": [1], "value": time})
+    for key, policy in product(columns.names, ErrorPolicy):
+        path = str(tmp_path / f"{key} {policy.value}")
+        table = Table.create(path, columns, keys=[key], on_error=policy)
+        is_inline = policy is ErrorPolicy.INLINE and key == "id"  # Which covers values only.
+        if is_inline or policy is ErrorPolicy.QUARANTINE:
+            table.append(given)
+        else:
+            with pytest.raises(DataError, match="of the years 0001 to 9999"):
+                table.append(given)
+        assert table.snapshot().column("value").to_pylist() == [None] * is_inline
+        kept = [row for batch in table.quarantine() for row in batch.to_pylist()]
+        assert len(kept) == (policy is ErrorPolicy.QUARANTINE)
+        assert all("0001 to 9999" in row["_reason"] for row in kept)
+
+
+def test_nested_times_are_looked_through(tmp_path: Path) -> None:
+    time = pa.array([2**62, 0]).view(pa.timestamp("us"))
+    nested = pa.StructArray.from_arrays([time], ["at"])
+    table = table_of(tmp_path, nested.type)
+    table.append(pa.table({"id": [2], "value": nested[1:]}))
+    with pytest.raises(DataError, match="column 'value' holds what is no struct"):
+        table.append(pa.table({"id": [1], "value": nested[:1]}))
+
+
+def test_a_type_of_which_nothing_fits_is_an_error_of_the_write(tmp_path: Path) -> None:
+    table = table_of(tmp_path, pa.int64(), on_error=ErrorPolicy.QUARANTINE)
+    with pytest.raises(SchemaError, match="'value' cannot be stored as int64"):
+        table.append(rows([1]))
 
 
 @pytest.mark.parametrize("form", [str, Decimal])
@@ -127,8 +225,8 @@ def test_sql_has_no_value_where_the_type_has_no_room(text: str, value: Any) -> N
 def test_an_error_says_what_does_not_fit_and_what_would() -> None:
     with pytest.raises(
         UnfitError,
-        match=r"'abc' is no decimal128\(5, 2\), which has 3 digits before the point and 2 behind",
+        match=r"'abc' is no decimal128\(5, 2\) \(3 digits before the point, 2 behind it\)",
     ):
         convert(pa.array([None, "abc"]), pa.decimal128(5, 2))
-    with pytest.raises(UnfitError, match="300 is no int8, which is whole and from -128 to 127"):
+    with pytest.raises(UnfitError, match=r"300 is no int8 \(a whole number from -128 to 127\)"):
         convert(pa.array([300]), pa.int8())
