@@ -437,6 +437,29 @@ def test_wrong_credentials_are_an_option_error(
     assert storage["secret_access_key"] not in str(caught.value)
 
 
+def test_hints_of_a_storage_are_followed(
+    s3: S3, url: str, storage: Storage, proxied: Storage, proxy: Proxy
+) -> None:
+    def create(path: str = url, **more: str) -> Table:
+        return Table.create(path, COLUMNS, keys=["k"], storage={**storage, **more})
+
+    with pytest.raises(OptionError, match="check the credentials"):
+        create(secret_access_key="wrong")
+    with pytest.raises(StorageError, match=r"check 'storage\.endpoint'"):
+        create(endpoint="http://127.0.0.1:1", max_retries="1")
+    assert create().log.head().version == 0
+    absent = "s3://yet-to-be-made/lake/orders"
+    with pytest.raises(OptionError, match="make the bucket"):
+        create(absent)
+    s3.client().create_bucket(Bucket="yet-to-be-made")
+    assert create(absent).log.head().version == 0
+    other = f"s3://{s3.new_bucket()}/lake/orders"
+    proxy.strike(Fault.CONDITION_IGNORED, "PUT", count=99)
+    with pytest.raises(OptionError, match="use a storage with conditional puts"):
+        create(other, endpoint=proxied["endpoint"])
+    assert create(f"{other}_anew").log.head().version == 0
+
+
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "delete"])
 def test_a_missing_bucket_is_an_option_error(storage: Storage, verb: str) -> None:
     store = open_store("s3://no-such-bucket/table", storage)

@@ -6,6 +6,15 @@ ELSEWHERE: dict[str, str] = {
     "cli.commands:consumers": (
         "tests/unit/test_cli.py::test_a_consumer_that_is_not_there_is_told_from_those_that_are"
     ),
+    **dict.fromkeys(
+        (
+            "store.failures:translate",
+            "store.failures:translate:5",
+            "store.failures:translate:7",
+            "store.objects:ObjectStore._require_conditional_put",
+        ),
+        "integration/test_object_store.py::test_hints_of_a_storage_are_followed",
+    ),
 }
 """By the name of the hint: the file and the test that make the mistake and follow the hint."""
 
@@ -40,6 +49,16 @@ APART: dict[str, str] = {
             "routed.unmoved:commit_behind",
         ),
         "tells to try again what others have won every time: the worlds of tests.simulation do",
+    ),
+    **dict.fromkeys(
+        (
+            "store.failures:translate:2",
+            "store.failures:translate:3",
+            "store.failures:translate:4",
+            "store.failures:translate:6",
+            "store.objects:ObjectStore._require_whole",
+        ),
+        "is of a cloud that the server of the tests is not: what it says is tried as text",
     ),
     **dict.fromkeys(
         ("loader.arrays:as_torch", "loader.torch_data:read_by_workers"),
