@@ -351,13 +351,3 @@ def _(told: Told) -> None:
     tasks("a", "b", **told.options)
     told("or repartition the rows by key before the write")
     tasks("b")
-
-
-@follows("upsert.commands:_cast")
-def _(told: Told) -> None:
-    table = write_and_open(told.folder)
-    wrong = rows_of({**ROW, "n": ["many"]})
-    with told:
-        table.append(wrong)
-    told("cast the column before the write")
-    assert table.append(rows_of({**ROW, "n": [5]}))
