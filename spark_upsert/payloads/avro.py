@@ -14,11 +14,10 @@ count of empty items for as many items, and it is no faster. Its parser checks t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,13 +25,16 @@ from spark_upsert.conversions.reasons import Undecodable
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.model.schema import storage_type
 from spark_upsert.payloads import avro_binary as binary
+from spark_upsert.payloads.budgets import Unreadable, read_json, require
 from spark_upsert.payloads.decoder import (
     Bad,
     Payloads,
     built_type,
     decode_blocks,
     row_type,
+    shortened,
 )
+from spark_upsert.payloads.pieces import unforeseen
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
     "null": pa.null(),
@@ -55,7 +57,13 @@ _TIMES: Mapping[tuple[str, str], tuple[pa.DataType, int]] = {
 }
 """The type, and microseconds per unit."""
 
-_Shape = tuple[binary.Reader, pa.DataType]
+
+class _Shape(NamedTuple):
+    """What a schema is to a reader."""
+
+    reader: binary.Reader
+    type: pa.DataType
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,23 +87,23 @@ class AvroDecoder:
     @cached_property
     def _shape(self) -> _Shape:
         """The reader of rows and their type."""
-        reader, type_ = _walk(json.loads(self.schema_json), {}, "", "value")
-        if pa.types.is_struct(type_):
-            return reader, type_
-        row = binary.record({self.bare_name: reader})
-        return row, pa.struct([pa.field(self.bare_name, type_)])
+        shape = _Walk().shape(read_json(self.schema_json), "", "value", 0)
+        if pa.types.is_struct(shape.type):
+            return shape
+        row = binary.record({self.bare_name: shape.reader})
+        return _Shape(row, pa.struct([pa.field(self.bare_name, shape.type)]), 1 + shape.parts)
 
     @cached_property
     def fields(self) -> pa.Schema:
         """The fields of the record, or one column for a value of another type."""
-        return pa.schema([pa.field(f.name, storage_type(f.type)) for f in self._shape[1].fields])
+        return pa.schema([pa.field(f.name, storage_type(f.type)) for f in self._shape.type.fields])
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the fields of each payload."""
         return decode_blocks(self.fields, payloads, self._decode_block)
 
     def _decode_block(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
-        reader, type_ = self._shape[0], row_type(self.fields)
+        reader, type_ = self._shape.reader, row_type(self.fields)
         values: list[Any] = []
         bad: Bad = {}
         for place, payload in enumerate(payloads.to_pylist()):
@@ -128,23 +136,38 @@ def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
     SchemaError
         The schema has a part that no column can hold.
     """
-    fastavro = _fastavro()
-    decoder = AvroDecoder(text, bare_name)
     try:
-        fastavro.parse_schema(json.loads(text))
-        fields = decoder.fields
-    except SchemaError:
-        raise
-    except (
-        *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
-        fastavro.schema.SchemaParseException,
-    ) as error:
+        return read_avro(text, bare_name=bare_name)
+    except Unreadable as error:
         raise OptionError.invalid(
             option,
             text if len(text) <= 100 else f"{text[:100]}...",
-            f"an Avro schema in JSON ({type(error).__name__}: {error})",
+            f"an Avro schema in JSON ({error})",
             hint="give the writer's schema, as the schema registry shows it.",
         ) from error
+
+
+def read_avro(text: str, *, bare_name: str) -> AvroDecoder:
+    """Return the decoder of an Avro schema.
+
+    Raises
+    ------
+    Unreadable
+        The text is no Avro schema, or beyond its budget.
+    SchemaError
+        The schema has a part that no column can hold.
+    """
+    fastavro = _fastavro()
+    decoder = AvroDecoder(text, bare_name)
+    try:
+        schema = read_json(text)
+        # Ours first: it is bounded, whatever the schema is.
+        fields = decoder.fields
+        fastavro.parse_schema(schema)
+    except (SchemaError, Unreadable):
+        raise
+    except Exception as error:
+        raise Unreadable(unforeseen(error)) from error
     if not len(fields):
         raise SchemaError(
             "the Avro schema has no fields, so that there is nothing to store.",
@@ -153,75 +176,123 @@ def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
     return decoder
 
 
-def _walk(schema: Any, named: dict[str, _Shape | None], space: str, where: str) -> _Shape:
-    """Return the reader of a schema, and the type of its values."""
-    if isinstance(schema, list):
-        return _union(schema, named, space, where)
-    if isinstance(schema, str):
-        if schema in _PRIMITIVES:
-            return binary.PRIMITIVES[schema], _PRIMITIVES[schema]
-        full = schema if "." in schema or not space else f"{space}.{schema}"
-        known = named.get(full, named.get(schema))
-        if known is None:
-            raise _unsupported(where, f"refers to '{schema}' from inside itself")
-        return known
-    kind = schema["type"]
-    if not isinstance(kind, str):
-        return _walk(kind, named, space, where)
-    if kind == "array":
-        item, type_ = _walk(schema["items"], named, space, where)
-        if not item.bytes_min:
-            raise _unsupported(where, "is an array of items that take no bytes")
-        return binary.array(item), pa.list_(pa.field("element", type_))
-    if kind == "map":
-        value, type_ = _walk(schema["values"], named, space, where)
-        return binary.mapping(value), pa.map_(pa.string(), type_)
-    if kind in ("record", "error", "enum", "fixed"):
-        return _walk_named(schema, named, space, where)
-    if kind not in _PRIMITIVES:
-        return _walk(kind, named, space, where)
-    return _logical(schema, binary.PRIMITIVES[kind], _PRIMITIVES[kind])
+class _Walk:
+    """Makes the readers of one schema.
+
+    A type that is met again by its name is the same shape, and its parts count again: what is made
+    of the types afterwards walks them as often as they are named.
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[str, _Shape | None] = {}
+
+    def shape(self, schema: Any, space: str, where: str, depth: int) -> _Shape:
+        """Return the reader of a schema, and the type of its values."""
+        require(depth=depth)
+        if isinstance(schema, list):
+            return self._union(schema, space, where, depth)
+        if isinstance(schema, str):
+            if schema in _PRIMITIVES:
+                return _Shape(binary.PRIMITIVES[schema], _PRIMITIVES[schema])
+            full = schema if "." in schema or not space else f"{space}.{schema}"
+            name = full if full in self._named else schema
+            if name not in self._named:
+                raise ValueError(f"there is no type '{shortened(schema)}'")
+            known = self._named[name]
+            if known is None:
+                raise _unsupported(where, f"refers to '{schema}' from inside itself")
+            return known
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self.shape(kind, space, where, depth + 1)
+        if kind == "array":
+            item = self.shape(schema["items"], space, where, depth + 1)
+            if not item.reader.bytes_min:
+                raise _unsupported(where, "is an array of items that take no bytes")
+            type_ = pa.list_(pa.field("element", item.type))
+            return _Shape(binary.array(item.reader), type_, 1 + item.parts)
+        if kind == "map":
+            value = self.shape(schema["values"], space, where, depth + 1)
+            type_ = pa.map_(pa.string(), value.type)
+            return _Shape(binary.mapping(value.reader), type_, 2 + value.parts)
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._of_name(schema, space, where, depth)
+        if kind not in _PRIMITIVES:
+            return self.shape(kind, space, where, depth + 1)
+        return _logical(schema, binary.PRIMITIVES[kind], _PRIMITIVES[kind], where)
+
+    def _of_name(self, schema: Any, space: str, where: str, depth: int) -> _Shape:
+        name = schema["name"]
+        space = name.rpartition(".")[0] or schema.get("namespace", space)
+        full = name if "." in name or not space else f"{space}.{name}"
+        found: _Shape
+        if schema["type"] == "enum":
+            found = _Shape(binary.enum(_texts(schema["symbols"])), pa.string())
+        elif schema["type"] == "fixed":
+            plain = binary.fixed(_whole(schema["size"], "size", _FIXED_BYTES_MAX))
+            found = _logical(schema, plain, pa.binary(), where)
+        else:
+            self._named[full] = None  # By name, not yet by shape: a use inside is a recursion.
+            found = self._record(schema["fields"], space, where, depth)
+        self._named[full] = found
+        return found
+
+    def _record(self, fields: Any, space: str, where: str, depth: int) -> _Shape:
+        readers, columns, parts = {}, [], 1
+        for field in fields:
+            name = field["name"]
+            if name in readers:
+                raise ValueError(f"the field '{name}' is there twice")
+            inner = self.shape(field["type"], space, f"{where}.{name}", depth + 1)
+            readers[name] = inner.reader
+            columns.append(pa.field(name, inner.type))
+            parts += inner.parts
+            require(parts=parts)
+        return _Shape(binary.record(readers), pa.struct(columns), parts)
+
+    def _union(self, branches: list[Any], space: str, where: str, depth: int) -> _Shape:
+        require(parts=len(branches))
+        walked = [self.shape(branch, space, where, depth + 1) for branch in branches]
+        others = [each for each in walked if not pa.types.is_null(each.type)]
+        if len(others) > 1:
+            raise _unsupported(where, "is a union of several types")
+        found = others[0] if others else _Shape(binary.PRIMITIVES["null"], pa.null())
+        reader = binary.union([each.reader for each in walked])
+        return _Shape(reader, found.type, 1 + found.parts)
 
 
-def _logical(schema: Any, plain: binary.Reader, type_: pa.DataType) -> _Shape:
+_FIXED_BYTES_MAX = 2**31 - 1
+"""What Avro's own libraries hold in a value."""
+
+_DIGITS_MAX = 38
+
+
+def _logical(schema: Any, plain: binary.Reader, type_: pa.DataType, where: str) -> _Shape:
     """Return what a schema means, given what it is without its logical type."""
     logical = schema.get("logicalType", "")
     if logical == "decimal" and pa.types.is_binary(type_):
-        decimal = pa.decimal128(schema["precision"], schema.get("scale", 0))
-        return binary.decimal(plain, decimal), decimal
+        precision = _whole(schema["precision"], "precision", None)
+        scale = _whole(schema.get("scale", 0), "scale", precision)
+        if not 1 <= precision <= _DIGITS_MAX:
+            raise _unsupported(where, f"is a decimal of {shortened(str(precision))} digits")
+        decimal = pa.decimal128(precision, scale)
+        return _Shape(binary.decimal(plain, decimal), decimal)
     if (schema["type"], logical) == ("int", "date"):
-        return binary.days(plain), pa.date32()
+        return _Shape(binary.days(plain), pa.date32())
     time = _TIMES.get((schema["type"], logical))
-    return (plain, type_) if time is None else (binary.micros(plain, time[1]), time[0])
+    return _Shape(plain, type_) if time is None else _Shape(binary.micros(plain, time[1]), time[0])
 
 
-def _walk_named(schema: Any, named: dict[str, _Shape | None], space: str, where: str) -> _Shape:
-    name = schema["name"]
-    space = name.rpartition(".")[0] or schema.get("namespace", space)
-    full = name if "." in name or not space else f"{space}.{name}"
-    found: _Shape
-    if schema["type"] == "enum":
-        found = binary.enum(schema["symbols"]), pa.string()
-    elif schema["type"] == "fixed":
-        found = _logical(schema, binary.fixed(schema["size"]), pa.binary())
-    else:
-        named[full] = None  # Known by name, not yet by shape: a use inside is a recursion.
-        readers, columns = {}, []
-        for field in schema["fields"]:
-            inside = f"{where}.{field['name']}"
-            readers[field["name"]], type_ = _walk(field["type"], named, space, inside)
-            columns.append(pa.field(field["name"], type_))
-        found = binary.record(readers), pa.struct(columns)
-    named[full] = found
+def _whole(found: Any, name: str, most: int | None) -> int:
+    if type(found) is not int or found < 0 or (most is not None and found > most):
+        raise ValueError(f"a {name} of {shortened(repr(found))}")
     return found
 
 
-def _union(branches: list[Any], named: dict[str, _Shape | None], space: str, where: str) -> _Shape:
-    walked = [_walk(branch, named, space, where) for branch in branches]
-    types = [type_ for _, type_ in walked if not pa.types.is_null(type_)]
-    if len(types) > 1:
-        raise _unsupported(where, "is a union of several types")
-    return binary.union([reader for reader, _ in walked]), types[0] if types else pa.null()
+def _texts(symbols: Any) -> list[str]:
+    if not isinstance(symbols, list) or not all(isinstance(each, str) for each in symbols):
+        raise ValueError("an enum whose symbols are no names")
+    return symbols
 
 
 def _unsupported(where: str, what: str) -> SchemaError:

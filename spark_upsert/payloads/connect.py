@@ -41,13 +41,10 @@ import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Mask
 from spark_upsert.payloads.base64 import decode_base64
+from spark_upsert.payloads.budgets import Parts, Unreadable
 
 Faults = list[tuple[str, Mask]]
 """Why some values cannot be converted, and which."""
-
-
-class Unreadable(Exception):
-    """The message's schema says what the declared type cannot hold."""
 
 
 class TimeUnit(Enum):
@@ -104,23 +101,31 @@ class Said:
         Raises
         ------
         Unreadable
-            It is not one.
+            It is not one, or beyond its budget.
         """
         try:
-            fields = {str(part["field"]): cls.parse(part) for part in record.get("fields") or ()}
-            "".join(fields).encode()
-            items, name = record.get("items"), record.get("name")
-            return cls(
-                type=str(record["type"]),
-                name=None if name is None else str(name),
-                parameters={str(k): str(v) for k, v in (record.get("parameters") or {}).items()},
-                fields=fields,
-                items=None if items is None else cls.parse(items),
-            )
+            return cls._of(record, Parts(), 0)
         except UnicodeEncodeError as error:
             raise Unreadable("a name in the message's schema is half a surrogate pair") from error
-        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise Unreadable("the message's schema is not one of Kafka Connect") from error
+
+    @classmethod
+    def _of(cls, record: Any, parts: Parts, depth: int) -> Said:
+        parts.enter(depth)
+        fields = {
+            str(part["field"]): cls._of(part, parts, depth + 1)
+            for part in record.get("fields") or ()
+        }
+        "".join(fields).encode()
+        items, name = record.get("items"), record.get("name")
+        return cls(
+            type=str(record["type"]),
+            name=None if name is None else str(name),
+            parameters={str(k): str(v) for k, v in (record.get("parameters") or {}).items()},
+            fields=fields,
+            items=None if items is None else cls._of(items, parts, depth + 1),
+        )
 
     def __str__(self) -> str:
         return self.name or self.type
@@ -274,9 +279,10 @@ def natural_wire(
     """
     if pa.types.is_struct(written):
         parts: dict[str, tuple[pa.DataType, Wire]] = {}
+        leading = None if keep is None else _leading(keep)
         for part in written.fields:
             name = f"{where}.{part.name}" if where else part.name
-            if keep is None or any(f"{k}.".startswith(f"{name}.") for k in keep):
+            if leading is None or name in leading:
                 inside = None if keep is None or name in keep else keep
                 of_part = None if said is None else said.fields.get(part.name)
                 parts[part.name] = natural_wire(part.type, of_part, keep=inside, where=name)
@@ -303,6 +309,15 @@ def natural_wire(
         type_ = pa.timestamp("us", tz="UTC")
         leaf = written, _zoned
     return type_, _leaf_wire(*leaf, f"'{where}' holds what is beyond the range of {type_}")
+
+
+def _leading(names: Collection[str]) -> frozenset[str]:
+    """Return names with dots, and those of all that they lie in."""
+    return frozenset(name[:end] for name in names for end in (*_dots(name), len(name)))
+
+
+def _dots(name: str) -> list[int]:
+    return [place for place, letter in enumerate(name) if letter == "."]
 
 
 def _timestamp(declared: pa.DataType, said: Said | None, unit: TimeUnit | None) -> _Leaf | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.avro import AvroDecoder, parse_avro, read_avro
 from spark_upsert.payloads.connect import Said, Wire, natural_wire
 from spark_upsert.payloads.decoder import Decoder, Payloads, with_faults
 
@@ -43,10 +43,18 @@ class ConnectAvroDecoder:
     @classmethod
     def parse(cls, option: str, text: str, *, bare_name: str) -> ConnectAvroDecoder:
         """Return the decoder of the Avro schema that an option gives (`parse_avro`)."""
-        inner = parse_avro(option, text, bare_name=bare_name)
-        said = _said(json.loads(text), {}, "")
+        return cls._of(parse_avro(option, text, bare_name=bare_name))
+
+    @classmethod
+    def read(cls, text: str, *, bare_name: str) -> ConnectAvroDecoder:
+        """Return the decoder of an Avro schema (`read_avro`)."""
+        return cls._of(read_avro(text, bare_name=bare_name))
+
+    @classmethod
+    def _of(cls, inner: AvroDecoder) -> ConnectAvroDecoder:
+        said = _said(json.loads(inner.schema_json), {}, "")
         if said.type != "record":
-            said = Said("record", fields={bare_name: said})
+            said = Said("record", fields={inner.bare_name: said})
         return cls(inner, said)
 
     @cached_property

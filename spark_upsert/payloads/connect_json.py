@@ -7,25 +7,28 @@ of one schema are decoded at once (`payloads.wrapped`), as those without a schem
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.payloads.budgets import Unreadable, bytes_kept, parts_of
 from spark_upsert.payloads.connect import (
     DecimalForm,
     Said,
-    Unreadable,
     Unsaid,
     Wire,
     object_wire,
     wire_of,
 )
-from spark_upsert.payloads.decoder import Payloads, gathered, with_faults
+from spark_upsert.payloads.decoder import Payloads, with_faults
 from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.pieces import Piece, gathered
+from spark_upsert.payloads.recent import Recent
 from spark_upsert.payloads.wrapped import PAYLOAD, SCHEMA, Alike, by_schema, has_wrapped
 
-_READY_MAX = 1024
+_READY: Recent[tuple[pa.DataType, bool], JsonDecoder] = Recent(
+    lambda key, _: bytes_kept(0, parts_of(key[0]))
+)
 """Decoders that a process keeps, with the patterns that they have made of names and types."""
 
 
@@ -55,7 +58,8 @@ class ConnectJsonDecoder:
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the declared members of each payload."""
         pieces = (
-            (alike.rows, self._decode_alike(payloads, alike)) for alike in by_schema(payloads)
+            Piece.of(alike.rows, self.fields, self._decode_alike(payloads, alike))
+            for alike in by_schema(payloads)
         )
         return gathered(self.fields, pieces)
 
@@ -99,13 +103,11 @@ class DeclaredJsonDecoder:
         plain = JsonDecoder(self.fields, self.is_bare)
         if not (self._unwraps and has_wrapped(payloads)):
             return plain.decode(payloads)
-        return gathered(
-            self.fields,
-            (
-                (alike.rows, self._decode_alike(plain, payloads, alike))
-                for alike in by_schema(payloads)
-            ),
+        pieces = (
+            Piece.of(alike.rows, self.fields, self._decode_alike(plain, payloads, alike))
+            for alike in by_schema(payloads)
         )
+        return gathered(self.fields, pieces)
 
     @property
     def _unwraps(self) -> bool:
@@ -145,9 +147,11 @@ def read_body(wire: Wire, bodies: pa.Array, *, may_be_null: bool = True) -> Payl
     return converted(wire, read.columns[0], read)
 
 
-@lru_cache(maxsize=_READY_MAX)
 def _body_decoder(type_: pa.DataType, may_be_null: bool) -> JsonDecoder:
-    return JsonDecoder(pa.schema([pa.field(PAYLOAD, type_, nullable=may_be_null)]))
+    def make() -> JsonDecoder:
+        return JsonDecoder(pa.schema([pa.field(PAYLOAD, type_, nullable=may_be_null)]))
+
+    return _READY.of((type_, may_be_null), make)
 
 
 def converted(wire: Wire, given: pa.Array, read: Payloads) -> Payloads:

@@ -29,16 +29,15 @@ _PLAIN: Mapping[str, pa.DataType] = {
 }
 
 _DIGITS_MAX = 38
-_DEPTH_MAX = 64
-"""Schemas nested deeper than this are a mistake, or an attack on the stack."""
 
 
-def natural_type(said: Said, where: str, *, depth: int = 0) -> pa.DataType:
+def natural_type(said: Said, where: str) -> pa.DataType:
     """Return the type of the values that a schema describes.
 
     Parameters
     ----------
     said : Said
+        Within its budget (`payloads.budgets`).
     where : str
         The way to the value, for errors.
 
@@ -47,18 +46,13 @@ def natural_type(said: Said, where: str, *, depth: int = 0) -> pa.DataType:
     SchemaError
         No column can hold them.
     """
-    if depth > _DEPTH_MAX:
-        raise _unsupported(where, f"is nested more than {_DEPTH_MAX} deep")
     if said.type == "struct":
-        parts = {
-            name: natural_type(part, f"{where}.{name}", depth=depth + 1)
-            for name, part in said.fields.items()
-        }
+        parts = {name: natural_type(part, f"{where}.{name}") for name, part in said.fields.items()}
         if not parts:
             raise _unsupported(where, "is an object without members")
         return pa.struct(parts)
     if said.type == "array" and said.items is not None:
-        item = natural_type(said.items, where, depth=depth + 1)
+        item = natural_type(said.items, where)
         return pa.list_(pa.field("element", item))
     if said.name == DECIMAL:
         return _decimal(said, where)

@@ -10,7 +10,6 @@ out are intervals, VARIANT, TIME and collations, which no payload format of ours
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import OptionError, did_you_mean
 from spark_upsert.model.schema import storage_type
+from spark_upsert.payloads.budgets import DEPTH_MAX, Unreadable, read_json
 
 _SIMPLE: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -52,9 +52,6 @@ _TOKEN = re.compile(
 _IS_TYPE = re.compile(r"\s*(\w+\s*(\([\d\s,]*\))?\s*$|(array|map|struct)\s*<)", re.IGNORECASE)
 """Begins a text that is one type; anything else is a list of columns."""
 
-_DEPTH_MAX = 64
-"""Types nested deeper than this are a mistake, or an attack on the stack."""
-
 
 def parse_schema(option: str, text: str, *, bare_name: str) -> tuple[pa.Schema, bool]:
     """Read a schema that an option gives.
@@ -83,7 +80,7 @@ def parse_schema(option: str, text: str, *, bare_name: str) -> tuple[pa.Schema, 
         fields, is_bare = _read(text, bare_name)
         if len({field.name.lower() for field in fields}) < len(fields):
             raise ValueError("each column may stand once, whatever its case")
-    except ValueError as error:
+    except (ValueError, Unreadable) as error:
         raise OptionError.invalid(
             option,
             text if len(text) <= 100 else f"{text[:100]}...",
@@ -95,7 +92,7 @@ def parse_schema(option: str, text: str, *, bare_name: str) -> tuple[pa.Schema, 
 
 def _read(text: str, bare_name: str) -> tuple[list[pa.Field], bool]:
     if text.lstrip().startswith("{"):
-        type_ = _from_json(json.loads(text))
+        type_ = _from_json(read_json(text))
         if not pa.types.is_struct(type_):
             raise ValueError("the JSON is not that of a struct")
         return list(type_), False
@@ -138,8 +135,8 @@ class _Parser:
 
     def type(self, depth: int) -> pa.DataType:
         """Read one type."""
-        if depth > _DEPTH_MAX:
-            raise ValueError(f"types are nested more than {_DEPTH_MAX} deep")
+        if depth > DEPTH_MAX:
+            raise ValueError(f"types are nested more than {DEPTH_MAX} deep")
         name = self._next().lower()
         if name in _SIMPLE:
             return _SIMPLE[name]
@@ -232,8 +229,8 @@ def _decimal(numbers: tuple[int, ...]) -> pa.DataType:
 
 def _from_json(record: Any, depth: int = 0) -> pa.DataType:
     """Read a type from the JSON of Spark."""
-    if depth > _DEPTH_MAX:
-        raise ValueError(f"types are nested more than {_DEPTH_MAX} deep")
+    if depth > DEPTH_MAX:
+        raise ValueError(f"types are nested more than {DEPTH_MAX} deep")
     if isinstance(record, str):
         parser = _Parser(record)
         type_ = parser.type(depth)

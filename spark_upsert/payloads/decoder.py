@@ -96,34 +96,6 @@ def row_type(fields: pa.Schema) -> pa.DataType:
     return pa.struct([field.with_nullable(True) for field in fields])
 
 
-def gathered(
-    fields: pa.Schema, pieces: Iterable[tuple[npt.NDArray[np.int64], Payloads]]
-) -> Payloads:
-    """Return payloads that were decoded in pieces, in the order in which they were given.
-
-    Parameters
-    ----------
-    fields : pyarrow.Schema
-    pieces : iterable of (numpy.ndarray of int64, Payloads)
-        The places of some payloads, and what they hold; each place once.
-    """
-    order = [np.empty(0, dtype=np.int64)]
-    columns: list[list[pa.Array]] = [[pa.nulls(0, field.type)] for field in fields]
-    reasons = [pa.nulls(0, pa.string())]
-    for rows, found in pieces:
-        order.append(rows)
-        for parts, column in zip(columns, found.columns, strict=True):
-            parts.append(column)
-        none = pa.nulls(len(rows), pa.string())
-        reasons.append(none if found.reasons is None else found.reasons)
-    back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
-    why = pa.concat_arrays(reasons).take(back)
-    return Payloads(
-        tuple(pa.concat_arrays(parts).take(back) for parts in columns),
-        why if why.null_count < len(why) else None,
-    )
-
-
 def with_faults(
     columns: Sequence[pa.Array],
     reasons: pa.Array | None,

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spark_upsert.payloads.connect import DECIMAL, Said, Unreadable
+from spark_upsert.payloads.budgets import DEPTH_MAX, Parts, Unreadable
+from spark_upsert.payloads.connect import DECIMAL, Said
 
 REFERENCED = "x-referenced"
 """The member of a document that holds the documents it refers to, by name (`payloads.registry`)."""
@@ -32,7 +33,6 @@ _PLAIN: Mapping[str, str] = {
     "string": "string",
     "boolean": "boolean",
 }
-_DEPTH_MAX = 64
 
 
 def said_of(document: Any) -> Said:
@@ -45,19 +45,19 @@ def said_of(document: Any) -> Said:
     """
     try:
         return _Reader(document).said(document, 0)
-    except (TypeError, AttributeError, KeyError, ValueError) as error:
+    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
         raise Unreadable(f"it is no JSON Schema ({type(error).__name__}: {error})") from error
 
 
 class _Reader:
     def __init__(self, document: Any) -> None:
         self._document = document
+        self._parts = Parts()
 
     def said(self, schema: Any, depth: int) -> Said:
         """Return what a part of the document says."""
-        if depth > _DEPTH_MAX:
-            raise Unreadable(f"it is nested more than {_DEPTH_MAX} deep, or refers to itself")
-        schema = self._plain(schema, depth)
+        self._parts.enter(depth)
+        schema = self._plain(schema)
         kind = schema.get("type", _implied(schema))
         if isinstance(kind, list):
             others = [each for each in kind if each != "null"]
@@ -85,9 +85,9 @@ class _Reader:
         given.sort(key=lambda item: int(item[1].get("connect.index", 0)))
         return {str(name): self.said(part, depth + 1) for name, part in given}
 
-    def _plain(self, schema: Any, depth: int) -> Any:
+    def _plain(self, schema: Any) -> Any:
         """Follow references and the choices that mean "or null"."""
-        for _ in range(_DEPTH_MAX):
+        for _ in range(DEPTH_MAX):
             choices = schema.get("oneOf") or schema.get("anyOf")
             if "$ref" in schema:
                 schema = self._referred(str(schema["$ref"]))

@@ -10,10 +10,9 @@ A schema is named by its text (`Inline`: the messages of Connect) or by an id (`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
@@ -21,18 +20,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import SchemaError, setting
+from spark_upsert.errors import SchemaError, UpsertFlowError, setting
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.schema import storage_type, widens
-from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.avro import read_avro
+from spark_upsert.payloads.budgets import PARTS_MAX, Unreadable, bytes_kept, parts_of, read_json
 from spark_upsert.payloads.confluent import HEADER_BYTES, header_ids
-from spark_upsert.payloads.connect import Said, Unreadable, Unsaid, Wire, object_wire, wire_of
+from spark_upsert.payloads.connect import Said, Unsaid, Wire, object_wire, wire_of
 from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
-from spark_upsert.payloads.connect_json import all_bad, converted, read_body
+from spark_upsert.payloads.connect_json import converted, read_body
 from spark_upsert.payloads.connect_types import natural_type
-from spark_upsert.payloads.decoder import Decoder, Payloads, gathered
+from spark_upsert.payloads.decoder import Decoder, Payloads
 from spark_upsert.payloads.json_schema import said_of
 from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.pieces import Piece, decoded, gathered, unforeseen
+from spark_upsert.payloads.recent import Recent
 from spark_upsert.payloads.registry import (
     Registered,
     RegistrySettings,
@@ -40,9 +42,6 @@ from spark_upsert.payloads.registry import (
     schema_of_id,
 )
 from spark_upsert.payloads.wrapped import by_schema
-
-_READY_MAX = 1024
-"""Schemas that a process keeps ready to decode with."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,15 @@ class OwnSchema:
     """The fields of a payload, in the types of a table."""
     decoder: Callable[[pa.Schema], Decoder]
     """Returns the decoder of bodies into some of the fields."""
+
+
+_Text = tuple[str, str | bytes, str]
+"""What a schema is of, its text, and the name of a value that is no object."""
+
+_READY: Recent[_Text, OwnSchema] = Recent(
+    lambda key, own: bytes_kept(len(key[1]), sum(parts_of(type_) for type_ in own.fields.types))
+)
+"""Schemas that a process keeps ready to decode with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +95,11 @@ class Inline:
             own: OwnSchema | str
             if alike.says_nothing:
                 own = "it does not hold its schema, which 'inline' expects"
+            elif not alike.schema:
+                own = "the message's schema is not JSON, or no payload follows it"
             else:
-                own = _inline(alike.schema or b"", self.bare_name)
+                own = _read(partial(_inline, alike.schema, self.bare_name))
+                own = f"its schema {own}" if isinstance(own, str) else own
             yield Part(alike.rows, own, alike.bodies(payloads))
 
 
@@ -114,24 +125,29 @@ class ByRegistry:
             why = "it lacks the header of Confluent's wire format"
             yield Part(rows, why, payloads.take(pa.array(rows)))
         bodies = pc.binary_replace_slice(payloads, 0, HEADER_BYTES, b"")
-        numbers = ids.fill_null(-1).to_numpy(zero_copy_only=False)
-        for number in np.unique(numbers[~has_none]).tolist():
-            rows = np.flatnonzero(numbers == number)
+        present = np.flatnonzero(~has_none)
+        numbers = ids.fill_null(-1).to_numpy(zero_copy_only=False)[present]
+        order = np.argsort(numbers, kind="stable")
+        found, starts = np.unique(numbers[order], return_index=True)
+        for number, places in zip(found.tolist(), np.split(order, starts[1:]), strict=False):
+            rows = present[places]
             yield Part(rows, self._own(number), bodies.take(pa.array(rows)))
 
     def _own(self, number: int) -> OwnSchema | str:
+        own = _read(lambda: self._registered(number))
+        if isinstance(own, str):
+            return f"schema id {number} {own}"
+        self._require_no_newer(number, own)
+        return own
+
+    def _registered(self, number: int) -> OwnSchema | str:
         try:
             registered = schema_of_id(self.settings, number)
         except UnknownSchema:
-            return f"schema id {number} is not in the registry"
+            return "is not in the registry"
         if registered.kind != self.kind:
-            return f"schema id {number} is one of {registered.kind}, expected {self.kind}"
-        try:
-            own = self.own(registered.text)
-        except Unreadable as error:
-            return f"schema id {number}: {error}"
-        self._require_no_newer(number, own)
-        return own
+            return f"is one of {registered.kind}, expected {self.kind}"
+        return self.own(registered.text)
 
     def _require_no_newer(self, number: int, own: OwnSchema) -> None:
         """Refuse fields that came while the write was planned: they would be lost."""
@@ -157,24 +173,36 @@ class ByRegistry:
 # -- the schemas of each kind --------------------------------------------------------------
 
 
-@lru_cache(maxsize=_READY_MAX)
-def _inline(text: bytes, bare_name: str) -> OwnSchema | str:
+def _read(read: Callable[[], OwnSchema | str]) -> OwnSchema | str:
+    """Return what a schema says, or why it says nothing; what is no error of ours is a reason.
+
+    Raises
+    ------
+    UpsertFlowError
+        The registry is away, or no column can hold what the schema says.
+    """
     try:
-        said = Said.parse(json.loads(text))
+        return read()
     except Unreadable as error:
-        return str(error)
-    except (ValueError, RecursionError):
-        return "the message's schema is not JSON, or no payload follows it"
-    return _connect(said, bare_name, is_wrapped=True)
+        return f"cannot be read: {error}"
+    except UpsertFlowError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it becomes the reason of the payloads
+        return f"cannot be read: {unforeseen(error)}"
 
 
-@lru_cache(maxsize=_READY_MAX)
+def _inline(text: bytes, bare_name: str) -> OwnSchema:
+    def make() -> OwnSchema:
+        return _connect(Said.parse(read_json(text)), bare_name, is_wrapped=True)
+
+    return _READY.of(("inline", text, bare_name), make)
+
+
 def _json(text: str, bare_name: str) -> OwnSchema:
-    try:
-        said = said_of(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"it is no JSON ({error})") from error
-    return _connect(said, bare_name, is_wrapped=False)
+    def make() -> OwnSchema:
+        return _connect(said_of(read_json(text)), bare_name, is_wrapped=False)
+
+    return _READY.of(("json", text, bare_name), make)
 
 
 def _connect(said: Said, bare_name: str, *, is_wrapped: bool) -> OwnSchema:
@@ -223,17 +251,18 @@ def _plain_wire(fields: pa.Schema, said: Said) -> Wire:
     return wire_of(name, type_, said, Unsaid(), where=name)
 
 
-@lru_cache(maxsize=_READY_MAX)
 def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
-    option = f"{bare_name}Schema"
-    if not is_connect:
-        decoder = parse_avro(option, text, bare_name=bare_name)
-        return OwnSchema(decoder.fields, lambda asked: _Chosen(decoder, asked))
-    meant = ConnectAvroDecoder.parse(option, text, bare_name=bare_name)
-    return OwnSchema(
-        meant.fields,
-        lambda asked: replace(meant, only=frozenset(f.name for f in dotted(asked))),
-    )
+    def make() -> OwnSchema:
+        if not is_connect:
+            decoder = read_avro(text, bare_name=bare_name)
+            return OwnSchema(decoder.fields, lambda asked: _Chosen(decoder, asked))
+        meant = ConnectAvroDecoder.read(text, bare_name=bare_name)
+        return OwnSchema(
+            meant.fields,
+            lambda asked: replace(meant, only=frozenset(f.name for f in dotted(asked))),
+        )
+
+    return _READY.of(("connect" if is_connect else "avro", text, bare_name), make)
 
 
 @dataclass(frozen=True)
@@ -298,9 +327,16 @@ def joined(*schemas: pa.Schema) -> pa.Schema:
     Raises
     ------
     SchemaError
-        No type holds them.
+        No type holds them, or they are too many.
     """
-    return pa.schema(_joined(schemas, ""))
+    fields = pa.schema(_joined(schemas, ""))
+    if sum(map(parts_of, fields.types)) > PARTS_MAX:
+        raise SchemaError(
+            f"the schemas of the payloads have more than {PARTS_MAX} fields between them.",
+            hint="write the payloads of several kinds to several tables, as by a path that names "
+            "the column that tells them apart ('/lake/{topic}').",
+        )
+    return fields
 
 
 def _joined(parts: Iterable[Iterable[pa.Field]], above: str) -> list[pa.Field]:
@@ -363,40 +399,45 @@ class OwnDecoder:
         SchemaError
             A schema has another type for a field than is asked for, unless that is tolerated.
         """
-        pieces = ((p.rows, self._decode_part(p)) for p in self.schemas.parts(payloads))
-        return gathered(self.fields, pieces)
+        return gathered(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
 
-    def _decode_part(self, part: Part) -> Payloads:
+    def _decode_part(self, part: Part) -> Piece:
         if isinstance(part.own, str):
-            return all_bad(self.fields, part.bodies, part.own)
+            return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), part.own, None))
         own = pa.schema(_common(part.own.fields, self.fields))
         decoder = part.own.decoder(own if len(own) else part.own.fields)
-        found = decoder.decode(part.bodies)
-        # By name: a decoder may give them in the order of the schema.
-        columns = dict(zip(decoder.fields.names, found.columns, strict=True))
+        found = decoded(decoder, part.bodies)
+        given = zip(decoder.fields.names, found.columns, strict=True)
         try:
-            conformed = [
-                _conformed(columns.get(f.name), f, len(part.rows), f.name) for f in self.fields
-            ]
+            # By name: a decoder may give them in the order of the schema, and more than is asked.
+            columns = {
+                name: _conformed(column, self.fields.field(name), len(part.rows), name)
+                for name, column in given
+                if self.fields.get_field_index(name) >= 0
+            }
         except SchemaError as error:
             if not self.is_tolerant:
                 raise
-            return all_bad(self.fields, part.bodies, error.message.rstrip("."))
-        return Payloads(tuple(conformed), found.reasons)
+            why = error.message.rstrip(".")
+            return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), why, None))
+        return Piece(part.rows, columns, found.reasons)
 
 
-def _common(own: Iterable[pa.Field], asked: Iterable[pa.Field]) -> list[pa.Field]:
-    """Return what a schema has of what is asked for, in its own types."""
-    types = {field.name: field.type for field in own}
-    found = []
-    for field in asked:
-        type_ = types.get(field.name)
-        if type_ is not None and pa.types.is_struct(type_) and pa.types.is_struct(field.type):
-            inside = _common(type_, field.type)
-            type_ = pa.struct(inside) if inside else None
-        if type_ is not None:
-            found.append(pa.field(field.name, type_))
-    return found
+def _common(own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType) -> list[pa.Field]:
+    """Return what a schema has of what is asked for, in its own types, in the order asked for."""
+    found: dict[int, pa.Field] = {}
+    for field in own:
+        place = asked.get_field_index(field.name)
+        if place < 0:
+            continue
+        type_, wanted = field.type, asked.field(place).type
+        if pa.types.is_struct(type_) and pa.types.is_struct(wanted):
+            inside = _common(type_, wanted)
+            if not inside:
+                continue
+            type_ = pa.struct(inside)
+        found[place] = pa.field(field.name, type_)
+    return [found[place] for place in sorted(found)]
 
 
 def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str) -> pa.Array:

@@ -4,10 +4,12 @@
     GET /subjects/{subject}/versions/{version}        a referenced schema, for ever
     GET /subjects/{subject}/versions/latest           what is newest, never kept
 
-What is for ever is asked for once in a process (`_KEPT_MAX`), by address, asker and id: where one
+What is for ever is asked for once in a process (`_memory`), by address, asker and id: where one
 address serves several tenants, who asks decides whose schemas it has. A registry that does not
 answer is an outage, as of a storage: an error after some tries, and nothing is known of the
-payloads. An id that it does not know is said of the payloads that name it.
+payloads. So is an answer that is no registry's: endless, late, packed beyond all measure or no
+JSON (`payloads.answers`). An id that it does not know, and a schema of it that cannot be read, is
+said of the payloads that name it.
 
 The client is urllib3: retries with pauses, pooled connections, TLS and proxies, in one package of
 pure Python that needs no other. Rejected: the registry client of ``confluent-kafka``, which brings
@@ -19,16 +21,25 @@ Source: Confluent's Schema Registry API reference, which Karapace and Apicurio f
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
-from spark_upsert.errors import OptionError, StorageError, setting
+from spark_upsert.errors import OptionError, StorageError, UpsertFlowError, setting
+from spark_upsert.payloads.answers import TooMuch, body_of, in_time
+from spark_upsert.payloads.budgets import (
+    SCHEMA_BYTES_MAX,
+    Unreadable,
+    bytes_kept,
+    read_json,
+    require,
+)
 from spark_upsert.payloads.json_schema import REFERENCED
+from spark_upsert.payloads.pieces import unforeseen
+from spark_upsert.payloads.recent import Recent
 
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -36,14 +47,11 @@ _TRIES = 5
 _BUSY = (429, 500, 502, 503, 504)
 _CONNECT_S, _READ_S = 5.0, 15.0
 
-_BYTES_MAX = 8 << 20
-"""An answer that is longer is no schema."""
-
-_KEPT_MAX = 4096
-"""Schemas that a process remembers: of a thousand tables a few each."""
-
 _REFERENCES_MAX = 256
 """Schemas that one may refer to, all in all."""
+
+_REFERENCES_S = 120.0
+"""What a registry may take for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,66 +122,97 @@ def latest_schema(settings: RegistrySettings, subject: str) -> Registered:
         ) from error
 
 
-_memory: OrderedDict[tuple[RegistrySettings, str], Registered] = OrderedDict()
-_memory_lock = threading.Lock()
+_memory: Recent[tuple[RegistrySettings, str], Registered] = Recent(
+    lambda _, found: bytes_kept(len(found.text), 1)
+)
 
 
 def _kept(settings: RegistrySettings, path: str) -> Registered:
     """Return what a path holds for ever."""
-    place = settings, path
-    with _memory_lock:
-        if place in _memory:
-            _memory.move_to_end(place)
-            return _memory[place]
-    found = _registered(settings, _fetch_of(settings)(path))
-    with _memory_lock:
-        _memory[place] = found
-        while len(_memory) > _KEPT_MAX:
-            _memory.popitem(last=False)
-    return found
+    return _memory.of((settings, path), lambda: _registered(settings, _fetch_of(settings)(path)))
 
 
 def forget_schemas() -> None:
     """Forget what registries have said, as a new process would."""
-    with _memory_lock:
-        _memory.clear()
+    _memory.clear()
 
 
 def _registered(settings: RegistrySettings, answer: Any) -> Registered:
     try:
-        kind, text = str(answer.get("schemaType") or "AVRO").upper(), str(answer["schema"])
-        references = list(answer.get("references") or ())
+        kind, text = str(answer.get("schemaType") or "AVRO").upper(), answer["schema"]
+        if not isinstance(text, str):
+            raise TypeError(f"it is a {type(text).__name__}")
     except (AttributeError, KeyError, TypeError) as error:
         raise _strange(settings, f"an answer without a schema ({error})") from error
+    references = answer.get("references")
     if references and kind in ("AVRO", "JSON"):
-        found: dict[str, Any] = {}
-        _collect(settings, references, found)
-        try:
-            text = (_with_avro if kind == "AVRO" else _with_json)(text, found)
-        except (ValueError, RecursionError) as error:
-            raise _strange(settings, f"a schema that is no JSON ({error})") from error
+        text = _whole(settings, kind, text, references)
     number = answer.get("id")
     return Registered(kind, text, number if type(number) is int else None)
 
 
-def _collect(settings: RegistrySettings, references: Sequence[Any], found: dict[str, Any]) -> None:
-    """Add the schemas that are referred to, by name."""
-    for reference in references:
-        name = str(reference["name"])
-        if name in found:
-            continue
-        if len(found) >= _REFERENCES_MAX:
-            raise _strange(settings, f"a schema that refers to more than {_REFERENCES_MAX} others")
-        found[name] = None  # Met again inside of itself, it is not followed.
+def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) -> str:
+    """Return a schema with those that it refers to, which may lie, or be too many.
+
+    Raises
+    ------
+    Unreadable
+        It cannot be read because of them. That is said of the payloads: a registry holds what
+        writers have registered.
+    StorageError
+        The registry does not answer.
+    """
+    try:
+        found = _Referred(settings)
+        found.collect(references, 0)
+        whole = (_with_avro if kind == "AVRO" else _with_json)(text, found.schemas)
+    except (UpsertFlowError, Unreadable):
+        raise
+    except UnknownSchema as error:
+        raise Unreadable("it refers to a schema that is not in the registry") from error
+    except Exception as error:
+        raise Unreadable(f"what it refers to is no schema ({unforeseen(error)})") from error
+    if len(whole) > SCHEMA_BYTES_MAX:
+        raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes with what it refers to")
+    return whole
+
+
+class _Referred:
+    """The schemas that one refers to, by name: bounded in number, depth, bytes and time."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self.schemas: dict[str, Any] = {}
+        self._settings = settings
+        self._fetch = _fetch_of(settings)
+        self._bytes = 0
+        self._until_s = _clock() + _REFERENCES_S
+
+    def collect(self, references: Sequence[Any], depth: int) -> None:
+        """Add schemas, and those that they refer to themselves."""
+        require(depth=depth)
+        for reference in references:
+            name = str(reference["name"])
+            if name in self.schemas:
+                continue
+            if len(self.schemas) >= _REFERENCES_MAX:
+                raise Unreadable(f"it refers to more than {_REFERENCES_MAX} others")
+            self.schemas[name] = None  # Met again inside of itself, it is not followed.
+            answer = self._asked(reference)
+            self.collect(answer.get("references") or (), depth + 1)
+            self._bytes += len(answer["schema"])
+            if self._bytes > SCHEMA_BYTES_MAX:
+                raise Unreadable(f"it refers to more than {SCHEMA_BYTES_MAX} bytes of others")
+            self.schemas[name] = read_json(answer["schema"])
+
+    def _asked(self, reference: Any) -> Any:
+        if _clock() > self._until_s:
+            raise _silent(self._settings, f"more than {_REFERENCES_S:g} s for what a schema needs")
         subject = quote(str(reference["subject"]), safe="")
-        path = f"/subjects/{subject}/versions/{int(reference['version'])}"
-        answer = _fetch_of(settings)(path)
-        _collect(settings, answer.get("references") or (), found)
-        found[name] = json.loads(answer["schema"])
+        return self._fetch(f"/subjects/{subject}/versions/{int(reference['version'])}")
 
 
 def _with_json(text: str, found: Mapping[str, Any]) -> str:
-    return json.dumps({**json.loads(text), REFERENCED: found})
+    return json.dumps({**read_json(text), REFERENCED: found})
 
 
 def _with_avro(text: str, found: Mapping[str, Any]) -> str:
@@ -203,7 +242,7 @@ def _with_avro(text: str, found: Mapping[str, Any]) -> str:
         # A type from elsewhere keeps its own space, not the one around the place it came to.
         return {**replaced, "namespace": inner} if own and "." not in own else replaced
 
-    return json.dumps(whole(json.loads(text), ""))
+    return json.dumps(whole(read_json(text), ""))
 
 
 # -- requests ----------------------------------------------------------------------------
@@ -219,7 +258,7 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
             "a schema registry needs the package 'urllib3', which is not installed here.",
             hint="run `pip install 'upsertflow[registry]'` for the interpreter of the workers.",
         ) from error
-    headers = {"Accept": _ACCEPT, **dict(settings.headers)}
+    headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", **dict(settings.headers)}
     if settings.user is not None:
         pair = f"{settings.user}:{settings.password or ''}"
         headers |= urllib3.make_headers(basic_auth=pair)
@@ -242,10 +281,22 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
         **({"ca_certs": settings.ca_file} if settings.ca_file else {}),
     )
 
+    pool.pool_classes_by_scheme = {
+        scheme: type(pools.__name__, (pools,), {"ConnectionCls": in_time(connection)})
+        for scheme, pools, connection in (
+            ("http", urllib3.HTTPConnectionPool, urllib3.connection.HTTPConnection),
+            ("https", urllib3.HTTPSConnectionPool, urllib3.connection.HTTPSConnection),
+        )
+    }
+
     def ask(url: str, path: str) -> Any:
-        with pool.request("GET", url + path, preload_content=False) as response:
-            body = response.read(_BYTES_MAX + 1, decode_content=True)
-            response.drain_conn()
+        response = pool.request("GET", url + path, preload_content=False)
+        try:
+            body = body_of(response)
+        except BaseException:
+            response.close()  # What is left of it is not read, however much that is.
+            raise
+        response.release_conn()
         return _answer(settings, response.status, body)
 
     def fetch(path: str) -> Any:
@@ -253,17 +304,25 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
         for url in settings.urls:
             try:
                 return ask(url, path)
-            except urllib3.exceptions.HTTPError as error:
+            except TooMuch as error:
+                raise _strange(settings, str(error)) from error
+            except (urllib3.exceptions.HTTPError, _Busy) as error:
                 lost = error
-            except _Busy as error:
-                lost = error
-        raise StorageError(
-            f"the schema registry at {_named(settings)} does not answer: {lost}.",
-            hint="see whether it runs and can be reached from the workers; the write goes on where "
-            "it was when it is done again.",
-        ) from lost
+        raise _silent(settings, str(lost)) from lost
 
     return fetch
+
+
+def _clock() -> float:
+    return time.monotonic()
+
+
+def _silent(settings: RegistrySettings, why: str) -> StorageError:
+    return StorageError(
+        f"the schema registry at {_named(settings)} does not answer: {why}.",
+        hint="see whether it runs and can be reached from the workers; the write goes on where "
+        "it was when it is done again.",
+    )
 
 
 class _Busy(Exception):
@@ -280,7 +339,7 @@ def _answer(settings: RegistrySettings, status: int, body: bytes) -> Any:
             f"or {setting('schemaRegistry.token')}, of somebody who may read it.",
         )
     try:
-        answer = json.loads(body) if len(body) <= _BYTES_MAX else None
+        answer = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
     if status == 404 and isinstance(answer, dict) and "error_code" in answer:

@@ -15,14 +15,18 @@ import pyarrow as pa
 from spark_upsert.options.parse import Options
 from spark_upsert.options.reference import WRITE_OPTIONS
 from spark_upsert.options.registry import registry_settings
+from spark_upsert.options.routed import is_routed_write
 from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.budgets import PARTS_MAX
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.own_schema import Inline, fields_in
 from spark_upsert.payloads.raw import RawDecoder
 from spark_upsert.payloads.registry import _fetch_of, forget_schemas, latest_schema
 from tests.hints.envelopes import KAFKA, RECORDS, ROWS_OF_KAFKA, record
 from tests.hints.hint import Told, follows
 from tests.hints.tables import write, write_and_open
+from tests.support.own_schemas import inline, member, struct
 from tests.support.registry import RegistryDouble, running_registry
 
 ROW = json.dumps({"type": "record", "name": "r", "fields": [{"name": "v", "type": "string"}]})
@@ -46,7 +50,7 @@ def _(told: Told) -> None:
     assert avro(ROW).names == ["v"]
 
 
-@follows("payloads.avro:parse_avro:2")
+@follows("payloads.avro:read_avro")
 def _(told: Told) -> None:
     with told:
         avro(EMPTY)
@@ -182,7 +186,7 @@ def _(told: Told) -> None:
         latest_schema(own, "t-value")
 
 
-@follows("payloads.registry:_fetch_of.fetch")
+@follows("payloads.registry:_silent")
 def _(told: Told) -> None:
     with registry() as double:
         double.refuse_next = [503] * 20
@@ -212,7 +216,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, **by_registry(double, valueSubject="t-value"))
 
 
-@follows("upsert.envelopes.found:_planned:2")
+@follows("upsert.envelopes.found:_planned:3")
 def _(told: Told) -> None:
     with registry() as double:
         double.register("json-value", {"type": "object"}, kind="JSON")
@@ -228,7 +232,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, **by_registry(double, **own))
 
 
-@follows("upsert.envelopes.found:_planned:3")
+@follows("upsert.envelopes.found:_planned:2")
 def _(told: Told) -> None:
     with registry() as double:
         double.register("bad-value", "{", kind="JSON")
@@ -252,3 +256,17 @@ def _(told: Told) -> None:
             write(told.folder, NONE, **by_registry(double, **own))
         told("declare the columns to be read, as by value_schema=id BIGINT, name STRING")
         write_and_open(told.folder, NONE, **{**KAFKA, **told.options})
+
+
+@follows("payloads.own_schema:joined")
+def _(told: Told) -> None:
+    half = PARTS_MAX // 2 + 1
+    kinds = [struct(*(member(f"{side}{n}", "int8") for n in range(half))) for side in "ab"]
+    messages = [inline(kind, {}) for kind in kinds]
+    with told:
+        fields_in(Inline("value"), [pa.array(messages)])
+    told("write the payloads of several kinds to several tables")
+    for message in messages:
+        assert fields_in(Inline("value"), [pa.array([message])]) is not None
+    told("a path that names the column that tells them apart ('/lake/{topic}')")
+    assert is_routed_write({"path": "/lake/{topic}"})

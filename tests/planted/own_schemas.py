@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pytest
 
-from spark_upsert.errors import StorageError
-from spark_upsert.payloads import own_schema, wrapped
+from spark_upsert.errors import OptionError, StorageError
+from spark_upsert.payloads import avro, own_schema, wrapped
+from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.own_schema import ByRegistry
 from spark_upsert.payloads.registry import UnknownSchema
 from tests.planted.bug import Patch, bug
 from tests.planted.bug import wrapped as replaced
 from tests.promises import test_own_schema_promises as promises
+from tests.support.payload_fuzz import doubling_avro
 
 INLINE = promises.test_p5_each_message_is_read_by_the_schema_in_front_of_it
 TABLE = promises.test_p5_a_table_of_messages_is_what_they_say
@@ -76,3 +80,13 @@ def _() -> Patch:
 @bug("fields that came behind the plan are passed over", LATER)
 def _() -> Patch:
     return patch.object(ByRegistry, "_require_no_newer", lambda self, number, own: None)
+
+
+def test_p7_a_schema_has_a_budget() -> None:
+    with pytest.raises(OptionError, match="more than 10000 parts"):
+        parse_avro("s", json.dumps(doubling_avro(13)), bare_name="v")
+
+
+@bug("a type that is named again does not count again", test_p7_a_schema_has_a_budget)
+def _() -> Patch:
+    return patch.object(avro, "require", lambda **_: None)

@@ -632,6 +632,25 @@ def check_avro(seed: int, count: int) -> str | None:
     )
 
 
+def doubling_avro(levels: int) -> Any:
+    """Return a schema whose types each name the one below twice: 2 ** (levels + 1) - 1 parts."""
+    found: Any = "int"
+    for level in range(levels):
+        below = f"r{level - 1}" if level else "int"
+        fields = [{"name": "a", "type": found}, {"name": "b", "type": below}]
+        found = {"type": "record", "name": f"r{level}", "fields": fields}
+    return found
+
+
+def doubling_json(levels: int) -> Any:
+    """Return the same as a JSON Schema, by references."""
+    definitions: dict[str, Any] = {"r0": {"type": "integer"}}
+    for level in range(1, levels + 1):
+        below = {"$ref": f"#/definitions/r{level - 1}"}
+        definitions[f"r{level}"] = {"properties": {"a": below, "b": below}}
+    return {"$ref": f"#/definitions/r{levels}", "definitions": definitions}
+
+
 # -- both ----------------------------------------------------------------------------------
 
 

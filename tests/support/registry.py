@@ -1,7 +1,8 @@
 """A schema registry to test against: the part of Confluent's REST interface that readers use.
 
 Real HTTP on loopback, and the answers of the real one, errors with their codes included; ids count
-from 1. What a test wants to go wrong it says: `refuse_next`, `user`.
+from 1. What a test wants to go wrong it says: `refuse_next`, `user`,
+`hostile`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,49 @@ import json
 import re
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from typing import Any
 from urllib.parse import unquote
 
 Answer = tuple[int, dict[str, Any]]
+
+Answering = Callable[[BufferedIOBase], None]
+"""Writes an answer, headers and all; it may go on until nobody listens."""
+
+_OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def endless(out: BufferedIOBase) -> None:
+    """Answer without end."""
+    out.write(_OK + b"Connection: close\r\n\r\n")
+    while True:
+        out.write(b" " * 65_536)
+
+
+def slow(out: BufferedIOBase) -> None:
+    """Answer a byte at a time, without end."""
+    out.write(_OK + b"Content-Length: 1000000000\r\n\r\n")
+    while True:
+        out.write(b" ")
+
+
+def slow_headers(out: BufferedIOBase) -> None:
+    """Send headers without end, each of which says to go on."""
+    while True:
+        out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def bomb(out: BufferedIOBase) -> None:
+    """Answer with a gigabyte, packed to a megabyte."""
+    packer = zlib.compressobj(9, wbits=31)
+    zeros = bytes(1 << 24)
+    packed = b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()
+    head = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    out.write(_OK + head + packed)
 
 
 class RegistryDouble:
@@ -31,6 +68,8 @@ class RegistryDouble:
         """If it is set: who may ask."""
         self.refuse_next: list[int] = []
         """The statuses of the next answers."""
+        self.hostile: Answering | None = None
+        """If it is set: what answers, instead of the registry."""
         self._schemas: list[dict[str, Any]] = []
         self._subjects: dict[str, list[int]] = {}
         self._lock = threading.Lock()
@@ -98,6 +137,11 @@ def running_registry() -> Iterator[RegistryDouble]:
 
         def do_GET(self) -> None:
             double.headers.append(dict(self.headers))
+            if double.hostile is not None:
+                self.close_connection = True
+                with suppress(OSError):  # Who asked has heard enough.
+                    double.hostile(self.wfile)
+                return
             status, body = double.answer(self.path, self.headers.get("Authorization"))
             data = json.dumps(body).encode()
             self.send_response(status)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import io
+import itertools
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,11 @@ import pytest
 import urllib3
 
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
+from spark_upsert.payloads import answers
 from spark_upsert.payloads import registry as client
+from spark_upsert.payloads.answers import in_time
 from spark_upsert.payloads.avro import AvroDecoder
+from spark_upsert.payloads.budgets import bytes_kept
 from spark_upsert.payloads.registry import (
     RegistrySettings,
     UnknownSchema,
@@ -27,7 +33,16 @@ from spark_upsert.payloads.registry import (
 )
 from tests.support.envelopes import reasons, records, rows_of, write, write_found
 from tests.support.own_schemas import DECIMAL, avro, record
-from tests.support.registry import RegistryDouble, framed, running_registry
+from tests.support.registry import (
+    Answering,
+    RegistryDouble,
+    bomb,
+    endless,
+    framed,
+    running_registry,
+    slow,
+    slow_headers,
+)
 
 KEY = record("Key", id="long")
 ROW = record("Row", id="long", name=["null", "string"], n="int")
@@ -46,6 +61,7 @@ def registry(server: RegistryDouble) -> RegistryDouble:
     server.asked.clear()
     server.user = None
     server.refuse_next.clear()
+    server.hostile = None
     return server
 
 
@@ -79,8 +95,9 @@ def test_tenants_of_one_address_have_ids_of_their_own(registry: RegistryDouble) 
 def test_the_memory_of_schemas_is_bounded(
     registry: RegistryDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_KEPT_MAX", 2)
     numbers = [registry.register("many", record(f"R{n}", id="long")) for n in range(3)]
+    weight = bytes_kept(len(json.dumps(record("R0", id="long"))), 1)
+    monkeypatch.setattr(client._memory, "bytes_max", 2 * weight)
     for number in (*numbers, numbers[2], numbers[0]):
         schema_of_id(settings(registry), number)
     assert len(registry.asked) == 4
@@ -156,6 +173,52 @@ def test_something_else_at_the_address_is_told(registry: RegistryDouble) -> None
         schema_of_id(elsewhere, 1)
 
 
+# -- answers without bounds -----------------------------------------------------------------
+
+
+def ticking() -> Callable[[], float]:
+    """Return a clock on which each look takes a second."""
+    seconds = itertools.count()
+    return lambda: float(next(seconds))
+
+
+@pytest.mark.parametrize(
+    ("answering", "why"),
+    [
+        pytest.param(endless, "gave more than 8388608 bytes", id="without end"),
+        pytest.param(bomb, "gave more than 8388608 bytes, once it is unpacked", id="packed"),
+        pytest.param(slow, "does not answer: .*timed out", id="a byte at a time"),
+        pytest.param(slow_headers, "does not answer: .*timed out", id="headers without end"),
+    ],
+)
+def test_an_answer_without_bounds_is_an_outage(
+    registry: RegistryDouble, answering: Answering, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told by reads and bytes: the clock takes a second for each read."""
+    monkeypatch.setattr(client, "in_time", partial(in_time, clock=ticking()))
+    monkeypatch.setattr(client, "_fetch_of", client._fetch_of.__wrapped__)
+    number = registry.register("t-value", ROW)
+    registry.hostile = answering
+    if answering in (endless, bomb):  # Of the bytes, not of the time.
+        monkeypatch.setattr(answers, "ANSWER_S", 1e9)
+    with pytest.raises(StorageError, match=why):
+        schema_of_id(settings(registry, tries=1), number)
+    registry.hostile = None
+    assert schema_of_id(settings(registry), number).kind == "AVRO"
+
+
+def test_an_answer_may_be_packed(registry: RegistryDouble) -> None:
+    number = registry.register("t-value", ROW)
+    body = gzip.compress(json.dumps({"schema": json.dumps(ROW)}).encode())
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    def packed(out: io.BufferedIOBase) -> None:
+        out.write(head + body)
+
+    registry.hostile = packed
+    assert json.loads(schema_of_id(settings(registry), number).text) == ROW
+
+
 # -- what a schema refers to -------------------------------------------------------------
 
 
@@ -195,6 +258,53 @@ def test_referenced_json_schemas_are_found(registry: RegistryDouble, tmp_path: P
     given = options(registry, keyFormat="json-confluent", valueFormat="json-confluent")
     write_found(tmp_path / "t", records([(framed(key, b"1"), payload)]), **given)
     assert rows_of(tmp_path / "t") == [{"key": 1, "id": 1, "city": {"name": "a"}}]
+
+
+TREE = {"type": "record", "name": "tree", "fields": []}
+
+
+@pytest.mark.parametrize(
+    ("schema", "referred", "why"),
+    [
+        pytest.param(record("R", a="City"), "nothing", "not in the registry", id="nothing there"),
+        pytest.param(record("R", a="City"), TREE, "bytes too many", id="another type there"),
+        pytest.param({"fields": [5]}, TREE, "what it refers to is no schema", id="no schema"),
+        pytest.param(record("R", a="City"), "{", "it is no JSON", id="no JSON"),
+        pytest.param(
+            record("R", a="City"), "[" * 900 + "]" * 900, "what it refers to", id="too deep"
+        ),
+        pytest.param(record("R", a="City"), f'"{"x" * (1 << 20)}"', "more than", id="too long"),
+    ],
+)
+def test_references_that_lie_are_said_of_the_payloads(
+    registry: RegistryDouble, tmp_path: Path, schema: Any, referred: Any, why: str
+) -> None:
+    key, good = registry.register("t-key", KEY), registry.register("t-value", ROW)
+    name = f"lie-{abs(hash(why))}"
+    if referred != "nothing":
+        registry.register(name, referred)
+    lying = registry.register(f"of-{name}", schema, references=[("City", name, 1)])
+    pairs = [
+        (avro(key, KEY, {"id": 1}), avro(good, ROW, {"id": 1, "name": "a", "n": 5})),
+        (avro(key, KEY, {"id": 2}), framed(lying, b"\0")),
+    ]
+    write_found(tmp_path / "t", records(pairs), **options(registry, onError="quarantine"))
+    assert [row["id"] for row in rows_of(tmp_path / "t")] == [1]
+    assert why in " ".join(reasons(tmp_path / "t"))
+
+
+def test_references_take_bounded_time(
+    registry: RegistryDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer in time, and all of them not."""
+    cities = [registry.register(f"city-{n}", record(f"C{n}", name="string")) for n in range(9)]
+    several = [(f"C{n}", f"city-{n}", 1) for n in range(len(cities))]
+    number = registry.register("late", record("R", a="C0"), references=several)
+    monkeypatch.setattr(client, "_clock", ticking())
+    monkeypatch.setattr(client, "_REFERENCES_S", 5.0)
+    with pytest.raises(StorageError, match="more than 5 s for what a schema needs"):
+        schema_of_id(settings(registry), number)
+    assert len(registry.asked) < 7
 
 
 # -- tables ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import ErrorPolicy, TableSchema
 from spark_upsert.options.registry import SchemaFrom
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, WriteOptions
-from spark_upsert.payloads.connect import Unreadable
+from spark_upsert.payloads.budgets import Unreadable
 from spark_upsert.payloads.own_schema import (
     ByRegistry,
     Inline,
@@ -234,20 +234,20 @@ def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
             f"its tables is planned when its rows are there;{by} or give '{side}Schema'.",
             option=f"{side}Schema",
         )
-    newest = latest_schema(schemas.settings, subject)
-    if newest.kind != schemas.kind:
-        raise SchemaError(
-            f"the newest schema of the subject '{subject}' is one of {newest.kind}, and "
-            f"'{side}Format' means {schemas.kind}.",
-            hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
-        )
     try:
-        own = schemas.own(newest.text)
+        newest = latest_schema(schemas.settings, subject)
+        own = schemas.own(newest.text) if newest.kind == schemas.kind else None
     except Unreadable as error:
         raise SchemaError(
             f"the newest schema of the subject '{subject}' has no columns: {error}.",
             hint=f"correct it in the registry, or give '{side}Schema'.",
         ) from error
+    if own is None:
+        raise SchemaError(
+            f"the newest schema of the subject '{subject}' is one of {newest.kind}, and "
+            f"'{side}Format' means {schemas.kind}.",
+            hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
+        )
     return FoundSide(replace(schemas, newest=newest), own.fields)
 
 

@@ -38,6 +38,7 @@ from spark_upsert.errors import SchemaError
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.payloads.decoder import Decoder, Payloads
+from spark_upsert.payloads.pieces import decoded
 from spark_upsert.upsert.commands import Decoded, to_commands
 from spark_upsert.upsert.envelopes.form import Path, at_path, dotted, order_names
 
@@ -168,7 +169,7 @@ class KafkaEnvelope:
         raw_keys, raw_values = (
             batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
         )
-        keys, values = self.key.decode(raw_keys), self.value.decode(raw_values)
+        keys, values = decoded(self.key, raw_keys), decoded(self.value, raw_values)
         sides = {
             _KEY: _as_struct(self.key.fields, keys),
             _VALUE: _as_struct(self.value.fields, values),
@@ -179,7 +180,7 @@ class KafkaEnvelope:
             return at_path(sides[first], tuple(inside)) if inside else batch.column(first)
 
         columns = {own: column(path) for own, path in self.columns.items()}
-        decoded = Decoded(
+        found = Decoded(
             columns=columns,
             order=[column(path) for path in self.order],
             own_order={own: column(path) for own, path in self.own_order.items()},
@@ -190,7 +191,7 @@ class KafkaEnvelope:
             raw_values=lambda rows: raw_values.take(pa.array(rows)),
             ignores_null_deletes=True,
         )
-        return to_commands(self.schema, decoded)
+        return to_commands(self.schema, found)
 
     def _bad_keys(
         self, raw_keys: pa.Array, keys: Payloads, columns: Mapping[str, pa.Array]

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.payloads.decoder import Decoder, Payloads
+from spark_upsert.payloads.pieces import decoded
 from spark_upsert.upsert.envelopes.debezium.events import AFTER
 
 
@@ -75,7 +76,7 @@ class EventDecoder:
 
     def decode(self, payloads: pa.Array) -> Events:
         """Return as much of each event as can be read."""
-        read = self.whole.decode(payloads)
+        read = decoded(self.whole, payloads)
         fields = [field.with_nullable(True) for field in self.whole.fields]
         events = pa.StructArray.from_arrays(list(read.columns), fields=fields)
         reasons, is_cut = read.reasons, np.zeros(len(payloads), dtype=np.bool_)
@@ -90,7 +91,7 @@ class EventDecoder:
         pieces, count = [events], len(events)
         is_cut = np.zeros(len(payloads), dtype=np.bool_)
         for step in self.fewer:
-            found = step.decoder.decode(payloads.take(pa.array(left)))
+            found = decoded(step.decoder, payloads.take(pa.array(left)))
             is_read = _readable(found, len(left))
             rows, good = left[is_read], pa.array(np.flatnonzero(is_read))
             columns = dict(zip(step.decoder.fields.names, found.columns, strict=True))

@@ -27,6 +27,7 @@ from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
 from spark_upsert.payloads.connect_json import ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder
+from spark_upsert.payloads.pieces import decoded
 from spark_upsert.upsert.envelopes.debezium.events import (
     AFTER,
     BEFORE,
@@ -395,7 +396,7 @@ class _RecordReader:
         if self.key is None:
             reason = "the record's key is not declared ('keySchema')"
             return Keys(columns={}, reasons=pc.if_else(wanted.is_valid(), reason, None), raw=raw)
-        found = self.key.decode(wanted)
+        found = decoded(self.key, wanted)
         by_name = dict(zip(self.key.fields.names, found.columns, strict=True))
         if len(by_name) == 1 == len(self.key_fields):
             # A key that is a plain value has no name that could matter.

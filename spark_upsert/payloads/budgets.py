@@ -1,0 +1,89 @@
+"""How large a schema may be that a payload, a registry or an option brings.
+
+What a text says may be larger than the text: 20 types that each name the one below twice are 2 kB,
+and a million fields. So what counts is the *parts* of a schema once each name is replaced by what
+it names, and they are counted before anything is made of them: who reads a schema asks `require`
+at each part, and stops at the first one too many. Whatever is made of a schema afterwards costs
+time and memory in proportion to its parts.
+
+A schema beyond its budget is bad as its payloads are, under the policy of the table.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+SCHEMA_BYTES_MAX = 1 << 20
+"""Of a schema's text, with those that it refers to: a registry keeps schemas in a topic, whose
+messages have at most a MiB unless its owner says otherwise."""
+
+PARTS_MAX = 10_000
+"""Types in a schema, each counted as often as it is named. The widest tables that Debezium reads
+have some 4 000 columns (MySQL's bound), each of which is a union of two types."""
+
+DEPTH_MAX = 64
+"""Types within types. Deeper ones are a mistake, or an attack on the stack."""
+
+_PART_BYTES = 1 << 10
+"""What is kept of a part: its name, type and reader."""
+
+
+class Unreadable(Exception):
+    """A schema is none, is too large, or says what the declared type cannot hold."""
+
+
+class Parts:
+    """Counts the parts of one schema while it is read."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def enter(self, depth: int) -> None:
+        """Count a part at a depth; raises `Unreadable`."""
+        self.count += 1
+        require(parts=self.count, depth=depth)
+
+
+def require(*, parts: int = 0, depth: int = 0) -> None:
+    """Raise `Unreadable` if there are too many parts, or they lie too deep."""
+    if depth > DEPTH_MAX:
+        raise Unreadable(f"it is nested more than {DEPTH_MAX} deep")
+    if parts > PARTS_MAX:
+        raise Unreadable(
+            f"it has more than {PARTS_MAX} parts, each type counted as often as it is named"
+        )
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return what the text of a schema holds.
+
+    Raises
+    ------
+    Unreadable
+        It is too long, nested too deep, or no JSON.
+    """
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise Unreadable(f"it is nested more than {DEPTH_MAX} deep") from error
+    except ValueError as error:
+        raise Unreadable(f"it is no JSON ({error})") from error
+
+
+def bytes_kept(text_bytes: int, parts: int) -> int:
+    """Return about how much memory is kept for a schema that is ready to decode with."""
+    return text_bytes + parts * _PART_BYTES
+
+
+def parts_of(type_: pa.DataType) -> int:
+    """Return how many parts a type has, which are known to be within their budget."""
+    if pa.types.is_nested(type_):
+        return 1 + sum(parts_of(type_.field(index).type) for index in range(type_.num_fields))
+    return 1

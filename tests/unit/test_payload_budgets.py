@@ -1,0 +1,311 @@
+"""Schemas are read within budgets, and no error of others leaves a decoder.
+
+Time is told by steps: parts that were looked at, messages that were compared and read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
+from spark_upsert.payloads import avro, budgets, wrapped
+from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.budgets import DEPTH_MAX, PARTS_MAX, SCHEMA_BYTES_MAX, Unreadable
+from spark_upsert.payloads.connect import Said
+from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.decoder import Payloads
+from spark_upsert.payloads.json_schema import said_of
+from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.own_schema import Inline, OwnDecoder, fields_in
+from spark_upsert.payloads.pieces import decoded
+from spark_upsert.payloads.recent import Recent
+from tests.support.envelopes import reasons, records, rows_of, write, write_found
+from tests.support.own_schemas import INLINE, inline, member, record, struct
+from tests.support.payload_fuzz import doubling_avro, doubling_json
+
+# -- schemas -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The depth of each part that was looked at."""
+    found: list[int] = []
+    require = budgets.require
+
+    def counted(*, parts: int = 0, depth: int = 0) -> None:
+        found.append(depth)
+        require(parts=parts, depth=depth)
+
+    monkeypatch.setattr(budgets, "require", counted)
+    monkeypatch.setattr(avro, "require", counted)
+    return found
+
+
+def nested_avro(depth: int) -> Any:
+    return "int" if not depth else {"type": "array", "items": nested_avro(depth - 1)}
+
+
+FIXED = {"type": "fixed", "name": "f"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        pytest.param(
+            doubling_avro(20), "more than 10000 parts", id="each type twice the one below"
+        ),
+        pytest.param(nested_avro(200), "nested more than 64 deep", id="deep"),
+        pytest.param("[" * 5000 + "]" * 5000, "nested more than 64 deep", id="deeper than Python"),
+        pytest.param({"type": "string", "doc": "x" * SCHEMA_BYTES_MAX}, "longer than", id="long"),
+        pytest.param({"type": "array", "items": {**FIXED, "size": -1}}, "size of -1", id="size -1"),
+        pytest.param({**FIXED, "size": 2**40}, "size of 1099511627776", id="a large size"),
+        pytest.param({**FIXED, "size": 1.5}, r"size of 1\.5", id="a broken size"),
+        pytest.param({**DECIMAL, "precision": 10**12}, "1000000000000 digits", id="precision"),
+        pytest.param({**DECIMAL, "precision": 5, "scale": 9}, "scale of 9", id="scale"),
+        pytest.param({"type": "enum", "name": "e", "symbols": [1]}, "no names", id="symbols"),
+        pytest.param(
+            {**record("R"), "fields": [{"name": "a", "type": "int"}] * 2}, "twice", id="twice"
+        ),
+        pytest.param({**record("R"), "fields": [5]}, "TypeError", id="a field that is none"),
+        pytest.param([["int"]] * 20_000, "more than 10000 parts", id="a union of very many"),
+    ],
+)
+def test_an_avro_schema_beyond_its_budget_is_refused(
+    schema: Any, why: str, steps: list[int]
+) -> None:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    with pytest.raises((OptionError, SchemaError), match=why):
+        parse_avro("valueSchema", text, bare_name="value")
+    assert len(steps) <= len(text)
+
+
+def test_parts_are_counted_as_often_as_they_are_named() -> None:
+    within = parse_avro("s", json.dumps(doubling_avro(12)), bare_name="v")
+    assert budgets.parts_of(pa.struct(list(within.fields))) == 2**13 - 1 <= PARTS_MAX
+    with pytest.raises(OptionError, match="more than 10000 parts"):
+        parse_avro("s", json.dumps(doubling_avro(13)), bare_name="v")
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        pytest.param(doubling_json(20), "more than 10000 parts", id="each twice the one below"),
+        pytest.param({"$ref": "#"}, "refers to itself", id="itself"),
+        pytest.param({"properties": {"a": {"$ref": "#"}}}, "64 deep", id="within itself"),
+        pytest.param({"properties": {"a": {"connect.index": 1e400}}}, "OverflowError", id="index"),
+    ],
+)
+def test_a_json_schema_beyond_its_budget_is_unreadable(
+    schema: Any, why: str, steps: list[int]
+) -> None:
+    with pytest.raises(Unreadable, match=why):
+        said_of(schema)
+    assert len(steps) <= PARTS_MAX + 1
+
+
+def test_a_schema_of_connect_beyond_its_budget_is_unreadable() -> None:
+    deep: Any = {"type": "int32"}
+    for _ in range(DEPTH_MAX + 1):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(Unreadable, match="64 deep"):
+        Said.parse(deep)
+    with pytest.raises(Unreadable, match="10000 parts"):
+        Said.parse(struct(*(member(f"c{n}", "int8") for n in range(PARTS_MAX))))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"type":' * 5000, "a " + "ARRAY<" * 5000, "a DECIMAL(1000000000000,2)"]
+)
+def test_a_declared_schema_beyond_its_budget_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="expects columns"):
+        parse_schema("valueSchema", text, bare_name="value")
+
+
+# -- a schema in each message ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [50, 400])
+def test_a_schema_in_each_message_costs_what_its_bytes_cost(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared, read = [0], [0]
+    starts_with, head = pc.starts_with, wrapped._head
+
+    def comparing(messages: pa.Array, pattern: bytes) -> pa.Array:
+        compared[0] += len(messages)
+        return starts_with(messages, pattern)
+
+    def reading(message: bytes) -> Any:
+        read[0] += 1
+        return head(message)
+
+    monkeypatch.setattr(pc, "starts_with", comparing)
+    monkeypatch.setattr(wrapped, "_head", reading)
+    payloads = pa.array(
+        [inline(struct(member(f"c{n}", "int64")), {f"c{n}": n}) for n in range(count)]
+    )
+    found = list(wrapped.by_schema(payloads))
+    assert [alike.rows.tolist() for alike in found] == [[n] for n in range(count)]
+    assert compared[0] <= wrapped._LOOKED_FOR * count
+    assert read[0] <= count
+
+
+def test_each_message_of_its_own_schema_is_what_it_says() -> None:
+    count = 100
+    members = [(f"c{n % 60}", "x" * (n % 7)) for n in range(count)]
+    payloads = pa.array(
+        [
+            inline(struct(member(name, "string"), doc=str(n)), {name: text})
+            for n, (name, text) in enumerate(members)
+        ]
+    )
+    schemas = Inline("value")
+    fields = fields_in(schemas, [payloads])
+    assert fields is not None
+    columns = OwnDecoder(schemas, fields).decode(payloads).columns
+    for name, column in zip(fields.names, columns, strict=True):
+        assert column.to_pylist() == [text if own == name else None for own, text in members]
+
+
+def test_fields_of_all_schemas_have_one_budget() -> None:
+    half = PARTS_MAX // 2 + 1
+    wide = [struct(*(member(f"{side}{n}", "int8") for n in range(half))) for side in "ab"]
+    with pytest.raises(SchemaError, match="more than 10000 fields between them"):
+        fields_in(Inline("value"), [pa.array([inline(schema, {}) for schema in wide])])
+
+
+def test_what_is_kept_of_schemas_is_bounded_in_bytes() -> None:
+    recent: Recent[int, bytes] = Recent(lambda _, value: len(value), bytes_max=100)
+    made: list[int] = []
+
+    def make(number: int, length: int) -> Callable[[], bytes]:
+        def of() -> bytes:
+            made.append(number)
+            return bytes(length)
+
+        return of
+
+    for number in (1, 2, 1, 3, 1, 2):
+        recent.of(number, make(number, 45))
+    assert made == [1, 2, 3, 2]
+    recent.of(9, make(9, 101))
+    assert recent.bytes_used == 90
+    assert len(recent) == 2
+
+
+# -- errors of others --------------------------------------------------------------------
+
+FOREIGN = [
+    RecursionError("too deep"),
+    MemoryError("3 TB"),
+    OverflowError("int too large"),
+    KeyError("name"),
+    pa.ArrowInvalid("offset overflow"),
+    AssertionError("never"),
+]
+
+
+@dataclass(frozen=True)
+class Fragile:
+    """Decodes JSON, and breaks by an error that nobody foresaw where a payload says so."""
+
+    inner: JsonDecoder
+    error: Exception
+
+    @property
+    def fields(self) -> pa.Schema:
+        return self.inner.fields
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        if pc.any(pc.match_substring(payloads, "break"), min_count=0).as_py():
+            raise self.error
+        return self.inner.decode(payloads)
+
+
+@pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
+def test_an_error_of_others_is_that_of_its_payload(error: Exception) -> None:
+    fields, _ = parse_schema("s", "v BIGINT, s STRING", bare_name="v")
+    decoder = Fragile(JsonDecoder(fields), error)
+    texts = [b'{"v": %d}' % n for n in range(20)]
+    texts[3] = texts[17] = b'{"v": 1, "s": "break"}'
+    texts[5] = b"?"
+    payloads = pa.array([*texts, None], pa.binary())
+    found = decoded(decoder, payloads)
+    assert found.reasons is not None
+    bad = {n: text for n, text in enumerate(found.reasons.to_pylist()) if text is not None}
+    assert sorted(bad) == [3, 5, 17]
+    assert bad[3].startswith(f"{type(error).__name__}: ")
+    assert found.columns[0].to_pylist() == [None if n in (3, 5, 17, 20) else n for n in range(21)]
+
+
+def test_an_outage_is_no_error_of_others() -> None:
+    fields, _ = parse_schema("s", "v BIGINT, s STRING", bare_name="v")
+    decoder = Fragile(JsonDecoder(fields), StorageError("away.", hint="wait."))
+    with pytest.raises(StorageError):
+        decoded(decoder, pa.array([b'"break"']))
+
+
+@pytest.fixture
+def fragile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the decoder of JSON break by a foreign error where a payload says so."""
+    decode = JsonDecoder.decode
+
+    def breaking(self: JsonDecoder, payloads: pa.Array) -> Payloads:
+        if pc.any(pc.match_substring(payloads, "break"), min_count=0).as_py():
+            raise RecursionError("maximum recursion depth exceeded")
+        return decode(self, payloads)
+
+    monkeypatch.setattr(JsonDecoder, "decode", breaking)
+
+
+DECLARED = {
+    "envelope": "kafka",
+    "keyFormat": "json",
+    "keySchema": "id BIGINT",
+    "valueFormat": "json",
+    "valueSchema": "s STRING",
+}
+PAIRS = [(b'{"id": 1}', b'{"s": "a"}'), (b'{"id": 2}', b'{"s": "break"}')]
+
+
+@pytest.mark.usefixtures("fragile")
+def test_an_error_of_others_is_under_the_policy(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="RecursionError: maximum recursion depth"):
+        write(tmp_path / "f", records(PAIRS), **DECLARED)
+    write(tmp_path / "q", records(PAIRS), **DECLARED, onError="quarantine")
+    assert rows_of(tmp_path / "q") == [{"id": 1, "s": "a"}]
+    assert reasons(tmp_path / "q") == [
+        "the value is undecodable: RecursionError: maximum recursion depth exceeded"
+    ]
+    write(tmp_path / "i", records(PAIRS), **DECLARED, onError="inline")
+    assert [row["s"] for row in rows_of(tmp_path / "i")] == ["a", None]
+
+
+HOSTILE: list[Any] = [
+    struct(*(member(f"c{n}", "int8") for n in range(PARTS_MAX))),
+    {"type": "struct", "fields": [{"field": "a", "type": "array", "items": 5}]},
+    {"type": "struct", "fields": 7},
+    struct(member("\ud800", "int8")),
+    struct(member("a", "int8"), doc="x" * SCHEMA_BYTES_MAX),
+]
+
+
+@pytest.mark.parametrize("schema", HOSTILE, ids=["wide", "item", "fields", "surrogate", "long"])
+def test_a_hostile_schema_in_a_message_is_under_the_policy(schema: Any, tmp_path: Path) -> None:
+    key = inline(struct(member("id", "int64")), {"id": 1})
+    other = inline(struct(member("id", "int64")), {"id": 2})
+    good = inline(struct(member("n", "int64")), {"n": 5})
+    rows = records([(key, good), (other, inline(schema, {}))])
+    write_found(tmp_path / "t", rows, **INLINE, onError="quarantine")
+    assert rows_of(tmp_path / "t") == [{"id": 1, "n": 5}]
+    [reason] = reasons(tmp_path / "t")
+    assert "its schema cannot be read" in reason
