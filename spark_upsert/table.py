@@ -86,6 +86,7 @@ from spark_upsert.upsert.admission import Admission, Guard, Sleep
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.commit import commit
 from spark_upsert.upsert.contributions import as_collected
+from spark_upsert.upsert.given_rows import GivenRows, as_table, filled, merged
 from spark_upsert.upsert.plan import Alter, Create, WritePlan, plan_write
 from spark_upsert.upsert.restore import restoration
 from spark_upsert.upsert.stage import Staged
@@ -347,9 +348,10 @@ class Table:
 
     def append(
         self,
-        rows: pa.Table,
+        rows: GivenRows,
         *,
         deletes: str | None = None,
+        merge_schema: bool = False,
         envelope: Envelope | None = None,
         transaction: Transaction | None = None,
         overwrite: bool = False,
@@ -366,10 +368,14 @@ class Table:
 
         Parameters
         ----------
-        rows : pyarrow.Table
-            The table's columns, the order columns and, if any, the column ``deletes``.
+        rows : pyarrow.Table, pyarrow.RecordBatch, or what has ``__arrow_c_stream__``
+            The table's columns, the order columns and, if any, the column ``deletes``. A frame of
+            pandas or Polars, a relation of DuckDB, a reader: what gives Arrow will do.
         deletes : str, optional
             Boolean column that marks deletes.
+        merge_schema : bool
+            Whether the table may gain columns and wider types, and rows may lack columns, which
+            are null then. Not asked with ``envelope``.
         envelope : Envelope, optional
             Says what the rows mean if they are not plain columns; then ``deletes`` is not asked.
         transaction : Transaction, optional
@@ -401,8 +407,13 @@ class Table:
         StorageError, OSError, ContentionError
             As of `commit`; each that shares the version is told. With a transaction, do it again.
         """
+        taken = as_table(rows)
+        if merge_schema and envelope is None:
+            head = self.log.head()
+            schema = merged(head.schema, taken.schema, deletes)
+            taken = filled((head if schema == head.schema else self.alter(schema)).schema, taken)
         return self._appends.append(
-            rows,
+            taken,
             deletes=deletes,
             envelope=envelope,
             transaction=transaction,

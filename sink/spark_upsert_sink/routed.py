@@ -27,6 +27,7 @@ from spark_upsert.routed.plan import RoutedPlan, plan_routed, root_of
 from spark_upsert.routed.stage import RoutedStaged, stage_routed
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.state.tombstones import LateRows
+from spark_upsert_sink.passing import passing_pickle
 from spark_upsert_sink.transactions import (
     of_application,
     of_batch,
@@ -75,7 +76,8 @@ class _RoutedWrite:
 
     def __getstate__(self) -> dict[str, Any]:
         settle_in()
-        return {**self.__dict__, "_plan": self._plan}
+        with passing_pickle():
+            return {**self.__dict__, "_plan": self._plan}
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], transaction: Transaction | None

@@ -36,6 +36,7 @@ from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.deferred import rows_behind, without_split
 from spark_upsert_sink.messages import StagedMessage
+from spark_upsert_sink.passing import passing_pickle
 from spark_upsert_sink.plan import SinkPlan, plan_sink
 from spark_upsert_sink.transactions import (
     of_application,
@@ -95,7 +96,8 @@ class _Write:
 
     def __getstate__(self) -> dict[str, Any]:
         settle_in()
-        return {**self.__dict__, "_plan": self._plan}
+        with passing_pickle():
+            return {**self.__dict__, "_plan": self._plan}
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of this task and do its share of the compaction.

@@ -97,7 +97,7 @@ def _tied_examples(rows: Rows, tied: Positions) -> Examples:
             f"and nothing says which is the later one (for example {key}). Nothing was committed.",
             hint=f"order by more columns, so that {_order(rows.schema)} and they are never equal "
             "for two changes of a key (for a database's log its position, then the place within "
-            f"the transaction); or take the later row of the batch by {setting('ties', 'last')}.",
+            f"the transaction); or write into a table with {setting('ties', 'last')}.",
             example=key,
         )
     return {"tied": key}

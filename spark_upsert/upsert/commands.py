@@ -359,7 +359,7 @@ def _kept_apart(schema: TableSchema) -> str:
             f"; onError=inline covers values only; a new table made with {quarantine} keeps such "
             "rows apart and goes on"
         )
-    return f"; {quarantine} keeps such rows apart and goes on"
+    return f"; a table with {quarantine} keeps such rows apart and goes on"
 
 
 def _excerpt(raw: pa.Scalar) -> str:

@@ -183,7 +183,7 @@ def _(told: Told) -> None:
     bad = event(v={"not": "a text"})
     with told:
         write(told.folder, bad, **DEBEZIUM)
-    told("on_error=quarantine keeps such rows apart and goes on")
+    told("a table with on_error=quarantine keeps such rows apart and goes on")
     write(told.folder, bad, **DEBEZIUM, onError="quarantine")
     assert len(list(Table.open(str(told.folder / "table")).quarantine())) == 1
 
@@ -193,6 +193,6 @@ def _(told: Told) -> None:
     changes = {**ROW, "_change_type": ["no change"], "_commit_version": [1]}
     with told:
         write(told.folder, changes, envelope="changelog")
-    told("on_error=quarantine keeps such rows apart and goes on")
+    told("a table with on_error=quarantine keeps such rows apart and goes on")
     write(told.folder, changes, envelope="changelog", onError="quarantine")
     assert len(list(Table.open(str(told.folder / "table")).quarantine())) == 1

@@ -276,7 +276,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         None,
         ({"id": [None, 1], "v": ["a", "b"]}, {}),
         {
-            "on_error=quarantine keeps such rows apart and goes on": (
+            "a table with on_error=quarantine keeps such rows apart and goes on": (
                 {"id": [None, 1], "v": ["a", "b"]},
                 {"onError": "quarantine"},
             )
@@ -286,7 +286,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         "upsert.ambiguity:_tied_examples",
         (ROW, {"sequenceBy": "n", "ties": "fail"}),
         ({**ROW, "v": ["b"]}, {}),
-        {"take the later row of the batch by ties=last": ({**ROW, "v": ["b"]}, {"ties": "last"})},
+        {"write into a table with ties=last": ({**ROW, "v": ["b"]}, {"ties": "last"})},
     ),
     (
         "upsert.contributions:contributions",
@@ -609,3 +609,16 @@ def _(told: Told) -> None:
     lists = pa.chunked_array([[[2]]])
     table.append(pa.table({**ROW, "n": lists.combine_chunks().flatten()}))
     assert table.snapshot().column("n").to_pylist() == [2]
+
+
+@follows("upsert.given_rows:as_table")
+def _(told: Told) -> None:
+    table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
+    given: Any = [{"id": 1}]
+    with told:
+        table.append(given)
+    told("pa.Table.from_pylist takes a list of dicts")
+    table.append(pa.Table.from_pylist(given))
+    told("pa.table a dict of columns")
+    table.append(pa.table({"id": [2]}))
+    assert table.snapshot().num_rows == 2

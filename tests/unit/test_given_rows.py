@@ -1,0 +1,131 @@
+"""What `Table.append` takes: Arrow, frames that give Arrow, and columns that the table lacks."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import SchemaError, UpsertFlowError
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.schema import ErrorPolicy, TableSchema, Ties
+from spark_upsert.state.properties import PROPERTIES
+from spark_upsert.table import Table
+from tests.support.stores import MemoryStore
+
+COLUMNS = pa.schema({"id": pa.int64(), "v": pa.int32()})
+ROWS = pa.table({"id": [1, 2], "v": pa.array([10, 20], pa.int32())})
+
+
+class Frame:
+    """What gives Arrow, and is nothing else."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return ROWS.__arrow_c_stream__(requested_schema)
+
+
+def table(columns: pa.Schema = COLUMNS, **more: Any) -> Table:
+    made = Table(MemoryStore())
+    made.ensure(TableSchema.of(columns, keys=["id"], **more))
+    return made
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ROWS,
+        ROWS.to_batches()[0],
+        ROWS.to_reader(),
+        Frame(),
+        ROWS.to_pandas(),
+        ROWS.to_pandas().set_index("id"),
+        pd.DataFrame({"id": [1, 2], "v": [10, 20]}, index=["a", "b"]),
+    ],
+    ids=["table", "batch", "reader", "stream", "pandas", "pandas by key", "pandas by no name"],
+)
+def test_whatever_gives_arrow_is_taken(given: Any) -> None:
+    to = table()
+    to.append(given)
+    assert to.snapshot().sort_by("id").to_pylist() == ROWS.to_pylist()
+
+
+@pytest.mark.parametrize("given", [ROWS.to_pylist(), ROWS.to_pydict(), None, "rows"], ids=repr)
+def test_what_gives_none_is_refused_in_a_sentence(given: Any) -> None:
+    with pytest.raises(SchemaError, match="rows are taken as a table") as caught:
+        table().append(given)
+    assert type(given).__name__ in caught.value.message
+
+
+def test_a_table_gains_columns_and_wider_types_where_it_may() -> None:
+    to = table()
+    to.append(ROWS)
+    wider = pa.table({"id": [1, 3], "v": [2**40, 1], "w": ["x", "y"]})
+    with pytest.raises(SchemaError, match="a column 'w' that the table does not"):
+        to.append(wider)
+    to.append(wider, merge_schema=True)
+    to.append(pa.table({"id": [4]}), merge_schema=True)
+    assert to.snapshot().sort_by("id").to_pylist() == [
+        {"id": 1, "v": 2**40, "w": "x"},
+        {"id": 2, "v": 20, "w": None},
+        {"id": 3, "v": 1, "w": "y"},
+        {"id": 4, "v": None, "w": None},
+    ]
+    assert to.log.head().version == 4, "a table that has all of it is not altered"
+
+
+def test_what_orders_rows_or_marks_deletes_is_no_column_that_is_gained() -> None:
+    to = table(order=[pa.field("n", pa.int64())])
+    rows = pa.table({"id": [1], "v": [1], "n": [1], "gone": [False], "w": [5]})
+    to.append(rows, deletes="gone", merge_schema=True)
+    assert to.schema.columns.names == ["id", "v", "w"]
+
+
+def test_a_collected_column_may_be_lacked() -> None:
+    collecting = MergeEngine.chosen(Engine.AGGREGATION, {"v": Rule.COLLECT}, {})
+    columns = pa.schema({"id": pa.int64(), "v": pa.list_(pa.int32())})
+    to = table(columns, engine=collecting)
+    to.append(ROWS)
+    to.append(pa.table({"id": [1], "w": [3]}), merge_schema=True)
+    found = to.snapshot().sort_by("id").to_pylist()
+    assert [(row["v"], row["w"]) for row in found] == [([10], 3), ([20], None)]
+
+
+def test_another_type_is_refused_and_the_table_left_as_it_was() -> None:
+    to = table()
+    with pytest.raises(SchemaError, match="'v' is int32 in the table, but string in the rows"):
+        to.append(pa.table({"id": [1], "v": ["x"]}), merge_schema=True)
+    assert to.log.head().version == 0
+
+
+ORDERED = {"order": [pa.field("n", pa.int64())]}
+
+MISTAKES: dict[str, Callable[[], Any]] = {
+    "a column more": lambda: table().append(pa.table({"id": [1], "v": [1], "w": [1]})),
+    "a column less": lambda: table().append(pa.table({"id": [1]})),
+    "no rows": lambda: table().append([1]),  # type: ignore[arg-type]
+    "a null key": lambda: table().append(pa.table({"id": [None], "v": [1]})),
+    "ties": lambda: table(**ORDERED, ties=Ties.FAIL).append(
+        pa.table({"id": [1, 1], "v": [1, 2], "n": [1, 1]})
+    ),
+    "inline": lambda: table(on_error=ErrorPolicy.INLINE).append(pa.table({"id": [None], "v": [1]})),
+    "no order": lambda: table(**ORDERED).append(pa.table({"id": [1], "v": [1]})),
+    "a type": lambda: table().append(pa.table({"id": [1], "v": ["x"]}), merge_schema=True),
+    "epochs": lambda: table().changes(5),
+    "a version": lambda: table().at(5),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_hints_name_arguments_that_are_there(mistake: Callable[[], Any]) -> None:
+    with pytest.raises(UpsertFlowError) as caught:
+        mistake()
+    methods = [getattr(Table, name) for name in vars(Table) if name != "__slots__"]
+    signatures = [inspect.signature(each) for each in methods if inspect.isroutine(each)]
+    known = {name for signature in signatures for name in signature.parameters}
+    named = set(re.findall(r"\b([a-z]+_[a-z_]+)=", caught.value.hint))
+    assert named <= known | set(PROPERTIES)
