@@ -21,10 +21,11 @@ import json
 import logging
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -43,6 +44,7 @@ from pyspark_upsertflow.python_source import (
     shrunken,
 )
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, setting
+from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS
 from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.parse import Options
 from spark_upsert.options.reference import READ_OPTIONS
@@ -52,9 +54,6 @@ from spark_upsert.source.explain_words import columns_field, counted
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Position
 from spark_upsert.source.steps import Step, StreamStep, refuse_gaps
-
-BATCH_ROWS = 2048
-"""Rows of a batch that is made of tuples."""
 
 _READERS_MAX = 16
 """Readers of others that a process keeps between its tasks."""
@@ -346,7 +345,7 @@ def _batches(source: PythonSource, rows: Rows, columns: pa.Schema) -> Iterator[p
     """Yield what a source returns as batches of the columns that were planned."""
     expected = to_arrow_schema(source.schema, timezone="UTC")
     with failing(source.named, "read()"):
-        for batch in records_to_arrow_batches(rows, BATCH_ROWS, source.schema, source.made):
+        for batch in _arrow_batches(source, rows):
             # Spark looks at the first one alone.
             if batch.schema.names != expected.names or batch.schema.types != expected.types:
                 raise SchemaError(
@@ -355,6 +354,49 @@ def _batches(source: PythonSource, rows: Rows, columns: pa.Schema) -> Iterator[p
                     hint="the fault is that source's.",
                 )
             yield projected(batch, columns)
+
+
+def _arrow_batches(source: PythonSource, rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Yield what a source returns in batches of Arrow: its own, or tuples in portions."""
+    first = list(islice(rows, 1))
+    rows = chain(first, rows)
+    if first and isinstance(first[0], pa.RecordBatch):
+        yield from records_to_arrow_batches(rows, HAND_OFF_ROWS, source.schema, source.made)
+        return
+    for held in tuple_portions(rows):
+        yield from records_to_arrow_batches(iter(held), len(held), source.schema, source.made)
+
+
+def tuple_portions(
+    rows: Iterable[Any], *, rows_max: int = HAND_OFF_ROWS, bytes_max: int = BATCH_BYTES
+) -> Iterator[list[Any]]:
+    """Yield rows in lists of so many, and of so many bytes unless one row alone is larger.
+
+    A loop over rows, as they are rows of Python here already: what measures one costs a tenth of
+    what converts it.
+    """
+    held: list[Any] = []
+    size = 0
+    for row in rows:
+        own = _size(row)
+        if held and (len(held) == rows_max or size + own > bytes_max):
+            yield held
+            held, size = [], 0
+        held.append(row)
+        size += own
+    if held:
+        yield held
+
+
+def _size(value: Any) -> int:
+    """Return about how many bytes of Arrow a value takes."""
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_size(key) + _size(each) for key, each in value.items())
+    if isinstance(value, tuple | list):
+        return sum(map(_size, value))
+    return 8
 
 
 def _shown(schema: pa.Schema) -> str:

@@ -5,7 +5,7 @@
 The names below are the public ones. Nothing here knows a table, and nothing knows Spark.
 """
 
-from spark_upsert.merge.assembly import HAND_OFF_ROWS, arrange
+from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.counters import Counters, InputCounters
@@ -21,6 +21,7 @@ from spark_upsert.merge.orders import (
     order_from_json,
     spend,
 )
+from spark_upsert.merge.portions import HAND_OFF_ROWS
 from spark_upsert.merge.pressure import Pressure, Relief
 from spark_upsert.merge.readers import WIDTH, Handed
 from spark_upsert.merge.threaded import concat, live, streamed

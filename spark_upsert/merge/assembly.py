@@ -3,7 +3,8 @@
 Rows are put together from slices, by one concatenation and at most one ``take``; none is touched
 by itself. Where there are many inputs, each of which gives a few rows to a batch, several batches
 are put together at once, so that a slice has more than a row or two. Of each input one batch is
-held, the one that its next row lies in.
+held, the one that its next row lies in; what is put together is bounded in bytes, too, by the rows
+of these batches.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.merge.orders import Picks, rows_of_inputs
-
-HAND_OFF_ROWS = 2048
-"""Rows of an output batch: its overhead is small by then, and it still lies in the cache."""
+from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS, portions, rows_within
 
 _INPUTS_PER_BATCH = 64
 """So many slices a batch cost little; for more inputs, more batches are put together at once."""
 
 _BATCHES_AT_ONCE = 32
 """The most: 65 536 rows by default. 1 000 inputs in turns come 10 times as fast as singly."""
+
+_BYTES_AT_ONCE = 4 * BATCH_BYTES
+"""Of rows that are put together, which are held twice for a moment."""
 
 _UINT16_END = 1 << 16
 
@@ -43,7 +45,7 @@ def arrange(
     order : array of int64, or an iterable of such arrays
         The index of the input that gives the next row (`orders.advance`, `orders.iter_picks`).
     rows : int
-        Of an output batch at most.
+        Of an output batch at most; it has no more than `BATCH_BYTES` either, unless it is one row.
 
     Yields
     ------
@@ -60,9 +62,18 @@ def arrange(
     heads = [_Head(index, batches) for index, batches in enumerate(inputs)]
     at_once = rows * min(_BATCHES_AT_ONCE, 1 + len(heads) // _INPUTS_PER_BATCH)
     for picks in [order] if isinstance(order, np.ndarray) else order:
-        for start in range(0, len(picks), at_once):
-            batch = _assemble(heads, picks[start : start + at_once])
-            yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
+        start = 0
+        while start < len(picks):
+            batch = _assemble(heads, _within(heads, picks[start : start + at_once]))
+            start += batch.num_rows
+            yield from portions(batch, rows_max=rows)
+
+
+def _within(heads: Sequence[_Head], picks: Picks) -> Picks:
+    """Return the first of some picks, so many that their rows have about `_BYTES_AT_ONCE`."""
+    counts = rows_of_inputs(picks, len(heads))
+    size = sum(int(counts[i]) * heads[i].row_bytes() for i in np.flatnonzero(counts).tolist())
+    return picks[: rows_within(_BYTES_AT_ONCE, int(size), len(picks), rows_max=len(picks))]
 
 
 def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
@@ -95,17 +106,29 @@ class _Head:
         self._start = 0
         self._given = 0
 
+    def row_bytes(self) -> float:
+        """Return how many bytes a row of the next batch has on average; 0 behind the last one."""
+        batch = self._next()
+        return 0.0 if batch is None else batch.nbytes / batch.num_rows
+
+    def _next(self) -> pa.RecordBatch | None:
+        """Return the batch that the next row lies in."""
+        while self._batch is None or self._start == self._batch.num_rows:
+            self._batch, self._start = next(self._batches, None), 0
+            if self._batch is None:
+                break
+        return self._batch
+
     def take(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield slices that hold the next so many rows together."""
         while rows > 0:
-            if self._batch is None or self._start == self._batch.num_rows:
-                self._batch, self._start = next(self._batches, None), 0
-            if self._batch is None:
+            batch = self._next()
+            if batch is None:
                 raise ValueError(
                     f"input {self._index} ended behind {self._given} rows, but the order wants "
                     f"{rows} more of it"
                 )
-            part = self._batch.slice(self._start, rows)
+            part = batch.slice(self._start, rows)
             self._start += part.num_rows
             self._given += part.num_rows
             rows -= part.num_rows

@@ -6,11 +6,12 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_upsert.merge.assembly import HAND_OFF_ROWS, arrange
+from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.config import MergeConfig
 from spark_upsert.merge.counters import Counters
 from spark_upsert.merge.documents import MARKS
 from spark_upsert.merge.orders import Concat, Order, iter_picks
+from spark_upsert.merge.portions import HAND_OFF_ROWS
 from spark_upsert.merge.pressure import Pressure
 from spark_upsert.merge.readers import WIDTH, Open
 from spark_upsert.merge.schemas import OneSchema

@@ -4,9 +4,10 @@ At most `width` inputs are open at once, each with a thread and a channel; an in
 until all of it was taken, and only then does its thread open the next one, in the order in which
 they were declared. So between the inputs and whoever takes there are never more than
 
-    width * (capacity + batch_rows)
+    width * (capacity + batch)
 
-events: full channels, and a batch in the hand of each reader.
+events: full channels, and a batch in the hand of each reader, as large as its input makes it
+(`portions`).
 
 There is one lock, and nothing is polled: a reader waits for room in its own channel, and who takes
 waits for something to take. An input that fails, and a merge that is closed, wake all who wait. A
@@ -30,16 +31,13 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from spark_upsert.errors import about_input
-from spark_upsert.merge.assembly import HAND_OFF_ROWS
 from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel, bytes_of, events_of
 from spark_upsert.merge.counters import Counters, Gauge
+from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
 from spark_upsert.merge.pressure import Pressure, Relief
 
 WIDTH = 16
 """Inputs that are open at once: enough to hide the latency of a store, few enough to be threads."""
-
-BATCH_BYTES = 1 << 20
-"""A batch beyond it is cut, so that rows of any size are handed over in small portions."""
 
 JOIN_SECONDS = 1.0
 """How long closing waits for readers whose inputs may be silent."""
@@ -61,7 +59,7 @@ class Bounds:
     batch_rows : int
         Rows of a batch that is handed over; never more than fit into a channel.
     batch_bytes : int
-        Bytes of such a batch, as far as rows are of one size.
+        Bytes of such a batch; one of a single row may have more.
     memory_bytes : int or None
         Bytes that are queued of all inputs together. Above 0.80 of it all readers pause, below
         0.70 they go on (`pressure`); each may add a batch that it has in its hand.
@@ -80,18 +78,11 @@ class Bounds:
 
     def pieces(self, item: Any) -> Iterator[Any]:
         """Yield an item in portions that may be handed over; no copy is made."""
-        rows = getattr(item, "num_rows", None)
-        if rows is None:
+        if getattr(item, "num_rows", None) is None:
             yield item
             return
         most = min(self.batch_rows, self.capacity)
-        if item.nbytes > self.batch_bytes:
-            most = min(most, max(1, self.batch_bytes * rows // item.nbytes))
-        if 0 < rows <= most:
-            yield item
-            return
-        for start in range(0, rows, most):
-            yield item.slice(start, most)
+        yield from portions(item, rows_max=most, bytes_max=self.batch_bytes)
 
 
 class Handed(NamedTuple):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
-from spark_upsert.merge.assembly import HAND_OFF_ROWS
 from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
 from spark_upsert.merge.counters import Counters
 from spark_upsert.merge.documents import Documents
+from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS
 from spark_upsert.merge.readers import (
-    BATCH_BYTES,
     JOIN_SECONDS,
     WIDTH,
     Bounds,

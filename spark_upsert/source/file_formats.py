@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from spark_upsert.merge.portions import portions
 from spark_upsert.model.schema import storage_type, widens
-
-BATCH_ROWS = 2048
-"""Rows of a batch that is made of a file."""
+from spark_upsert.source.parquet_rows import iter_rows, opened_for_rows
 
 PART_BYTES = 64 << 20
 """A file that is larger is cut into parts of about this size, where its format allows it."""
@@ -120,15 +119,12 @@ class ParquetReader:
 
     def read(self, open_: Open, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
         with open_() as file:
-            opened = pq.ParquetFile(file, page_checksum_verification=True)
+            opened = opened_for_rows(file)
             own = opened.schema_arrow
             require_fits(_stored(own), columns)
             names = [name for name in columns.fields.names if name in own.names]
             groups = range(part.first, opened.num_row_groups if part.end is None else part.end)
-            batches = opened.iter_batches(
-                BATCH_ROWS, row_groups=list(groups), columns=names, use_threads=False
-            )
-            for batch in batches:
+            for batch in iter_rows(opened, groups, names):
                 yield fitted(batch, columns)
 
 
@@ -167,8 +163,8 @@ class ArrowReader:
                 batches = iter(opened)
             for batch in batches:
                 batch.validate(full=True)
-                for start in range(0, batch.num_rows, BATCH_ROWS):
-                    yield fitted(batch.slice(start, BATCH_ROWS), columns)
+                for part in portions(batch):
+                    yield fitted(part, columns)
 
 
 def require_fits(own: pa.Schema, columns: Columns) -> None:

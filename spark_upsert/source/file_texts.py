@@ -20,11 +20,11 @@ import pyarrow.json
 
 from spark_upsert.conversions.reasons import shown
 from spark_upsert.conversions.times import times
+from spark_upsert.merge.portions import portions
 from spark_upsert.model.schema import storage_type
 from spark_upsert.payloads.decimals import decimals
 from spark_upsert.payloads.json_text import JsonDecoder
 from spark_upsert.source.file_formats import (
-    BATCH_ROWS,
     PART_BYTES,
     BadFile,
     Columns,
@@ -37,6 +37,9 @@ from spark_upsert.source.file_formats import (
 _BLOCK_BYTES = 1 << 20
 _LINE_BYTES_MAX = 256 << 20
 """A longer line is no line of JSON but another format; memory has a bound."""
+
+_VALUES_AT_ONCE = 1 << 16
+"""Of all columns: a short line may have many, and each takes up to 16 bytes and its text."""
 
 _FEED = 0x0A
 _BOM = b"\xef\xbb\xbf"
@@ -91,24 +94,30 @@ class JsonReader:
         return part, rows
 
     def read(self, open_: Open, part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
-        decoder = JsonDecoder(columns.fields)
+        decoder, at_once = JsonDecoder(columns.fields), rows_at_once(columns.fields)
         line = 1
         for lines in _lines(open_, part):
             is_blank = pc.match_substring_regex(lines, _BLANK)
             payloads = lines.filter(pc.invert(is_blank))
-            found = decoder.decode(payloads)
-            if found.reasons is not None:
-                bad = int(np.flatnonzero(found.reasons.is_valid())[0])
+            for start in range(0, len(payloads), at_once):
+                found = decoder.decode(payloads.slice(start, at_once))
+                if found.reasons is None:
+                    rows = pa.RecordBatch.from_arrays(list(found.columns), schema=columns.fields)
+                    yield from portions(rows)
+                    continue
+                bad = start + int(np.flatnonzero(found.reasons.is_valid())[0])
                 place = line + int(np.flatnonzero(~np.asarray(is_blank))[bad])
                 where = f" behind byte {part.first}" if part.first else ""
                 raise BadFile(
-                    f"line {place}{where} is not as declared: {found.reasons[bad].as_py()}",
+                    f"line {place}{where} is not as declared: {found.reasons[bad - start].as_py()}",
                     hint="JSON is read line by line, one object in each.",
                 )
-            rows = pa.RecordBatch.from_arrays(list(found.columns), schema=columns.fields)
-            for start in range(0, rows.num_rows, BATCH_ROWS):
-                yield rows.slice(start, BATCH_ROWS)
             line += len(lines)
+
+
+def rows_at_once(columns: pa.Schema) -> int:
+    """Return how many rows of texts become values at once."""
+    return max(1, _VALUES_AT_ONCE // max(1, len(columns)))
 
 
 _GIVE_SCHEMA = "give the option 'schema', for example \"id BIGINT, name STRING\"."
@@ -220,18 +229,19 @@ class CsvReader:
         )
         require_fits(pa.schema([(name, pa.string()) for name in names]), texts)
         row = 1 + self.header
-        for batch in self._batches(open_, names):
-            found = [
-                _column(batch.column(field.name), field, row)
-                if field.name in names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in columns.fields
-            ]
-            fields = [field.with_nullable(True) for field in columns.fields]
-            rows = pa.RecordBatch.from_arrays(found, schema=pa.schema(fields))
-            row += batch.num_rows
-            for start in range(0, rows.num_rows, BATCH_ROWS):
-                yield fitted(rows.slice(start, BATCH_ROWS), columns)
+        fields = pa.schema([field.with_nullable(True) for field in columns.fields])
+        at_once = rows_at_once(columns.fields)
+        for block in self._batches(open_, names):
+            for batch in portions(block, rows_max=at_once):
+                found = [
+                    _column(batch.column(field.name), field, row)
+                    if field.name in names
+                    else pa.nulls(batch.num_rows, field.type)
+                    for field in columns.fields
+                ]
+                row += batch.num_rows
+                rows = pa.RecordBatch.from_arrays(found, schema=fields)
+                yield from (fitted(part, columns) for part in portions(rows))
 
     def _names(self, open_: Open) -> list[str]:
         """Return the names in the header, or those that stand for columns without names."""

@@ -18,17 +18,24 @@ import pyarrow as pa
 
 from spark_upsert.errors import about_input
 from spark_upsert.log_fields import Fields
-from spark_upsert.merge import live
+from spark_upsert.merge import WIDTH, live
 from spark_upsert.merge.counters import Counters, InputCounters
 from spark_upsert.source.conform import conformed
 from spark_upsert.source.merge_columns import with_input
+from spark_upsert.state.run.shares import shared_by
 
 OPENING_BYTES = 1 << 16
 """What it costs to open a split, in bytes that are read in the time."""
 
 
-QUEUED_BYTES_MAX = 64 << 20
-"""What the inputs of a task may have ready together: rows of any size are no more than this."""
+QUEUED_BYTES_MAX = 40 << 20
+"""What the inputs of a task may have ready together. Beside it each reader has a batch in its hand,
+of a megabyte (`merge.portions`) or of its part of what one table may hold, so that all of it stays
+below 64 MB, whatever rows hold."""
+
+_PIECES = 2
+"""Of a table: one is handed over slice by slice, and each slice keeps all of it, while the next one
+is made."""
 
 BLOCKED_TOLD_SECONDS = 10.0
 """A reader that has waited for so long was slowed by who takes its rows; that is worth a line."""
@@ -131,7 +138,12 @@ def read_pack(
         with about_input(name):
             yield from rows(name)
         return
-    inputs = {name: partial(rows, name) for name in splits}
+
+    def shared_rows(name: str) -> Iterator[pa.RecordBatch]:
+        with shared_by(_PIECES * min(WIDTH, len(splits))):  # In the thread of this input.
+            yield from rows(name)
+
+    inputs = {name: partial(shared_rows, name) for name in splits}
     counters = Counters()
     try:
         with closing(live(inputs, memory_bytes=QUEUED_BYTES_MAX, counters=counters)) as merged:

@@ -25,13 +25,14 @@ from spark_upsert.state.mechanism import mechanism_of
 from spark_upsert.state.prefixes import Prefixes, neighbours_within
 from spark_upsert.state.run.file import RUNS, Span
 from spark_upsert.state.run.rows import Part, PickedPart, Rows, RunPart
+from spark_upsert.state.run.shares import part_of
 from spark_upsert.store import Store
 
 CHUNK_ROWS = 1 << 17
 """Entries that a read holds at once; large enough that the cost per chunk is noise."""
 
 CHUNK_BYTES = 64 << 20
-"""Bytes that a read holds at once, by the average row of the runs."""
+"""Bytes that a read holds at once, by the average row of the runs; less where several share it."""
 
 
 _SMALL_BYTES = 1 << 20
@@ -182,7 +183,7 @@ class Snapshot:
                 share = stored.intersect(hash_range).width / stored.width
                 rows += slice_.file.rows * share
                 size += slice_.file.bytes * share
-        count = max(at_least, int(rows // CHUNK_ROWS), int(size // CHUNK_BYTES))
+        count = max(at_least, int(rows // CHUNK_ROWS), int(size // part_of(CHUNK_BYTES)))
         return hash_range.cut(count)
 
     def _even_chunks(self, hash_range: HashRange, at_least: int) -> list[HashRange]:
@@ -193,7 +194,8 @@ class Snapshot:
                 hashes = RUNS.open(self.store, slice_.file).hashes
                 start, stop = slice_.live.intersect(hash_range).rows_of(hashes)
                 row_bytes = slice_.file.bytes / slice_.file.rows
-                runs.append((hashes[start:stop], max(1 / CHUNK_ROWS, row_bytes / CHUNK_BYTES)))
+                weight = max(1 / CHUNK_ROWS, row_bytes / part_of(CHUNK_BYTES))
+                runs.append((hashes[start:stop], weight))
         count = max(at_least, int(sum(len(hashes) * weight for hashes, weight in runs)))
         return cut_evenly(hash_range, runs, count)
 
