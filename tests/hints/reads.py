@@ -639,3 +639,39 @@ def _(told: Told) -> None:
     query.run(view_of(path))
     told("give the query a new checkpointLocation")
     assert Query().run(other)
+
+
+# Checkpoints that were altered --------------------------------------------------------------
+
+Alter = Callable[[dict[str, Any]], object]
+
+
+def altered(site: str, alter: Alter) -> None:
+    """Follow the hint about an exact order whose checkpoint was altered within a step."""
+
+    @follows(f"source.{site}")
+    def _(told: Told) -> None:
+        rows = {"id": [1, 2, 3], "n": [1, 2, 3], "v": ["a", "b", "c"]}
+        for name in ("east", "west"):
+            write(told.folder, rows, name)
+        paths = {name: str(told.folder / name) for name in ("east", "west")}
+        given = inputs_of(paths, merge="roundrobin", maxRowsPerTrigger="3")
+        query = Query()
+        query.run(given, batches_max=1)
+        offset = json.loads(query.checkpoint or "")
+        alter(offset)
+        query.checkpoint = json.dumps(offset)
+        with told:
+            query.run(given)
+        told("give the query a new checkpointLocation")
+        assert len(Query().run(given)) == 6
+
+
+def state(offset: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = offset["state"]["order"]
+    return found
+
+
+altered("exact:Standing.from_json", lambda o: state(o).update(rows=-1))
+altered("exact:_Front.count", lambda o: state(o).update(skip={"east": 9, "west": 9}))
+altered("exact:_finished", lambda o: state(o).update(ahead=dict(o["positions"])))
