@@ -10,9 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.table import Table
 from spark_upsert.views import agg
 from spark_upsert.views.builder import Plan
+from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.plan import DEPTH_MAX, Filter, Node, plan_from_json
+from spark_upsert.views.types import type_of
 from tests.hints.hint import Told, follows
 from tests.hints.tables import Rows, write
 
@@ -253,3 +256,113 @@ def _(told: Told) -> None:
         Filter(input=plan.input, where=pc.field("amount") > 1).to_json()
     told("write it as SQL")
     Filter(input=plan.input, where="amount > 1").to_json()
+
+
+# Kept tables --------------------------------------------------------------------------------
+
+
+def count(plan: Plan, *by: str) -> Plan:
+    return plan.group_by(*by).agg(n=agg.count())
+
+
+@follows("views.bases:scan_of")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    with told:
+        world.kept(count(world.orders), "all")
+    told("read it as a table")
+    assert Table.open(str(told.folder / "all")).log.head().version >= 0
+    told("group by a column that is always the same")
+    kept = world.kept(count(world.orders.select("id", one="1"), "one"))
+    assert [row["n"] for row in world.rows(kept)] == [2]
+
+
+@follows("views.binding:_require_key")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    with told:
+        world.rows(world.orders.select("amount"))
+    told("keep it")
+    assert len(world.rows(world.orders.select("id", "amount"))) == 2
+    told("or group")
+    assert len(world.rows(world.orders.group_by("amount").agg(n=agg.count()))) == 2
+
+
+@follows("views.groups.kept:Kept.made")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    some = count(world.orders.filter("amount > 10"), "customer")
+    world.kept(count(world.orders, "customer"))
+    with told:
+        world.kept(some)
+    told("keep this view in another path")
+    assert len(world.rows(world.kept(some, "other"))) == 1
+
+
+@follows("views.groups.kept:Kept.opened")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    with told:
+        Kept.opened(Table.open(str(told.folder / "orders")))
+    told("read it as any table")
+    assert Table.open(str(told.folder / "orders")).snapshot().num_rows == 2
+    told("keep a view in another path")
+    world.kept(count(world.orders, "customer"))
+    Kept.opened(Table.open(str(told.folder / "kept")))
+
+
+@follows("views.rowwise:ProjectRelation.require_findable")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    computed = world.orders.select("id", whose="customer + 0")
+    with told:
+        world.rows(computed.join(world.customers.select("id", "name"), on={"whose": "id"}))
+    told("or join with reverse='scan'")
+    right = world.customers.select("id", "name")
+    assert len(world.rows(computed.join(right, on={"whose": "id"}, reverse="scan"))) == 2
+    told("store 'whose' in the table")
+    stored = world.of({"id": [1], "whose": [7]}, "stored", indexBy="whose")
+    assert len(world.rows(stored.join(right, on={"whose": "id"}))) == 1
+
+
+@follows("views.rowwise:UnnestRelation.require_findable")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    tags = world.orders.select("id", "customer", "tags").unnest("tags")
+    codes = world.of({"id": ["a", "b"], "code": [1, 2]}, "codes")
+    with told:
+        world.rows(tags.join(codes, on={"tags": "id"}))
+    told("with reverse='scan'")
+    assert len(world.rows(tags.join(codes, on={"tags": "id"}, reverse="scan"))) == 2
+    told("join on another column")
+    right = world.customers.select("id", "name")
+    assert len(world.rows(tags.join(right, on={"customer": "id"}))) == 3
+
+
+@follows("views.scan:ScanRelation.require_findable")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    write(told.folder, {"id": [1], "customer": [7]}, "plain")
+    path = str(told.folder / "plain")
+    right = world.customers.select("id", "name")
+    with told:
+        world.rows(Plan.of_table(path).join(right, on={"customer": "id"}))
+    told("or set reverse='scan'")
+    on_scan = Plan.of_table(path).join(right, on={"customer": "id"}, reverse="scan")
+    assert len(world.rows(on_scan)) == 1
+    told(".at_version(" if ".at_version(" in told.hint else "at_version()")
+    pinned = world.customers.at_version(0).select("id", "name")
+    assert len(world.rows(Plan.of_table(path).join(pinned, on={"customer": "id"}))) == 1
+    told("with index_by=customer")
+    write(told.folder, {"id": [2], "customer": [8]}, "plain", **told.options)
+    Table.open(path).build_indexes()
+    assert len(world.rows(Plan.of_table(path).join(right, on={"customer": "id"}))) == 2
+
+
+@follows("views.types:type_of")
+def _(told: Told) -> None:
+    with told:
+        type_of("BIGINT")
+    for text in ("int64", "decimal128(10, 2)", "list<item: string>"):
+        told(text)
+        type_of(text)
