@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_upsert.store.protocol import OBJECT_BYTES_MAX, ObjectInfo, ObjectSink, Store
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile, ObjectInfo, ObjectSink, Store
 
 
 class StoreBelow:
@@ -55,8 +55,8 @@ class StoreBelow:
     def map(self, path: str) -> pa.Buffer:
         return self._store.map(self._path(path))
 
-    def mapped_bytes(self, path: str) -> int | None:
-        return self._store.mapped_bytes(self._path(path))
+    def mapped_file(self, path: str) -> MappedFile | None:
+        return self._store.mapped_file(self._path(path))
 
     def release(self, buffer: pa.Buffer) -> None:
         self._store.release(buffer)

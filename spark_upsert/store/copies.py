@@ -30,6 +30,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
+from spark_upsert.store.protocol import MappedFile
 
 BYTES_MAX = 8 << 30
 """Default bound, unless a quarter of the file system is less: it may be a RAM disk."""
@@ -121,12 +122,14 @@ class LocalCopies:
         buffer = _try_map(copy)
         return self._fill(copy, fetch) if buffer is None else buffer
 
-    def bytes_of(self, name: str) -> int | None:
-        """Return the bytes of an object by the length of its copy; None if there is no copy."""
+    def file_of(self, name: str) -> MappedFile | None:
+        """Return the state of a copy, without its trailer; None if there is no copy."""
         try:
-            return os.stat(f"{self._folder}/{name}").st_size - _TRAILER_BYTES
+            found = os.stat(f"{self._folder}/{name}")
         except FileNotFoundError:
             return None
+        # Not its times: each process that maps it sets them, so that it is removed late.
+        return MappedFile(found.st_size - _TRAILER_BYTES, (found.st_dev, found.st_ino))
 
     def forget(self, name: str) -> None:
         """Remove a copy, for example because its contents are damaged."""

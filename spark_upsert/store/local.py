@@ -34,7 +34,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.store.protocol import OBJECT_BYTES_MAX, ObjectInfo
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile, ObjectInfo
 from spark_upsert.store.regular import opened_regular
 from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.system_errors import links_required, translated
@@ -116,13 +116,16 @@ class LocalStore:
         with translated("read", target), opened_regular(target) as file:
             return file.map()
 
-    def mapped_bytes(self, path: str) -> int | None:
+    def mapped_file(self, path: str) -> MappedFile | None:
         target = f"{self._root}/{path}"
         with translated("read", Path(target)):
             try:
-                return os.stat(target).st_size
+                found = os.stat(target)
             except FileNotFoundError:
                 return None
+        # Either time may be set by hand, both at once not.
+        mark = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+        return MappedFile(found.st_size, mark)
 
     def release(self, buffer: pa.Buffer) -> None:
         release_mapped(buffer)

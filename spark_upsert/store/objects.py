@@ -34,7 +34,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
 from spark_upsert.store.copies import CopyFile, LocalCopies, usable
 from spark_upsert.store.failures import is_conflict, is_cut_short, may_pass, translate
-from spark_upsert.store.protocol import OBJECT_BYTES_MAX, ObjectInfo
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile, ObjectInfo
 from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.settings import Cloud, ObjectSettings
 
@@ -205,8 +205,8 @@ class ObjectStore:
     def map(self, path: str) -> pa.Buffer:
         return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))
 
-    def mapped_bytes(self, path: str) -> int | None:
-        return self._copies.bytes_of(self._copy_name(path))
+    def mapped_file(self, path: str) -> MappedFile | None:
+        return self._copies.file_of(self._copy_name(path))
 
     def release(self, buffer: pa.Buffer) -> None:
         release_mapped(buffer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -29,6 +29,15 @@ class ObjectInfo:
     """When it was last written, in seconds since 1970 by the storage's own clock."""
     is_link: bool = False
     """Whether it, or its folder, is a link to another place, whose files are not the table's."""
+
+
+class MappedFile(NamedTuple):
+    """A state of a file that is mapped; another one has another length or mark."""
+
+    length: int
+    """In bytes."""
+    mark: Hashable
+    """What the file system changes when something writes into the file, or replaces it."""
 
 
 class ObjectSink(Protocol):
@@ -109,11 +118,12 @@ class Store(Protocol):
         """Return the bytes of an immutable object, mapped rather than read where possible."""
         ...
 
-    def mapped_bytes(self, path: str) -> int | None:
-        """Return how long what `map` maps is at present; None if it is gone or no file.
+    def mapped_file(self, path: str) -> MappedFile | None:
+        """Return the present state of what `map` maps; None if it is gone or no file.
 
-        Whoever touches a mapped file behind its end is killed by the system, so that it is
-        asked before a read. What is gone stays readable for those who have mapped it.
+        A process that touches a mapped file behind its end is killed by the system, and one that
+        reads what another wrote into the file reads that: so it is asked before a read. What is
+        gone stays readable for those who have mapped it.
         """
         ...
 

@@ -22,7 +22,7 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.state.log.memory import LOGS
 from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
-from spark_upsert.store.protocol import OBJECT_BYTES_MAX
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile
 
 _NUMBERS = itertools.count()
 
@@ -83,7 +83,7 @@ class MemoryStore:
     def map(self, path: str) -> pa.Buffer:
         return pa.py_buffer(self.read(path))
 
-    def mapped_bytes(self, path: str) -> int | None:
+    def mapped_file(self, path: str) -> MappedFile | None:
         """Return None: no file is mapped."""
         return None
 
@@ -256,8 +256,8 @@ class FaultyStore:
         with self._steps.step(f"map {path}"):
             return self._store.map(path)
 
-    def mapped_bytes(self, path: str) -> int | None:
-        return self._store.mapped_bytes(path)
+    def mapped_file(self, path: str) -> MappedFile | None:
+        return self._store.mapped_file(path)
 
     def release(self, buffer: pa.Buffer) -> None:
         self._store.release(buffer)

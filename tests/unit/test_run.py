@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -426,9 +428,69 @@ def test_few_runs_stay_open_however_long_nobody_asks_for_them() -> None:
     cache = RunCache(rested_max=2, rest_s=60.0, clock=lambda: now[0])
     opened = [one_run(count) for count in (1, 2)]
     first = cache.open(*opened[0])
-    now[0] = 1e6
+    now[0] = 3_599.0
     cache.open(*opened[1])
     assert cache.open(*opened[0]) is first
+
+
+def test_what_was_verified_counts_for_an_hour(tmp_path: Path) -> None:
+    now = [0.0]
+    cache = RunCache(clock=lambda: now[0])
+    table = Table.create(str(tmp_path), pa.schema({"k": pa.int64()}), keys=["k"])
+    table.append(pa.table({"k": range(10)}))
+    [file] = table.log.commit(1).added
+    first = cache.open(table.store, file)
+    now[0] = 3_599.0
+    assert cache.open(table.store, file) is first
+    now[0] = 3_600.0
+    assert cache.open(table.store, file) is not first, "asking does not make it younger"
+
+
+Wrote = Callable[[Path, bytes], None]
+
+
+def _in_place(path: Path, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def _in_place_with_old_times(path: Path, data: bytes) -> None:
+    status = path.stat()
+    _in_place(path, data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _renamed(path: Path, data: bytes) -> None:
+    path.with_name("new").write_bytes(data)
+    path.with_name("new").replace(path)
+
+
+@pytest.mark.parametrize("wrote", [_in_place, _in_place_with_old_times, _renamed])
+def test_what_is_written_into_a_run_that_was_read_is_damage(wrote: Wrote, tmp_path: Path) -> None:
+    """A living process that has verified every byte of it, and reads it again."""
+    table = Table.create(str(tmp_path), pa.schema({"k": pa.int64(), "v": pa.int64()}), keys=["k"])
+    table.append(pa.table({"k": range(60), "v": range(1, 61)}))
+    [file] = table.log.commit(1).added
+    path = tmp_path / file.path
+    whole = path.read_bytes()
+    os.utime(path, ns=(0, 0))  # Written long ago: a clock of files ticks in milliseconds.
+    before = table.snapshot()
+    zeros = bytes(200)
+    wrote(path, whole[:600] + zeros + whole[800:])
+    with pytest.raises(CorruptionError, match=file.path):
+        table.snapshot()
+    with pytest.raises(CorruptionError, match=file.path):
+        table.append(pa.table({"k": range(60), "v": [0] * 60}))
+    wrote(path, whole)
+    assert table.snapshot().equals(before)
+
+
+def test_a_file_that_is_as_it_was_is_not_verified_again(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path), pa.schema({"k": pa.int64()}), keys=["k"])
+    table.append(pa.table({"k": range(10)}))
+    [file] = table.log.commit(1).added
+    cache = RunCache()
+    assert cache.open(table.store, file) is cache.open(table.store, file)
 
 
 def test_an_open_run_shows_how_much_of_it_was_verified() -> None:

@@ -272,10 +272,13 @@ def test_what_is_mapped_has_a_length_until_it_is_gone(tmp_path: Path) -> None:
         store = make(tmp_path / name)
         write(store, "data/a", b"x" * 5000)
         buffer = store.map("data/a")
-        assert store.mapped_bytes("data/a") == 5000 == buffer.size
+        file = store.mapped_file("data/a")
+        assert file is not None
+        assert file.length == 5000 == buffer.size
+        assert store.mapped_file("data/a") == file
         store.delete("data/a")
         store.forget("data/a")
-        assert store.mapped_bytes("data/a") is None
+        assert store.mapped_file("data/a") is None
 
 
 def test_mapping_twice_gives_the_same_bytes(store: Store) -> None:

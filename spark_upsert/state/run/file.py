@@ -48,6 +48,7 @@ from spark_upsert.state.run.frugal import is_frugal
 from spark_upsert.state.run.layout import NO_BLOCKS, Layout
 from spark_upsert.state.run.soundness import require_sound
 from spark_upsert.store import Store, resident_bytes
+from spark_upsert.store.protocol import MappedFile
 from spark_upsert.store.records import text, whole
 from spark_upsert.store.tokens import new_token
 
@@ -477,10 +478,14 @@ _RESIDENT_BYTES_PER_ROW = 16 << 10
 
 
 class _Opened(NamedTuple):
-    """An open run, and when it was last asked for, by the clock of its cache."""
+    """An open run; times are those of the clock of its cache."""
 
     run: Run
+    seen: MappedFile | None
+    """The state of its file before that was mapped; None where no file is mapped."""
+    opened_s: float
     asked_s: float
+    """When it was last asked for."""
 
 
 @dataclass
@@ -500,6 +505,10 @@ class RunCache:
     """So many stay open though nobody asks for them."""
     rest_s: float = 60.0
     """How long the others do. A query asks for its runs in each of its batches."""
+    trusted_s: float = 3600.0
+    """So long what was verified counts as it was: behind it, a run is opened, and what is touched
+    of it verified, once more. For what a file system does not tell: bytes that a disk gives back
+    otherwise when they are read into memory again."""
     clock: Callable[[], float] = time.monotonic
     _runs: OrderedDict[tuple[str, str], _Opened] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -515,13 +524,13 @@ class RunCache:
         key = (store.url, file.path)
         with self._lock:
             known = self._runs.get(key)
-            run = None if known is None else known.run
-            if run is not None:
-                self._runs[key] = _Opened(run, self.clock())
+            if known is not None:
+                self._runs[key] = _Opened(*known[:3], self.clock())
                 self._runs.move_to_end(key)
-        # A file that was cut since it was mapped is not to be touched: it would be a SIGBUS.
-        if run is not None and store.mapped_bytes(file.path) in (None, file.bytes):
-            return run
+        # Before it is mapped, so that what is written meanwhile is another state.
+        seen = store.mapped_file(file.path)
+        if known is not None and self._is_as_verified(known, seen):
+            return known.run
 
         def on_damage() -> None:
             # It may be the local copy of a remote object: whoever tries again fetches another.
@@ -543,11 +552,23 @@ class RunCache:
             store.forget(file.path)
             run = mapped()
         with self._lock:
-            self._runs[key] = _Opened(run, self.clock())
+            # A copy of an object was not there before it was fetched.
+            seen = seen or store.mapped_file(file.path)
+            self._runs[key] = _Opened(run, seen, self.clock(), self.clock())
             self._runs.move_to_end(key)
             while len(self._runs) > self.count_max or self._has_rested():
                 self._runs.popitem(last=False)
         return run
+
+    def _is_as_verified(self, known: _Opened, seen: MappedFile | None) -> bool:
+        """Return whether what was verified of an open run holds.
+
+        A file that was cut since it was mapped is not to be touched: it would be a SIGBUS. One that
+        was written into is damaged, or whole again; one that is gone stays as it was.
+        """
+        if seen is None:
+            return True
+        return seen == known.seen and self.clock() - known.opened_s < self.trusted_s
 
     def _has_rested(self) -> bool:
         """Return whether the run that was asked for least recently is to be closed."""
