@@ -8,6 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from spark_upsert.options.lives import (
+    FILE_LIVES,
+    INPUT_LIVES,
+    READ_LIVES,
+    ROUTED_LIVES,
+    WRITE_LIVES,
+    Life,
+)
 from spark_upsert.options.reference import (
     FILE_OPTIONS,
     INPUT_OPTIONS,
@@ -24,6 +32,21 @@ This page is made from `spark_upsert/options/reference.py` by `tools/option_refe
 
 Names are matched without case, `-` and `_`: `starting_version` is `startingVersion`. An unknown name is an error that says
 the nearest one. Options that begin with `storage.` go to the object store, see [object-stores.md](object-stores.md).
+
+## When an option changes
+
+A streaming query that starts again from its checkpoint may be given other options. The last column of each table says when a
+change takes effect ([why](adr/0053-what-decides-rows-stands-in-the-checkpoint.md)):
+
+- **at once; the same rows**: limits, pace and ways of reaching things. No row depends on it.
+- **next batch**: rows that were delivered stay what they were. A batch that was planned when the query stopped is delivered by the new
+  options, too.
+- **inputs that have not begun**: where a query stands in an input stands in the checkpoint, above all options.
+- **refused**: rows would come twice, never, or in another order. The error says how the option was. A new `checkpointLocation` is a new query,
+  which begins anew; so let what it feeds begin anew, too.
+- **-**: the option is of batches alone.
+
+An exact order (`merge`, `interleaveSeed`) counts the rows of each epoch, so that it refuses all that decides how many there are.
 """
 
 _READS = """
@@ -80,16 +103,19 @@ location, owner and comment of a table) is passed over. `TBLPROPERTIES` it mixes
 
 def reference() -> str:
     """Return the whole page."""
-    writes = _WRITES + _table(WRITE_OPTIONS) + _ROUTED + _table(ROUTED_OPTIONS)
-    reads = _READS + _table(READ_OPTIONS)
-    inputs = _INPUTS + _table(INPUT_OPTIONS) + _FILES + _table(FILE_OPTIONS)
+    writes = _WRITES + _table(WRITE_OPTIONS, WRITE_LIVES)
+    writes += _ROUTED + _table(ROUTED_OPTIONS, ROUTED_LIVES)
+    reads = _READS + _table(READ_OPTIONS, READ_LIVES)
+    inputs = _INPUTS + _table(INPUT_OPTIONS, INPUT_LIVES)
+    inputs += _FILES + _table(FILE_OPTIONS, FILE_LIVES)
     return _HEAD + writes + reads + inputs + _SQL
 
 
-def _table(options: Mapping[str, str]) -> str:
-    lines = ["", "| option | meaning |", "|---|---|"]
+def _table(options: Mapping[str, str], lives: Mapping[str, Life]) -> str:
+    lines = ["", "| option | meaning | when it changes |", "|---|---|---|"]
     lines += [
-        f"| `{name}` | {meaning.replace('|', '&#124;')} |" for name, meaning in options.items()
+        f"| `{name}` | {meaning.replace('|', '&#124;')} | {lives[name]} |"
+        for name, meaning in options.items()
     ]
     return "\n".join(lines) + "\n"
 

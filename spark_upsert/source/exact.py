@@ -24,6 +24,15 @@ from spark_upsert.options.query import MERGE_SEQ, QueryOptions
 from spark_upsert.source.at_once import of_each
 from spark_upsert.source.input import Backlog, SteppedInput
 from spark_upsert.source.inputs import Heads, Inputs
+from spark_upsert.source.lives import (
+    Reads,
+    reads_from,
+    reads_of,
+    reads_record,
+    require_same_beginning,
+    require_same_reads,
+    with_began,
+)
 from spark_upsert.source.offset import Offset
 from spark_upsert.source.passage import Passage, Share, splits_in_order, without_order
 from spark_upsert.source.position import Json, Position
@@ -49,6 +58,8 @@ class Standing:
     ``mode``   which order it is
     ``names``  the inputs, in the order in which they were declared
     ``order``  its state (`merge.orders`)
+    ``reads``  what decides which rows the steps of inputs have (`lives`); absent from
+               offsets that were written before it was kept
     ``rows``   how many rows the sequence has so far; null if somebody did not count
     ``skip``   rows of the step that is next that are delivered, where there are some
     =========  ======================================================================
@@ -61,6 +72,7 @@ class Standing:
     ahead: Mapping[str, Position] = field(default_factory=dict)
     given: Mapping[str, int] | None = field(default_factory=dict)
     skip: Mapping[str, int] = field(default_factory=dict)
+    reads: Reads = field(default_factory=dict)
 
     def begun(self, name: str) -> Position | None:
         """Return the position behind the step of which some rows are delivered, if there is one."""
@@ -81,6 +93,7 @@ class Standing:
             "mode": self.mode,
             "names": list(self.names),
             "order": self.order.to_json(),
+            "reads": reads_record(self.reads),
             "rows": self.rows,
             "skip": dict(self.skip),
         }
@@ -90,14 +103,16 @@ class Standing:
         """Rebuild it; raises `OptionError`."""
         try:
             given = record["given"]
+            names = tuple(map(text, record["names"]))
             found = cls(
                 ahead={name: Position.of(each) for name, each in record["ahead"].items()},
                 given=None if given is None else {n: _count(rows) for n, rows in given.items()},
                 mode=text(record["mode"]),
-                names=tuple(map(text, record["names"])),
+                names=names,
                 order=order_from_json(record["order"]),
                 rows=None if record["rows"] is None else _count(record["rows"]),
                 skip={name: _count(rows, least=1) for name, rows in record["skip"].items()},
+                reads=reads_from(record["reads"], names) if "reads" in record else {},
             )
             found._require_whole()
             return found
@@ -157,7 +172,9 @@ class ExactOrder:
             How far it may go in each input, in the order in which they were declared.
         """
         names = tuple(heads)
+        reads = reads_of({name: self._stepped(name) for name in names})
         standing = self._standing(offset, names)
+        require_same_reads(standing.reads, reads)
         named = {name: (name, offset, standing, head) for name, head in heads.items()}
         fronts = list(of_each(named, lambda of: self._front(*of)).values())
         given: list[int] | None = None
@@ -181,18 +198,29 @@ class ExactOrder:
             if given is None
             else {front.name: rows for front, rows in zip(fronts, given, strict=True) if rows},
             skip={place.name: place.skip for place in places if place.skip},
+            reads=reads,
         )
-        return Offset(positions=positions, state={**offset.state, STATE: behind.to_json()})
+        fresh = {name: self._inputs[name] for name in names if name not in offset.positions}
+        state = with_began(offset.state, fresh)
+        return Offset(positions=positions, state={**state, STATE: behind.to_json()})
 
     def passages(self, first: Offset, last: Offset) -> list[Passage]:
         """Return the work between two offsets: one piece, or none if there are no rows."""
-        after = Standing.from_json(last.state.get(STATE))
+        if STATE not in last.state:
+            raise _not_exact()
+        after = Standing.from_json(last.state[STATE])
+        _require_mode(after, self._query)
         if not last.positions.keys() >= set(after.names):
             raise OptionError(
                 f"the checkpoint has an exact order of {list(after.names)!r:.200}, and positions "
                 f"of {list(last.positions)!r:.200}.",
                 hint=_ALTERED,
             )
+        require_same_reads(
+            after.reads, reads_of({name: self._inputs[name] for name in after.names})
+        )
+        fresh = {name: self._inputs[name] for name in after.names if name not in first.positions}
+        require_same_beginning(last.state, fresh)
         before = self._before(first, after.names)
 
         def share(of: tuple[int, str]) -> Share:
@@ -236,20 +264,16 @@ class ExactOrder:
         """Return where an order stands among inputs in their declared order."""
         record = offset.state.get(STATE)
         if record is None:
+            if offset.positions:
+                raise _not_exact()
             return Standing(mode=mode_of(self._query), order=self._first, names=names)
         found = Standing.from_json(record)
+        _require_order_of(found.names, names)
         return replace(found, order=_moved(found.order, found.names, names), names=names)
 
     def _standing(self, offset: Offset, names: tuple[str, ...]) -> Standing:
-        mode = mode_of(self._query)
         found = self._before(offset, names)
-        if found.mode != mode:
-            raise OptionError(
-                f"the checkpoint is that of another order ({found.mode}) than the query asks for "
-                f"({mode}).",
-                hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
-                option="merge",
-            )
+        _require_mode(found, self._query)
         if found.rows is None and MERGE_SEQ in self._query.merge_columns:
             raise OptionError(
                 f"'mergeColumns' asks for '{MERGE_SEQ}', and this checkpoint was begun without it, "
@@ -289,6 +313,46 @@ def refuse_exact(offset: Offset) -> None:
             "the checkpoint is that of an exact order, and the query asks for none.",
             hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
             option="merge",
+        )
+
+
+def _require_mode(standing: Standing, query: QueryOptions) -> None:
+    mode = mode_of(query)
+    if standing.mode != mode:
+        raise OptionError(
+            f"the checkpoint is that of another order ({standing.mode}) than the query asks for "
+            f"({mode}).",
+            hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
+            option="merge",
+        )
+
+
+def _not_exact() -> OptionError:
+    return OptionError(
+        "the checkpoint is that of a query that takes what is ready first, and this one asks for "
+        "an exact order, which has no beginning there.",
+        hint="leave out 'merge' and 'interleaveSeed', or give the query a new checkpointLocation.",
+        option="merge",
+    )
+
+
+def _require_order_of(before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """Refuse inputs in another order; some may have come or gone.
+
+    Raises
+    ------
+    OptionError
+        It says in which order they were declared.
+    """
+    kept = [name for name in before if name in after]
+    if kept != [name for name in after if name in before]:
+        told = ",".join(before)
+        raise OptionError(
+            f"the inputs of this exact order were declared as {told:.500}, and are in another "
+            "order now, which would be another sequence of rows.",
+            hint=f"give 'inputs' in that order: {','.join(kept):.500}; or give the query a new "
+            "checkpointLocation.",
+            option="inputs",
         )
 
 

@@ -54,7 +54,7 @@ from spark_upsert.source.file_position import (
 )
 from spark_upsert.source.file_texts import CsvReader, JsonReader, compression_of
 from spark_upsert.source.input import Backlog, Piece
-from spark_upsert.source.position import Position
+from spark_upsert.source.position import Json, Position
 from spark_upsert.source.steps import StreamStep, refuse_gaps
 from spark_upsert.store.folder import FileStatus, Folder, open_folder
 
@@ -226,6 +226,19 @@ class FileInput:
                 split=partial(FileSplit, file, Part(bytes=file.bytes)),
                 after=partial(self._behind, start, files, number),
             )
+
+    def decides(self) -> Mapping[str, Json]:
+        """Return what decides which rows a file has (`Decided.decides`)."""
+        options = self._options
+        found: dict[str, Json] = {"format": options.format.value}
+        if options.format is FileFormat.CSV:
+            found |= {
+                "header": options.header,
+                "sep": options.separator,
+                "quote": options.quote,
+                "escape": options.escape,
+            }
+        return found
 
     def commit(self, position: Position) -> None:
         """Do nothing: the files are not ours."""

@@ -10,7 +10,7 @@ a root that is not mounted has no tables either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -30,9 +30,17 @@ from spark_upsert.options.inputs import UNNAMED, listed_twice
 from spark_upsert.parallel import in_order
 from spark_upsert.source.at_once import of_each
 from spark_upsert.source.discovery import Discovery
-from spark_upsert.source.input import Backlog, Input, Pollable, Polled, SteppedInput
+from spark_upsert.source.input import (
+    Backlog,
+    Begins,
+    Decided,
+    Input,
+    Pollable,
+    Polled,
+    SteppedInput,
+)
 from spark_upsert.source.inputs import OF_ONE_TABLE, Found, Heads
-from spark_upsert.source.position import Position
+from spark_upsert.source.position import Json, Position
 from spark_upsert.source.steps import StreamStep
 
 _LOGGER = logging.getLogger(__name__)
@@ -276,6 +284,14 @@ class Forgiving:
         """
         assert isinstance(self._wrapped, SteppedInput)
         return self._wrapped.steps(start, end)
+
+    def decides(self) -> Mapping[str, Json]:
+        """Return what decides which rows a step has (`Decided.decides`)."""
+        return self._wrapped.decides() if isinstance(self._wrapped, Decided) else {}
+
+    def begins(self) -> Mapping[str, Json]:
+        """Return how it begins (`Begins.begins`)."""
+        return self._wrapped.begins() if isinstance(self._wrapped, Begins) else {}
 
     def split_bytes(self, split: Any) -> int:
         """Estimate the bytes that a split reads (`Input.split_bytes`)."""

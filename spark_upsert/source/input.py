@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from spark_upsert.source.position import Position
+from spark_upsert.source.position import Json, Position
 from spark_upsert.source.steps import StreamStep
 
 
@@ -191,6 +191,24 @@ class Pressable(Protocol):
 
     def press(self, pressure: Pressure | None) -> None:
         """Tell its writers how pressed the stream is, None: not any more; never fails."""
+        ...
+
+
+@runtime_checkable
+class Decided(Protocol):
+    """An input of which options decide how many rows a step has."""
+
+    def decides(self) -> Mapping[str, Json]:
+        """Return these options by their names, in one form for what means the same."""
+        ...
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """An input whose options say how it begins, which its positions do not tell."""
+
+    def begins(self) -> Mapping[str, Json]:
+        """Return these options by their names, in one form for what means the same."""
         ...
 
 

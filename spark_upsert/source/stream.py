@@ -23,6 +23,7 @@ from spark_upsert.source.exact import ExactOrder, refuse_exact
 from spark_upsert.source.fairness import waiting_by_band
 from spark_upsert.source.input import Freezable, Input
 from spark_upsert.source.inputs import Batched, Heads, Inputs, Seen
+from spark_upsert.source.lives import require_same_beginning, with_began
 from spark_upsert.source.lookout import Lookout
 from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.source.pace import Limits, pace
@@ -202,13 +203,15 @@ class Stream:
         positions = {**standing, **reached.positions}
         for name in gone:
             del positions[name]
+        fresh = {name: self._inputs[name] for name in backlogs if name not in standing}
         self._ahead.planned(positions)
         waiting = partial(waiting_by_band, reached.state, now_ms, standings)
         self._progress.planned(backlogs, positions, waiting)
         moved = frozenset(
             name for name, position in reached.positions.items() if standing.get(name) != position
         )
-        return Offset(positions=positions, state=self._pressed.noted(reached)), moved | gone
+        state = with_began(self._pressed.noted(reached), fresh)
+        return Offset(positions=positions, state=state), moved | gone
 
     def report(self) -> dict[str, Any]:
         """Return what the stream tells of itself (`Progress`)."""
@@ -226,11 +229,14 @@ class Stream:
         first, last = self._offsets.read(start), self._offsets.read(end)
         if self._exact is not None:
             return [*self._exact.passages(first, last)]
+        refuse_exact(last)
         moved = {
             name: (self._inputs[name], before, position)
             for name, position in last.positions.items()
             if position != (before := first.positions.get(name))
         }
+        fresh = {name: each for name, (each, before, _) in moved.items() if before is None}
+        require_same_beginning(last.state, fresh)
         splits = of_each(moved, _splits)
         return [
             *planned(

@@ -31,7 +31,7 @@ from spark_upsert.schedule.priority import priority_in
 from spark_upsert.source.columns import require_columns, table_columns
 from spark_upsert.source.explain import tell
 from spark_upsert.source.input import Backlog, Piece, Polled, Pressure
-from spark_upsert.source.position import Position
+from spark_upsert.source.position import Json, Position
 from spark_upsert.source.rest import Rest
 from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits, split_bytes
@@ -307,6 +307,20 @@ class TableInput:
                 behind = TablePosition.at_changes(first.origin, version + 1)
                 yield step(steps.of_changes(version), behind)
 
+    def begins(self) -> Mapping[str, Json]:
+        """Return whether the changes since some version are read, and not the whole table first."""
+        return {"startingVersion": None if self._begins_with_snapshot else "given"}
+
+    def decides(self) -> Mapping[str, Json]:
+        """Return what decides which rows an epoch has (`Decided.decides`)."""
+        options = self._options
+        return {
+            "deduplicationMode": options.deduplication.value,
+            "ignoreDeletes": options.ignore_deletes,
+            "raw": options.raw,
+            "readChangeFeed": options.change_feed,
+        }
+
     def split_bytes(self, split: Split) -> int:
         """Estimate the bytes that a split reads (`Input.split_bytes`)."""
         return split_bytes(split)
@@ -394,7 +408,8 @@ class TableInput:
                 return first
             # The same, unless the rest of the snapshot was expired and another one took over.
             return TablePosition.in_snapshot(last.origin, first.hash)
-        # What the first batch began with is decided by its end: it remembers the origin.
+        # What the first batch began with is decided by its end, which remembers the origin, and by
+        # options that are what they were then (`lives`).
         if self._begins_with_snapshot:
             return TablePosition.in_snapshot(last.origin, 0)
         return TablePosition.at_changes(last.origin, last.origin)

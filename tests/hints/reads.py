@@ -44,6 +44,20 @@ def batch(given: Given) -> Rows:
     return [row for work in read.splits() for each in read.read(work) for row in each.to_pylist()]
 
 
+def stream_of(given: Given) -> Stream:
+    """Return the stream of some options, as a process has it that has just begun."""
+    plan = ReadPlan.parse(given)
+    columns = plan_columns(plan)
+    inputs = stream_inputs(plan, columns)
+    return Stream(
+        inputs,
+        plan.query,
+        lookout=stream_lookout(plan, inputs),
+        offsets=stream_offsets(plan),
+        columns=shared_columns(plan, columns),
+    )
+
+
 class Query:
     """A streaming query that goes on from its checkpoint, with options anew in each life."""
 
@@ -52,16 +66,7 @@ class Query:
 
     def run(self, given: Given, *, batches_max: int = 9) -> Rows:
         """Live once: deliver what there is, and return it."""
-        plan = ReadPlan.parse(given)
-        columns = plan_columns(plan)
-        inputs = stream_inputs(plan, columns)
-        stream = Stream(
-            inputs,
-            plan.query,
-            lookout=stream_lookout(plan, inputs),
-            offsets=stream_offsets(plan),
-            columns=shared_columns(plan, columns),
-        )
+        stream = stream_of(given)
         rows: Rows = []
         try:
             for _ in range(batches_max):
@@ -73,8 +78,23 @@ class Query:
             stream.stop()
         return rows
 
+    def planned(self, given: Given, *, everything: bool = False) -> tuple[Any, Any]:
+        """Plan a batch and deliver nothing of it; return its offsets."""
+        stream = stream_of(given)
+        start = self._start(stream)
+        return start, json.loads(json.dumps(stream.latest(start, everything=everything)))
+
+    def replay(self, given: Given, start: Any, end: Any) -> Rows:
+        """Return the rows of a batch that was planned, in another life."""
+        stream = stream_of(given)
+        works = stream.splits(start, end)
+        return [row for work in works for each in stream.read(work) for row in each.to_pylist()]
+
+    def _start(self, stream: Stream) -> Any:
+        return stream.initial() if self.checkpoint is None else json.loads(self.checkpoint)
+
     def _batch(self, stream: Stream, rows: Rows) -> str:
-        start = stream.initial() if self.checkpoint is None else json.loads(self.checkpoint)
+        start = self._start(stream)
         end = stream.latest(start, everything=False)
         for work in stream.splits(start, end):
             rows += [row for each in stream.read(work) for row in each.to_pylist()]
@@ -311,7 +331,7 @@ def _(told: Told) -> None:
 # Exact orders -------------------------------------------------------------------------------
 
 
-@follows("source.exact:ExactOrder._standing")
+@follows("source.exact:_require_mode")
 @follows("source.exact:refuse_exact")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
@@ -319,7 +339,7 @@ def _(told: Told) -> None:
     exact = inputs_of(paths, merge="concat")
     query.run(exact, batches_max=1)
     before = query.checkpoint
-    other = {"merge": "roundrobin"} if "_standing" in told.site.name else {"merge": None}
+    other = {"merge": "roundrobin"} if "_require_mode" in told.site.name else {"merge": None}
     with told:
         query.run(changed(exact, other))
     told("give 'merge' and 'interleaveSeed' as they were")
@@ -329,7 +349,85 @@ def _(told: Told) -> None:
     assert len(Query().run(changed(exact, other))) == 2
 
 
-@follows("source.exact:ExactOrder._standing:2")
+@follows("source.exact:_not_exact")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    query = Query()
+    live = inputs_of(paths)
+    query.run(live)
+    exact = {**live, "interleaveSeed": "7"}
+    with told:
+        query.run(exact)
+    told("leave out 'merge' and 'interleaveSeed'")
+    query.run(live)
+    told("give the query a new checkpointLocation")
+    assert len(Query().run(exact)) == 2
+
+
+@follows("source.exact:_require_order_of")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    query = Query()
+    exact = inputs_of(paths, merge="roundrobin")
+    query.run({**exact, "maxRowsPerTrigger": "1"}, batches_max=1)
+    other = {**exact, "inputs": "west,east"}
+    with told:
+        query.run(other)
+    told("give 'inputs' in that order: east,west")
+    assert len(query.run({**exact, "inputs": "east,west"})) == 1
+    told("give the query a new checkpointLocation")
+    assert len(Query().run(other)) == 2
+
+
+@follows("source.lives:require_same_reads")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    query = Query()
+    exact = inputs_of(paths, merge="concat", readChangeFeed="true")
+    query.run({**exact, "maxRowsPerTrigger": "1"}, batches_max=1)
+    with told:
+        query.run({**exact, "emitUnchanged": "true"})
+    told("give 'deduplicationMode' as it was")
+    assert len(query.run({**exact, "deduplicationMode": "dropCarryovers"})) == 1
+    told("give the query a new checkpointLocation")
+    assert len(Query().run({**exact, "emitUnchanged": "true"})) == 2
+
+
+@follows("source.lives:require_same_beginning")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    exact = inputs_of(paths, merge="concat")
+    query = Query()
+    query.run(exact)
+    assert query.checkpoint is not None
+    altered = json.loads(query.checkpoint)
+    altered["state"]["began"] = {"east": 3}
+    plan = ReadPlan.parse(exact)
+    columns = plan_columns(plan)
+    stream = Stream(stream_inputs(plan, columns), plan.query, columns=columns)
+    with told:
+        stream.splits(stream.initial(), altered)
+    told("give the query a new checkpointLocation")
+    assert len(Query().run(exact)) == 2
+
+
+@follows("source.lives:require_same_beginning:2")
+def _(told: Told) -> None:
+    given = {"path": lake(told.folder, "east")["east"]}
+    query = Query()
+    planned = query.planned(given)
+    later = {**given, "startingVersion": "0"}
+    with told:
+        query.replay(later, *planned)
+    told("give 'startingVersion' as it was, at least until that batch is delivered")
+    assert len(query.replay(given, *planned)) == 1
+    query.checkpoint = json.dumps(planned[1])
+    query.run(later)
+    told("give the query a new checkpointLocation")
+    assert len(Query().run(later)) == 1
+
+
+@follows("source.exact:ExactOrder._standing")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()

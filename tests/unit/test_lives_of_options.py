@@ -1,0 +1,434 @@
+"""Each option says what becomes of it when it is another one in the next life of a query."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_upsert.errors import UpsertFlowError
+from spark_upsert.options import lives, reference
+from spark_upsert.options.lives import Change
+from spark_upsert.routed.plan import table_below
+from spark_upsert.table import Table
+from tests.hints.reads import Query
+from tests.hints.tables import write
+from tests.support import routed_worlds as routed
+from tests.support.stores import MemoryStore
+
+HOMES = {
+    "read": (reference.READ_OPTIONS, lives.READ_LIVES),
+    "inputs": (reference.INPUT_OPTIONS, lives.INPUT_LIVES),
+    "files": (reference.FILE_OPTIONS, lives.FILE_LIVES),
+    "write": (reference.WRITE_OPTIONS, lives.WRITE_LIVES),
+    "routed": (reference.ROUTED_OPTIONS, lives.ROUTED_LIVES),
+}
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_every_option_says_what_a_change_of_it_means(home: str) -> None:
+    options, found = HOMES[home]
+    assert list(found) == list(options), "an option without a life, or out of its order"
+
+
+# -- reads ---------------------------------------------------------------------------------
+
+Given = Mapping[str, str]
+Changed = tuple[Given, Given]
+"""The options of one life and of the next; an empty text takes one back."""
+
+FEED = {"readChangeFeed": "true"}
+
+OF_READS: dict[str, Changed] = {
+    "path": ({"input.a.path": "{0}/a"}, {"input.a.path": "{0}/other"}),
+    "readChangeFeed": (FEED, {"readChangeFeed": "false"}),
+    "columns": ({}, {"columns": "id"}),
+    "ignoreDeletes": ({"readChangeFeed": ""}, {"readChangeFeed": "", "ignoreDeletes": "true"}),
+    "startingVersion": ({}, {"startingVersion": "latest"}),
+    "startingTimestamp": ({}, {"startingVersion": "", "startingTimestamp": "2001-01-01"}),
+    "startingBoundInclusive": ({}, {"startingVersion": "1", "startingBoundInclusive": "false"}),
+    "deduplicationMode": ({}, {"deduplicationMode": "none"}),
+    "emitUnchanged": ({"emitUnchanged": "true"}, {"emitUnchanged": "false"}),
+    "computeUpdates": ({}, {"computeUpdates": "false"}),
+    "maxRowsPerTrigger": ({}, {"maxRowsPerTrigger": "7"}),
+    "maxBytesPerTrigger": ({}, {"maxBytesPerTrigger": "1"}),
+    "maxEpochsPerTrigger": ({"maxRowsPerTrigger": ""}, {"maxEpochsPerTrigger": "1"}),
+    "minRowsPerTrigger": ({}, {"maxRowsPerTrigger": "9", "minRowsPerTrigger": "1"}),
+    "maxTriggerDelay": (
+        {"minRowsPerTrigger": "1"},
+        {"minRowsPerTrigger": "1", "maxTriggerDelay": "1 second"},
+    ),
+    "latencyTarget": ({}, {"latencyTarget": "1 second"}),
+    "splits": ({}, {"splits": "3"}),
+    "parallelism": ({}, {"parallelism": "3"}),
+    "failOnDataLoss": ({}, {"failOnDataLoss": "false"}),
+    "consumerId": ({"consumerId": "x"}, {"consumerId": "y"}),
+    "consumerTtl": ({"consumerId": "x"}, {"consumerId": "x", "consumerTtl": "1 hour"}),
+    "raw": ({}, {"raw": "true"}),
+    "inputs": ({}, {"inputs": "a", "input.b.path": ""}),
+    "input.<name>.<option>": ({}, {"input.b.computeUpdates": "false"}),
+    "input.<name>.format": (
+        {"readChangeFeed": ""},
+        {
+            "readChangeFeed": "",
+            "input.b.path": "{0}/files",
+            "input.b.format": "csv",
+            "input.b.schema": "id BIGINT, v BIGINT",
+        },
+    ),
+    "input.<name>.priority": ({}, {"input.b.priority": "1000"}),
+    "autoPriority": ({}, {"autoPriority": "true"}),
+    "merge": ({}, {"merge": "roundrobin"}),
+    "interleaveSeed": ({}, {"interleaveSeed": "5"}),
+    "mergeSchema": ({}, {"mergeSchema": "true"}),
+    "allowInputRemoval": ({}, {"allowInputRemoval": "true"}),
+    "mergeColumns": ({}, {"mergeColumns": "_input"}),
+    "discoveryInterval": ({}, {"discoveryInterval": "1 second"}),
+    "discoveryRequests": ({}, {"discoveryRequests": "7"}),
+    "offsetsPath": ({}, {"offsetsPath": "{0}/_offsets"}),
+}
+"""Named inputs over two tables; what they are told beside."""
+
+ELSEWHERE = {
+    "plan": "tests.hints: another plan under a checkpoint",
+    "startingPosition": "of views, by `keep`",
+    "deferred": "of views, by `keep`",
+    "inputsPattern": "tests.hints: FoundInputs._gone",
+    "consistent": "tests.laws.test_take_over and those of groups",
+}
+"""Where a change is tried that needs another world."""
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Return the options of a query over two tables of four epochs, and make others beside."""
+    for name in ("a", "b", "other"):
+        for value in (1, 1, 2, 3):
+            write(folder, {"id": [1, 2, 3], "v": [value, 1, value]}, name)
+    (folder / "files").mkdir()
+    (folder / "files" / "one.csv").write_text("id,v\n1,2\n")
+    own = {f"input.{name}.path": f"{folder}/{name}" for name in "ab"}
+    return {"inputs": "a,b", "startingVersion": "earliest", "maxRowsPerTrigger": "1", **FEED, **own}
+
+
+def told(folder: Path, base: Given, more: Given) -> dict[str, str]:
+    """Return options with others in their place, without those that are taken back."""
+    found = {**base, **{name: text.format(folder) for name, text in more.items()}}
+    return {name: text for name, text in found.items() if text}
+
+
+def lived(folder: Path, before: Given, then: Given) -> list[list[dict[str, Any]]]:
+    """Return the rows of two lives."""
+    query = Query()
+    return [query.run(before, batches_max=3), query.run(then, batches_max=99)]
+
+
+def alike(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+def cases(change: Change) -> list[str]:
+    both = {**lives.READ_LIVES, **lives.INPUT_LIVES}
+    return [name for name, life in both.items() if life.change is change and name in OF_READS]
+
+
+def test_each_option_of_a_stream_is_tried() -> None:
+    both = {**lives.READ_LIVES, **lives.INPUT_LIVES}
+    missing = [
+        name
+        for name, life in both.items()
+        if life.change is not Change.BATCH and name not in {*OF_READS, *ELSEWHERE}
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", [*cases(Change.FREE), *cases(Change.BEGINNING)])
+def test_what_is_free_changes_no_row(tmp_path: Path, name: str) -> None:
+    base = tables(tmp_path)
+    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
+    found = [row for rows in lived(tmp_path, before, then) for row in rows]
+    assert alike(found) == alike(Query().run(before, batches_max=99))
+
+
+@pytest.mark.parametrize("name", cases(Change.REFUSED))
+def test_what_is_refused_says_what_to_do(tmp_path: Path, name: str) -> None:
+    base = tables(tmp_path)
+    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
+    with pytest.raises(UpsertFlowError) as caught:
+        lived(tmp_path, before, then)
+    assert "checkpoint" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", cases(Change.NEXT))
+def test_what_takes_effect_later_leaves_no_epoch_out_and_none_twice(
+    tmp_path: Path, name: str
+) -> None:
+    base = tables(tmp_path)
+    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
+    first, second = lived(tmp_path, before, then)
+    assert first
+    assert alike(first) == alike(Query().run(before, batches_max=3))
+    whole = Query().run(then, batches_max=99)
+    # What comes second is what the new options make of the rest.
+    query = Query()
+    query.run(before, batches_max=3)
+    rest = alike(second)
+    assert rest == alike(query.run(then, batches_max=99))
+    left = alike(whole)
+    for row in rest:
+        left.remove(row)
+    many, few = (len(Query().run(each, batches_max=3)) for each in (before, then))
+    if many == few:
+        assert len(left) == len(first)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in OF_READS if name in lives.READ_LIVES and lives.READ_LIVES[name].exact]
+)
+def test_an_exact_order_refuses_what_decides_its_rows(tmp_path: Path, name: str) -> None:
+    base = {**tables(tmp_path), "merge": "roundrobin"}
+    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
+    with pytest.raises(UpsertFlowError, match=r"was .* when the rows of this exact order"):
+        lived(tmp_path, before, then)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in cases(Change.FREE) if name not in ("autoPriority", "failOnDataLoss")]
+)
+def test_what_is_free_changes_no_row_of_an_exact_order(tmp_path: Path, name: str) -> None:
+    base = {**tables(tmp_path), "interleaveSeed": "9"}
+    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
+    try:
+        whole = Query().run(before, batches_max=99)
+        found = [row for rows in lived(tmp_path, before, then) for row in rows]
+    except UpsertFlowError as error:
+        if "has no meaning in an exact order" not in error.message:
+            raise
+        return
+    assert found == whole
+
+
+# -- files ---------------------------------------------------------------------------------
+
+OF_FILES: dict[str, Changed] = {
+    "path": ({}, {"path": "{0}/elsewhere"}),
+    "schema": ({}, {"schema": "id STRING"}),
+    "mergeSchema": ({}, {"mergeSchema": "true"}),
+    "pathGlobFilter": ({}, {"pathGlobFilter": "b*"}),
+    "recursiveFileLookup": ({}, {"recursiveFileLookup": "true"}),
+    "failOnDataLoss": ({}, {"failOnDataLoss": "false"}),
+    "header": ({}, {"header": "false", "schema": "id STRING, v STRING"}),
+    "sep": ({}, {"sep": ";", "schema": "id STRING, v STRING"}),
+    "quote": ({}, {"quote": "'"}),
+    "escape": ({}, {"escape": "\\"}),
+    "nullValue": ({}, {"nullValue": "2"}),
+}
+
+
+def files(folder: Path, name: str, sep: str = ",") -> None:
+    (folder / "files").mkdir(exist_ok=True)
+    text = f"id,v\n{name}1,1\n{name}2,2\n".replace(",", sep)
+    (folder / "files" / f"{name}.csv").write_text(text)
+
+
+def of_files(folder: Path, more: Given, **query: str) -> dict[str, str]:
+    own = {"path": f"{folder}/files", "format": "csv", "schema": "id STRING, v STRING", **more}
+    found = {f"input.f.{name}": text.format(folder) for name, text in own.items()}
+    return {"inputs": "f", "maxRowsPerTrigger": "1", **query, **found}
+
+
+@pytest.mark.parametrize("name", lives.FILE_LIVES)
+def test_options_of_files_keep_to_what_they_say(tmp_path: Path, name: str) -> None:
+    life = lives.FILE_LIVES[name]
+    files(tmp_path, "a")
+    shutil.copytree(tmp_path / "files", tmp_path / "elsewhere")
+    before, then = (of_files(tmp_path, each) for each in OF_FILES[name])
+    query = Query()
+    first = query.run(before)
+    assert [row["id"] for row in first] == ["a1", "a2"]
+    files(tmp_path, "b", ";" if name == "sep" else ",")
+    if name == "path":
+        (tmp_path / "elsewhere" / "b.csv").write_text("id,v\nb1,1\nb2,2\n")
+    if life.change is Change.REFUSED:
+        with pytest.raises(UpsertFlowError):
+            query.run(then)
+        return
+    second = query.run(then)
+    assert {str(row.get("id"))[:1] for row in second} <= {"b", "i", "N"}, "a file comes twice"
+    if life.change is Change.FREE:
+        assert [row["id"] for row in second] == ["b1", "b2"]
+
+
+@pytest.mark.parametrize("name", [n for n, life in lives.FILE_LIVES.items() if life.exact])
+def test_an_exact_order_refuses_what_decides_the_rows_of_files(tmp_path: Path, name: str) -> None:
+    files(tmp_path, "a")
+    before, then = (of_files(tmp_path, each, merge="concat") for each in OF_FILES[name])
+    query = Query()
+    assert len(query.run(before, batches_max=1)) == 1
+    with pytest.raises(UpsertFlowError, match=f"'{name}' was .* when the rows of this exact order"):
+        query.run(then)
+
+
+# -- writes --------------------------------------------------------------------------------
+
+SUMS = {"mergeEngine": "aggregation", "aggregate.n": "sum"}
+
+OF_WRITES: dict[str, Changed] = {
+    "keys": ({}, {"keys": "v"}),
+    "hashPrefix": ({"keys": "id,v"}, {"keys": "id,v", "hashPrefix": "1"}),
+    "sequenceBy": ({"sequenceBy": "n"}, {"sequenceBy": "v"}),
+    "sequenceBy.<column>": (
+        {"mergeEngine": "partial-update", "sequenceBy": "n", "sequenceBy.v": "n"},
+        {"mergeEngine": "partial-update", "sequenceBy": "n", "sequenceBy.v": "id"},
+    ),
+    "sequenceScope": ({"sequenceBy": "n"}, {"sequenceBy": "n", "sequenceScope": "epoch"}),
+    "onError": ({"onError": "inline"}, {"onError": "quarantine"}),
+    "errorColumn": (
+        {"onError": "inline", "errorColumn": "e"},
+        {"onError": "inline", "errorColumn": "f"},
+    ),
+    "mergeEngine": ({}, {"mergeEngine": "first-row"}),
+    "aggregate.<column>": (SUMS, {**SUMS, "aggregate.n": "max"}),
+    "ties": ({"sequenceBy": "n"}, {"sequenceBy": "n", "ties": "first"}),
+    "nullsAsDeletes": ({}, {"nullsAsDeletes": "true"}),
+    "applyAsDeletes": ({}, {"applyAsDeletes": "gone"}),
+    "columnList": ({}, {"columnList": "id,n"}),
+    "exceptColumnList": ({}, {"exceptColumnList": "v"}),
+    "mergeSchema": ({}, {"mergeSchema": "true"}),
+    "tombstoneRetention": ({}, {"tombstoneRetention": "1 epoch"}),
+    "maxBacklogEpochs": ({}, {"maxBacklogEpochs": "9"}),
+    "maxBacklogBytes": ({}, {"maxBacklogBytes": "999999"}),
+    "onFull": ({}, {"onFull": "reject"}),
+    "onFullTimeout": ({}, {"onFullTimeout": "1 second"}),
+    "backpressure": ({}, {"backpressure": "true"}),
+    "disableBackpressure": ({}, {"disableBackpressure": "true"}),
+    "indexBy": ({}, {"indexBy": "n"}),
+    "priority": ({}, {"priority": "7"}),
+    "lateRows": ({}, {"lateRows": "apply"}),
+    "allowUnordered": ({}, {"allowUnordered": "true"}),
+}
+"""Batches of plain rows into one table; other options of writes say how bytes are read."""
+
+PAYLOADS = (
+    "envelope",
+    "keyFormat",
+    "keySchema",
+    "keySchemaId",
+    "valueFormat",
+    "valueSchema",
+    "valueSchemaId",
+    "valueSubject",
+    "keySubject",
+    "timeUnit",
+    "timeUnit.<column>",
+    "decimalHandling",
+    "onTruncate",
+    "schemaRegistry.url",
+    "schemaRegistry.user",
+    "schemaRegistry.password",
+    "schemaRegistry.token",
+    "schemaRegistry.headers",
+    "schemaRegistry.caFile",
+)
+"""They say what the bytes of a batch are, and the table keeps nothing of them."""
+
+OF_QUERIES = ("path", "allowMissingBatches", "checkpointLocation", "deferred")
+"""Of the query that writes: `integration.test_streams` and the tests of transactions try them."""
+
+
+def test_each_option_of_a_write_is_tried() -> None:
+    tried = {*OF_WRITES, *PAYLOADS, *OF_QUERIES}
+    known = {name for name, life in lives.WRITE_LIVES.items() if life.change is not Change.BATCH}
+    assert tried == known
+
+
+def batch(number: int) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {"id": [1, number], "n": [number, number], "v": [7, 8]}
+    return found
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    table = Table.open(str(folder / "table"))
+    return sorted((row for each in table.scan() for row in each.to_pylist()), key=repr)
+
+
+@pytest.mark.parametrize("name", OF_WRITES)
+def test_options_of_writes_keep_to_what_they_say(tmp_path: Path, name: str) -> None:
+    life = lives.WRITE_LIVES[name]
+    before, then = OF_WRITES[name]
+    more = {"gone": [False, False]} if name == "applyAsDeletes" else {}
+    write(tmp_path, batch(2), **before)
+    if life.change is Change.REFUSED:
+        with pytest.raises(UpsertFlowError):
+            write(tmp_path, batch(3), **then)
+        write(tmp_path, batch(3), **before)
+        return
+    assert write(tmp_path, {**batch(3), **more}, **then) is not None
+    # Left out, it takes nothing away.
+    assert write(tmp_path, batch(4), **before) is not None
+    if life.change is Change.FREE:
+        found = rows_in(tmp_path)
+        shutil.rmtree(tmp_path / "table")
+        for number in (2, 3, 4):
+            write(tmp_path, batch(number), **before)
+        assert found == rows_in(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tombstoneRetention", "maxBacklogEpochs", "onFull", "priority"])
+def test_a_property_that_is_left_out_stays(tmp_path: Path, name: str) -> None:
+    _, then = OF_WRITES[name]
+    write(tmp_path, batch(2), **then)
+    known = Table.open(str(tmp_path / "table")).log.head().properties
+    write(tmp_path, batch(3))
+    assert Table.open(str(tmp_path / "table")).log.head().properties == known
+    assert then[name] in known.values()
+
+
+@pytest.mark.parametrize(
+    ("before", "then"), [("fail", "quarantine")], ids=["errors are kept from here on"]
+)
+def test_what_may_become_another_thing_may(tmp_path: Path, before: str, then: str) -> None:
+    write(tmp_path, batch(2), onError=before)
+    write(tmp_path, batch(3), onError=then)
+    write(tmp_path, batch(4), sequenceBy=None)
+    write(tmp_path, batch(2), "ties", sequenceBy="n", ties="last")
+    write(tmp_path, batch(3), "ties", sequenceBy="n", ties="fail")
+    write(tmp_path, batch(4), "ties", sequenceBy="n", ties="last")
+
+
+# -- writes into many tables ---------------------------------------------------------------
+
+
+def test_another_number_of_threads_writes_the_same_rows() -> None:
+    assert lives.ROUTED_LIVES["commitThreads"].change is Change.FREE
+    found = []
+    for threads in ("1", "3"):
+        root, rng = MemoryStore(), random.Random(3)
+        for number in range(3):
+            more = {"commitThreads": threads if number else "1"}
+            options = routed.routed_options(**more)
+            routed.write(root, options, [routed.rows_of(rng)], routed.transaction(number))
+        found.append(
+            {
+                topic: json.dumps(
+                    routed.content(table_below(root, topic)), default=repr, sort_keys=True
+                )
+                for topic in routed.TOPICS
+                if table_below(root, topic).log.try_head() is not None
+            }
+        )
+    assert found[0] == found[1]
+
+
+def test_another_template_is_refused() -> None:
+    assert lives.ROUTED_LIVES["path"].change is Change.REFUSED
+    root, rng = MemoryStore(), random.Random(3)
+    options = routed.routed_options()
+    routed.write(root, options, [routed.rows_of(rng)], routed.transaction(0))
+    other = routed.routed_options(path="/lake/x-{topic}")
+    with pytest.raises(UpsertFlowError, match="topic"):
+        routed.write(root, other, [routed.rows_of(rng)], routed.transaction(1))
