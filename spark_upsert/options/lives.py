@@ -90,6 +90,7 @@ READ_LIVES: Mapping[str, Life] = {
     "failOnDataLoss": Life(Change.FREE, "where nothing is lost"),
     "consumerId": Life(Change.FREE, "the lease of the old name stays until `consumerTtl`"),
     "consumerTtl": _FREE,
+    "tableTimeout": _FREE,
     "raw": Life(
         Change.NEXT,
         "sums over rows of both kinds mean nothing: let the sink begin anew",

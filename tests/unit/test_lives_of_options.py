@@ -69,6 +69,7 @@ OF_READS: dict[str, Changed] = {
     "failOnDataLoss": ({}, {"failOnDataLoss": "false"}),
     "consumerId": ({"consumerId": "x"}, {"consumerId": "y"}),
     "consumerTtl": ({"consumerId": "x"}, {"consumerId": "x", "consumerTtl": "1 hour"}),
+    "tableTimeout": ({}, {"tableTimeout": "1 second"}),
     "raw": ({}, {"raw": "true"}),
     "inputs": ({}, {"inputs": "a", "input.b.path": ""}),
     "input.<name>.<option>": ({}, {"input.b.computeUpdates": "false"}),
