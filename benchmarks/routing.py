@@ -18,6 +18,7 @@ from spark_upsert.routed.stage import stage_routed
 from spark_upsert.state.log.manifest import QUERY, Transaction
 from spark_upsert.store import LocalStore, ObjectSink
 from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 
 TASKS = 2
 
@@ -34,7 +35,7 @@ class Counting(StoreBelow):
         self.requests = 0
         self._mapped: set[str] = set()
 
-    def read(self, path: str, *, bytes_max: int | None = None) -> bytes:
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         self.requests += 1
         return super().read(path, bytes_max=bytes_max)
 

@@ -107,7 +107,7 @@ ORDERED = {"order": [pa.field("n", pa.int64())]}
 MISTAKES: dict[str, Callable[[], Any]] = {
     "a column more": lambda: table().append(pa.table({"id": [1], "v": [1], "w": [1]})),
     "a column less": lambda: table().append(pa.table({"id": [1]})),
-    "no rows": lambda: table().append([1]),  # type: ignore[arg-type]
+    "no rows": lambda: table().append([1]),
     "a null key": lambda: table().append(pa.table({"id": [None], "v": [1]})),
     "ties": lambda: table(**ORDERED, ties=Ties.FAIL).append(
         pa.table({"id": [1, 1], "v": [1, 2], "n": [1, 1]})

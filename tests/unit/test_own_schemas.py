@@ -11,7 +11,8 @@ import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.payloads.connect import Said, Unreadable
+from spark_upsert.payloads.budgets import Unreadable
+from spark_upsert.payloads.connect import Said
 from spark_upsert.payloads.connect_types import natural_type
 from spark_upsert.payloads.json_schema import said_of
 from spark_upsert.payloads.own_schema import Inline, OwnDecoder, fields_in, joined

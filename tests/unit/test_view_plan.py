@@ -340,4 +340,5 @@ def test_a_column_may_have_a_name_that_is_no_sql(tmp_path: Path) -> None:
 
 def test_a_column_with_the_name_of_a_function_is_read(table: Lake) -> None:
     countries = table("countries").select("a", "b", "rank", uuid="a")
-    assert countries.filter("a > rank").filter("uuid = b AND 'rank (' <> 'over(x'")
+    shown = countries.filter("a > rank").filter("uuid = b AND 'rank (' <> 'over(x'")
+    assert shown.schema.names == ["a", "b", "rank", "uuid"]
