@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.registration import parallelism_of
+from spark_upsert.conversions import convert
 from spark_upsert.errors import GraphError, OptionError
 from spark_upsert.flow.advice import advise
 from spark_upsert.flow.borders import TASK_BITS, TO, WAKE, Border, wake
@@ -284,7 +285,9 @@ def _sources(
 def _frame_of(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
     """Return the rows that are given for a source."""
     try:
-        rows = rows.cast(carried(rows.schema))
+        schema = carried(rows.schema)
+        columns = map(convert, rows.columns, schema.types)
+        rows = pa.Table.from_arrays(list(columns), schema=schema)
     except pa.ArrowInvalid as error:
         raise GraphError(
             f"source '{name}' has values that Spark cannot carry: {error}",

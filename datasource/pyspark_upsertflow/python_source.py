@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import OptionError, UpsertFlowError, did_you_mean
 from spark_upsert.payloads.ddl import parse_schema
 
@@ -263,5 +264,5 @@ def projected(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     found = []
     for wanted in columns:
         column = batch.column(wanted.name)
-        found.append(column if column.type == wanted.type else column.cast(wanted.type))
+        found.append(column if column.type == wanted.type else convert(column, wanted.type))
     return pa.RecordBatch.from_arrays(found, schema=columns)

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.flow.outlets import Addresses, Parcel, by_address
 from spark_upsert.flow.stages import Stages
 
@@ -223,4 +223,4 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
 
 
 def _as(column: pa.Array, field: pa.Field) -> pa.Array:
-    return column if column.type == field.type else pc.cast(column, field.type)
+    return column if column.type == field.type else convert(column, field.type)

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -39,6 +38,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert, try_convert
 from spark_upsert.model.arrays import Mask
 from spark_upsert.payloads.base64 import decode_base64
 from spark_upsert.payloads.budgets import Parts, Unreadable
@@ -353,7 +353,7 @@ def _decimal(declared: pa.DataType, said: Said | None, form: DecimalForm | None)
         case DecimalForm.PRECISE if 0 <= scale <= declared.scale:
             return pa.string(), lambda array: _base64_decimals(array, scale, declared)
         case DecimalForm.STRING:
-            return pa.string(), lambda array: _text_decimals(array, declared)
+            return pa.string(), lambda array: try_convert(array, declared)
         case DecimalForm.DOUBLE:
             return declared, None
     return None
@@ -459,20 +459,8 @@ def _zoned(texts: pa.Array) -> tuple[pa.Array, Mask]:
     """Return ISO 8601 texts with a zone as times."""
     type_ = pa.timestamp("us", tz="UTC")
     has_form = pc.match_substring_regex(texts, _ISO)
-    shaped = pc.if_else(has_form, texts, None)
-    try:
-        found = shaped.cast(type_)
-    except pa.ArrowInvalid:
-        # A day that its month does not have. Nothing but one by one finds it.
-        found = pa.array([_try_time(text) for text in shaped.to_pylist()], type_)
+    found, _ = try_convert(pc.if_else(has_form, texts, None), type_)
     return found, _valid(texts) & ~_valid(found)
-
-
-def _try_time(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 # -- decimals ----------------------------------------------------------------------------
@@ -507,7 +495,7 @@ def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.A
     whole = pa.Array.from_buffers(
         pa.decimal128(_DIGITS_MAX, scale), len(given), [None, pa.py_buffer(words.tobytes())]
     )
-    return pc.if_else(pc.and_(valid, pa.array(~bad)), whole, None).cast(declared), bad
+    return convert(pc.if_else(pc.and_(valid, pa.array(~bad)), whole, None), declared), bad
 
 
 def _exceeds(high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int) -> Mask:
@@ -518,26 +506,6 @@ def _exceeds(high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: in
         return (high < top) | ((high == top) & (low < rest))
 
     return less(-bound) | ~less(bound + 1)
-
-
-_PLAIN = (
-    (r"^(-?)0*([0-9])", r"\1\2"),
-    (r"^(-?)\.", r"\10."),
-    (r"(\.[0-9]*[1-9])0+$", r"\1"),
-    (r"\.0*$", ""),
-)
-"""Take away the zeros that a cast would count as digits."""
-
-
-def _text_decimals(texts: pa.Array, declared: pa.DataType) -> tuple[pa.Array, Mask]:
-    scale = declared.scale
-    form = rf"^-?0*[0-9]{{0,{declared.precision - scale}}}(\.[0-9]{{0,{scale}}}0*)?$"
-    fits = pc.and_(pc.match_substring_regex(texts, form), pc.match_substring_regex(texts, "[0-9]"))
-    bad = ~np.asarray(fits.fill_null(True).to_numpy(zero_copy_only=False))
-    plain = pc.if_else(fits, texts, None)
-    for pattern, instead in _PLAIN:
-        plain = pc.replace_substring_regex(plain, pattern, instead)
-    return plain.cast(declared), bad
 
 
 def _variable_decimals(array: pa.Array, declared: pa.DataType) -> tuple[pa.Array, Mask]:

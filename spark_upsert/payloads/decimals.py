@@ -1,11 +1,9 @@
-"""Decimals out of text: exactly the number that is written, or none.
+"""Decimals out of single texts, and out of the floats next to them: exactly, or none.
 
 A text is ``[+-] digits [. digits] [e [+-] digits]`` in ASCII; a JSON number is such a text, too.
 A number fits ``DECIMAL(p, s)`` if it is a whole multiple of ``10**-s`` below ``10**(p - s)``:
-``1.500`` and ``15e-1`` are 1.50, ``1e-41`` is no ``DECIMAL(38, 2)`` and not 0.00 either.
-
-Arrow's own parser sees only what is known to fit: it believes an exponent before it looks at
-it (``1e-9999999`` reads memory that is not there), and it wraps where a number is too large.
+``1.500`` and ``15e-1`` are 1.50, ``1e-41`` is no ``DECIMAL(38, 2)`` and not 0.00 either. Columns of
+texts are converted by the same rule in `spark_upsert.conversions`; here are reasons for one.
 """
 
 from __future__ import annotations
@@ -23,37 +21,6 @@ _TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
 
 _EXPONENT_DIGITS = 10
 """An exponent of more digits is beyond any payload that Arrow can hold: out of every range."""
-
-
-def decimals(texts: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, np.ndarray]:
-    """Return texts as decimals, and which of them are bad.
-
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-    type_ : pyarrow.Decimal128Type
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        Of the declared type, null where the text is null or bad. `decimal_of` gives the reason.
-
-    Notes
-    -----
-    Numbers written plainly (``-12.34``, no more digits than declared) are converted at once;
-    others (exponents, zeros beyond the scale) one by one, at some 2 us each.
-    """
-    is_plain = pc.match_substring_regex(texts, _plain(type_)).fill_null(True)
-    found = pc.if_else(is_plain, texts, None).cast(type_)
-    bad = np.zeros(len(texts), dtype=np.bool_)
-    others = np.flatnonzero(~is_plain.to_numpy(zero_copy_only=False))
-    if not len(others):
-        return found, bad
-    values = [_decimal_or_none(text, type_) for text in texts.take(pa.array(others)).to_pylist()]
-    bad[others] = [value is None for value in values]
-    places = np.arange(len(texts))
-    places[others] = len(texts) + np.arange(len(others))
-    return pa.concat_arrays([found, pa.array(values, type_)]).take(pa.array(places)), bad
 
 
 def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
@@ -145,21 +112,6 @@ def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.
 def _short_whole(type_: pa.Decimal128Type) -> int:
     """Return how many digits before the point a short number may have."""
     return min(type_.precision, _FLOAT_DIGITS) - type_.scale
-
-
-def _plain(type_: pa.Decimal128Type) -> str:
-    """Return what texts look like that fit whatever their digits are."""
-    whole, fraction = type_.precision - type_.scale, type_.scale
-    # Arrow wants a digit before the point, and there may be no room for one but zero.
-    before = f"[0-9]{{1,{whole}}}" if whole else "0"
-    return rf"\A-?{before}" + (rf"(?:\.[0-9]{{1,{fraction}}})?\z" if fraction else r"\z")
-
-
-def _decimal_or_none(text: str, type_: pa.Decimal128Type) -> Decimal | None:
-    try:
-        return decimal_of(text, type_)
-    except Undecodable:
-        return None
 
 
 def _name(type_: pa.Decimal128Type) -> str:

@@ -51,15 +51,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from spark_upsert.conversions import Rounding, convert, try_convert
 from spark_upsert.conversions.reasons import Undecodable
-from spark_upsert.conversions.times import times
 from spark_upsert.errors import SchemaError
-from spark_upsert.payloads.decimals import (
-    decimals,
-    decimals_of_floats,
-    is_short,
-    no_short_number,
-)
+from spark_upsert.payloads.decimals import decimals_of_floats, is_short, no_short_number
 from spark_upsert.payloads.decoder import (
     Bad,
     Payloads,
@@ -519,33 +514,19 @@ def _converted(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarra
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=mask), doubts
     if pa.types.is_floating(type_):
-        found = array.cast(type_)
+        found = convert(array, type_, Rounding.HALF_UP)
         doubts[_mask(pc.fill_null(pc.is_inf(found), False))] = _DOUBTED
         is_odd = pc.or_(pc.is_nan(found), pc.equal(found, 0.0))
         doubts[_mask(pc.fill_null(is_odd, False))] = _SEEN_IN_TEXT
         return found, doubts
-    if pa.types.is_integer(type_):
-        found, bad = _in_range(array, type_)
-    elif pa.types.is_decimal128(type_) and pa.types.is_floating(array.type):
+    if pa.types.is_decimal128(type_) and pa.types.is_floating(array.type):
         found, bad = decimals_of_floats(array, type_)
-    elif pa.types.is_decimal128(type_):
-        found, bad = decimals(array, type_)
     elif pa.types.is_string(type_) or pa.types.is_boolean(type_):
         return array, doubts
     else:
-        found, bad = times(array, type_)
+        found, bad = try_convert(array, type_)
     doubts[bad] = _DOUBTED
     return found, doubts
-
-
-def _in_range(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
-    """Return 64-bit integers in the declared type, and which do not fit."""
-    limit = 1 << (type_.bit_width - 1)
-    if type_.bit_width == 64:
-        return array, np.zeros(len(array), dtype=np.bool_)
-    fits = pc.and_(pc.greater_equal(array, -limit), pc.less(array, limit))
-    found = pc.if_else(fits, array, None).cast(type_)
-    return found, _mask(pc.fill_null(pc.invert(fits), False))
 
 
 _DECODABLE: tuple[Callable[[pa.DataType], bool], ...] = (

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import SchemaError, UpsertFlowError, setting
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.schema import storage_type, widens
@@ -446,7 +447,7 @@ def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str)
         return pa.nulls(count, field.type)
     own = storage_type(column.type)
     if own == field.type:
-        return column.cast(field.type)
+        return convert(column, field.type)
     if pa.types.is_struct(own) and pa.types.is_struct(field.type):
         inside = dict(zip((f.name for f in own), column.flatten(), strict=True))
         parts = [_conformed(inside.get(f.name), f, count, f"{where}.{f.name}") for f in field.type]
@@ -459,7 +460,7 @@ def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str)
             f"{setting('mergeSchema', 'true')}.",
             column=where,
         )
-    return column.cast(field.type)
+    return convert(column, field.type)
 
 
 def dotted(fields: Iterable[pa.Field], above: str = "") -> list[pa.Field]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from spark_upsert.conversions import convert
+
 
 def conformed(
     batches: Iterator[pa.RecordBatch], columns: pa.Schema | None
@@ -26,4 +28,4 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     column = batch.column(field.name)
-    return column if column.type == field.type else column.cast(field.type)
+    return column if column.type == field.type else convert(column, field.type)

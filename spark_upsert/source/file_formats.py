@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from spark_upsert.conversions import convert
 from spark_upsert.merge.portions import portions
 from spark_upsert.model.schema import storage_type, widens
 from spark_upsert.source.parquet_rows import iter_rows, opened_for_rows
@@ -226,7 +226,7 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
     if array.type == field.type:
         return array
     try:
-        return pc.cast(array, field.type)
+        return convert(array, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise BadFile(
             f"its column '{field.name}' holds what no {field.type} can: {first_line(error)}",

@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
+from spark_upsert.conversions import try_convert
 from spark_upsert.conversions.reasons import shown
-from spark_upsert.conversions.times import times
 from spark_upsert.merge.portions import portions
 from spark_upsert.model.schema import storage_type
-from spark_upsert.payloads.decimals import decimals
 from spark_upsert.payloads.json_text import JsonDecoder
 from spark_upsert.source.file_formats import (
     PART_BYTES,
@@ -47,8 +46,8 @@ _BLANK = r"\A[ \t\r\n]*\z"
 
 _INTEGER = r"\A-?[0-9]{1,19}\z"
 _FLOAT = r"\A(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|NaN|[+-]?(?i:inf|infinity))\z"
-_INFINITE = r"(?i)inf"
 _TRUE, _FALSE = r"(?i)\Atrue\z", r"(?i)\Afalse\z"
+_TIMES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
 
 
 # -- JSON ---------------------------------------------------------------------------------
@@ -337,38 +336,17 @@ def parsed(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
         return texts, good
     if pa.types.is_binary(type_):
         return texts.cast(type_), good
-    if pa.types.is_decimal128(type_):
-        return decimals(texts, type_)
-    if pa.types.is_date32(type_) or type_ in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
-        return times(texts, type_)
+    if pa.types.is_decimal128(type_) or pa.types.is_date32(type_) or type_ in _TIMES:
+        return try_convert(texts, type_)
     if pa.types.is_boolean(type_):
         is_true, is_false = (pc.match_substring_regex(texts, form) for form in (_TRUE, _FALSE))
         return is_true, _mask(pc.invert(pc.or_(is_true, is_false)))
-    if pa.types.is_integer(type_):
-        return _integers(texts, type_)
-    if pa.types.is_floating(type_):
-        is_number = pc.match_substring_regex(texts, _FLOAT)
-        found = pc.cast(pc.if_else(is_number, texts, None), type_)
-        is_too_large = pc.and_(
-            pc.is_inf(found), pc.invert(pc.match_substring_regex(texts, _INFINITE))
-        )
-        return found, _mask(pc.or_(pc.invert(is_number), pc.fill_null(is_too_large, False)))
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        form = _INTEGER if pa.types.is_integer(type_) else _FLOAT
+        is_number = pc.match_substring_regex(texts, form)
+        found, bad = try_convert(pc.if_else(is_number, texts, None), type_)
+        return found, bad | _mask(pc.invert(is_number))
     raise BadFile(f"CSV has no form for a column of type {type_}")
-
-
-def _integers(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
-    is_integer = pc.match_substring_regex(texts, _INTEGER)
-    kept = pc.if_else(is_integer, texts, None)
-    try:
-        return pc.cast(kept, type_), _mask(pc.invert(is_integer))
-    except pa.ArrowInvalid:  # One is out of range; a batch is small.
-        limit = 1 << (type_.bit_width - 1)
-        values = [None if text is None else int(text) for text in kept.to_pylist()]
-        is_inside = [value is None or -limit <= value < limit for value in values]
-        found = pa.array(
-            [v if ok else None for v, ok in zip(values, is_inside, strict=True)], type_
-        )
-        return found, _mask(pc.invert(is_integer)) | ~np.array(is_inside)
 
 
 def _mask(found: pa.Array) -> np.ndarray:

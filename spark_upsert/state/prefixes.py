@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import CorruptionError, OptionError, SchemaError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import HashRange
@@ -174,7 +175,7 @@ def _as_stored(values: pa.Array, schema: TableSchema, name: str) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     try:
-        return values.cast(type_)
+        return convert(values, type_)
     except pa.ArrowException as error:
         raise SchemaError(
             f"the column '{name}' is {type_} in the table, and a wanted value is not: {error}.",

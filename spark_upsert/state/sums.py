@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import Rounding, convert
 from spark_upsert.model.arrays import Mask
 from spark_upsert.model.words import fixed_words, validity
 
@@ -30,7 +31,7 @@ _LIMB_BITS = 32
 _DIGITS = 38
 _MORE_DIGITS = 4
 """That an average of decimals has behind the point, as Spark has it."""
-_WIDE, _COUNT = 56, 19
+_WIDE, _COUNT, _ALL = 56, 19, 76
 """Digits of a dividend, the sum of any number of decimals, and of a count: the quotient then has 20
 more behind the point, and 76 in all."""
 _LOW = np.uint64(0xFFFFFFFF)
@@ -89,7 +90,7 @@ def _narrowed(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | 
         mask = np.zeros(len(sums), dtype=np.bool_) if no_value is None else no_value
         return _of_words(sums >> 63, sums.view(np.uint64), type_, mask)
     try:
-        return pa.array(sums, mask=no_value).cast(type_)
+        return convert(pa.array(sums, mask=no_value), type_)
     except pa.ArrowInvalid:
         raise _overflow(type_) from None
 
@@ -120,7 +121,7 @@ def from_limbs(limbs: Limbs, type_: pa.DataType, *, mask: Mask) -> pa.Array:
     words = (high.astype(np.uint64) << np.uint64(_LIMB_BITS)) | low.astype(np.uint64)
     wide = pa.array(words.view(np.int64 if is_signed else np.uint64), mask=mask)
     try:
-        return wide.cast(type_)
+        return convert(wide, type_)
     except pa.ArrowInvalid:
         raise _overflow(type_) from None
 
@@ -159,9 +160,10 @@ def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
     scale : int
         Digits behind the point, at most 16 more than the sums have.
     """
-    wide = totals.cast(pa.decimal256(_WIDE, totals.type.scale))
-    divisor = pc.if_else(pc.greater(counts, 0), counts, 1).cast(pa.decimal256(_COUNT, 0))
-    return pc.round(pc.divide(wide, divisor), scale, "half_towards_infinity")
+    wide = convert(totals, pa.decimal256(_WIDE, totals.type.scale))
+    divisor = pc.if_else(pc.greater(counts, 0), counts, 1)
+    divisor = convert(divisor, pa.decimal256(_COUNT, 0))
+    return convert(pc.divide(wide, divisor), pa.decimal256(_ALL, scale), Rounding.HALF_UP)
 
 
 def limbs_of(column: pa.Array) -> Limbs:

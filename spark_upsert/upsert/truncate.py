@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.conversions import convert
 from spark_upsert.model.epochs import Interval
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import DIFF, TableSchema, is_live
@@ -51,7 +52,7 @@ def with_truncates(
     order : sequence of pyarrow.Array, each of length n > 0
         The order keys of the truncates, without nulls, one array per `TableSchema.order` field.
     """
-    columns = [c.cast(own.type) for c, own in zip(order, schema.order, strict=True)]
+    columns = [convert(c, own.type) for c, own in zip(order, schema.order, strict=True)]
     words = [word for column in columns for word in ordered_words(column)]
     youngest = pa.array(np.lexsort(words[::-1])[-1:])
     known = [pa.array([True])] * (len(schema.order_fields) - len(schema.order))

@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_kept_apart_as_the_hint_says(tmp_path: Path) -> Non
     )
     with pytest.raises(
         DataError,
-        match=r"Hint: correct what writes the values, .*; on_error=quarantine keeps such",
+        match=r"Hint: correct what writes the values, .*on_error=quarantine keeps such",
     ):
         table_of_numbers(tmp_path / "fails").append(given)
     table = table_of_numbers(tmp_path / "table", on_error=ErrorPolicy.QUARANTINE)

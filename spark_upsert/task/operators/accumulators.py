@@ -35,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.model.words import is_hashable, ordered_words, validity
 from spark_upsert.state.sums import (
     average_type,
@@ -265,7 +266,7 @@ class Average:
             mask = ~np.asarray(limbs[0].is_valid())
             parts = [np.asarray(limb.fill_null(0)) for limb in limbs]
             total = wide_from_limbs(parts, self.sum.type.scale, mask=mask)
-            return averages(total, count, self.type.scale).cast(self.type)
+            return convert(averages(total, count, self.type.scale), self.type)
         low, high = (np.asarray(limb.fill_null(0)) for limb in limbs)
         # A sum of 53 bits, as nearly all are, is a float64 without loss; others lose their last.
         total = high.astype(np.float64) * 2.0**32 + low.astype(np.float64)

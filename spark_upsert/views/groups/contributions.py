@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.kept import FROM, GROUP_PART, MARKER_PART, PART, TO, value_column
 from spark_upsert.model.schema import DIFF, HASH, PUT, is_live
@@ -134,7 +135,7 @@ def _summed(
         finite = pc.and_(valid, pc.is_finite(column)).fill_null(False)
         values = rounded(_only(column, finite), summed.scale, DIGITS)
     else:
-        values = column.cast(type_)
+        values = convert(column, type_)
     values = values.fill_null(pa.scalar(0, type_))
     found[summed.total] = pc.if_else(pa.array(signs < 0), pc.negate(values), values)
     return found

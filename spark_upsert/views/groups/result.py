@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import DataError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
@@ -132,9 +133,6 @@ def _total(groups: pa.RecordBatch, summed: Summed, type_: pa.DataType) -> pa.Arr
     """Return the sums of a column in the type in which they are shown."""
     assert summed.total is not None
     total = groups.column(summed.total)
-    if pa.types.is_floating(type_):
-        # Through text, which is read as the nearest double: 3 * 0.1 is not 0.3.
-        total = total.cast(pa.string())
     total = _fitting(total, type_, "a sum", summed)
     if not summed.apart:
         return total
@@ -155,7 +153,7 @@ def _quotient(
 
 def _fitting(column: pa.Array, type_: pa.DataType, what: str, summed: Summed) -> pa.Array:
     try:
-        return column.cast(type_)
+        return convert(column, type_)
     except pa.ArrowInvalid:
         raise DataError(
             f"{what} of column '{summed.column}' does not fit into {type_}.",

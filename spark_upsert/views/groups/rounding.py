@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import DataError
 
 _Doubles = npt.NDArray[np.float64]
@@ -57,7 +58,7 @@ def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
     type_ = pa.decimal128(digits, scale)
     parts = (pa.array(whole).cast(pa.decimal128(digits, 0)), _shifted(ends, scale))
     total = pc.add(*(part.cast(pa.decimal256(digits + 2, scale)) for part in parts))
-    return pc.if_else(pa.array(mask), pa.scalar(None, type_), total.cast(type_))
+    return pc.if_else(pa.array(mask), pa.scalar(None, type_), convert(total, type_))
 
 
 def _shifted(numbers: npt.NDArray[np.int64], scale: int) -> pa.Array:

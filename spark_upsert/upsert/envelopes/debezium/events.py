@@ -38,6 +38,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine
@@ -250,7 +251,7 @@ class DebeziumEnvelope:
             name = self.columns[key][-1]
             own = self.schema.columns.field(key).type
             has = row is not None and row.type.get_field_index(name) >= 0
-            found[key] = at_path(row, (name,)).cast(own) if has else pa.nulls(count, own)
+            found[key] = convert(at_path(row, (name,)), own) if has else pa.nulls(count, own)
         return found
 
     def _keys(
@@ -352,7 +353,7 @@ def _all_valid(columns: Sequence[pa.Array], count: int) -> Mask:
 
 
 def _cast(column: pa.Array | None, like: pa.Array) -> pa.Array:
-    return pa.nulls(len(like), like.type) if column is None else column.cast(like.type)
+    return pa.nulls(len(like), like.type) if column is None else convert(column, like.type)
 
 
 def _any_valid(columns: dict[str, pa.Array]) -> Mask:

@@ -1,0 +1,108 @@
+"""One door for every conversion of user data: casts elsewhere are of our own columns, and listed."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tools.casts import casts, named
+
+SPARKS = "a cast of Spark's own, in a plan of Spark"
+BYTES = "bytes in another layout, of which nothing can be lost"
+CHECKED = "numbers whose range was looked at a line before"
+COUNTS = "our own counts"
+WIDER = "into a wider type of the same kind"
+STORED = "columns as they are stored, whose values were checked by the write"
+SHOWN = "into the text that a person is shown"
+
+OWN = {
+    "changelog.render:_change_columns": (1, "the times of our own commits"),
+    "cli.commands:_values": (1, SHOWN),
+    "flow.hashing:_fixed_codes": (1, "dates in the unit that is hashed; not stored"),
+    "index.rows:_bridged": (1, STORED),
+    "index.rows:look_up": (1, STORED),
+    "model.words:_as_lists": (1, "maps as the lists that they are"),
+    "model.words:fixed_words": (1, "truth values as 0 and 1"),
+    "payloads.avro:AvroDecoder._decode_block": (1, "values that our reader has checked"),
+    "payloads.base64:decode_base64": (2, BYTES),
+    "payloads.confluent:ConfluentDecoder._other_ids": (1, SHOWN),
+    "payloads.confluent:header_ids": (1, BYTES),
+    "payloads.connect:_days": (1, CHECKED),
+    "payloads.connect:_times": (1, CHECKED),
+    "payloads.connect:natural_wire": (1, "Avro's timestamps, which our reader has checked"),
+    "payloads.json_text:JsonDecoder._decode_block": (1, "values that our reader has checked"),
+    "payloads.json_text:_lines": (1, BYTES),
+    "payloads.raw:RawDecoder.decode": (1, BYTES),
+    "payloads.raw:as_texts": (2, "bytes as text, where Arrow checks that it is UTF-8"),
+    "pyspark_upsertflow.flow:_compiled": (1, SPARKS),
+    "pyspark_upsertflow.flow:_entered": (1, SPARKS),
+    "pyspark_upsertflow.flow:_one_of": (2, SPARKS),
+    "pyspark_upsertflow.flow:_wakes": (1, SPARKS),
+    "pyspark_upsertflow.metadata:MetadataReader.read": (1, "our own metadata"),
+    "pyspark_upsertflow.readers:_in_types": (1, STORED),
+    "routed.park_staged:_batches_of": (1, STORED),
+    "routed.routes:_encoded": (1, "a dictionary as its values"),
+    "routed.routes:_texts": (2, "into the text that names a table"),
+    "routed.unpark:_conformed": (1, STORED),
+    "source.file_texts:parsed": (1, BYTES),
+    "state.fold:_Groups._aggregate": (1, "the type that Arrow's aggregate widened"),
+    "state.quarantine:_standing": (1, "epochs"),
+    "state.run.blocks:BlockSink.write": (1, "a buffer of Python"),
+    "state.run.rows:Rows._adapt": (1, WIDER),
+    "table:Table.rows_having.by": (1, STORED),
+    "task.expressions:<module>": (2, "CEIL and FLOOR of floats; of decimals they are the door's"),
+    "task.expressions:_round": (1, "ROUND of floats; of decimals it is the door's"),
+    "task.operators.accumulators:Average.lift": (1, COUNTS),
+    "task.operators.accumulators:Average.lower": (1, COUNTS),
+    "task.operators.accumulators:Count.lift": (1, COUNTS),
+    "task.operators.accumulators:Extreme.lower": (2, "back into the type that the words came from"),
+    "task.operators.accumulators:FloatSum.lift": (1, WIDER),
+    "task.operators.grouping:canonical": (1, "back into the type that the words came from"),
+    "upsert.commands:_quarantine_columns": (1, BYTES),
+    "upsert.commands:_raw_identity": (1, BYTES),
+    "upsert.commands:_read": (1, SHOWN),
+    "upsert.envelopes.changelog:ChangelogEnvelope._reasons": (1, SHOWN),
+    "upsert.envelopes.debezium.events:DebeziumEnvelope._unsent": (1, BYTES),
+    "upsert.envelopes.debezium.records:_RecordReader.read": (1, BYTES),
+    "upsert.envelopes.found:found_options": (1, BYTES),
+    "upsert.envelopes.kafka:KafkaEnvelope.commands": (1, BYTES),
+    "upsert.write_set:WriteSet._without_late": (1, STORED),
+    "views.groups.result:_shown": (1, COUNTS),
+    "views.groups.rounding:_shifted": (1, CHECKED),
+    "views.groups.rounding:rounded": (3, "whole doubles within the digits, and wider decimals"),
+    "views.matching:_plain": (1, BYTES),
+    "views.pairs:_as_bits": (1, "maps as the lists that they are"),
+}
+"""Where Arrow casts or rounds outside of the door: how often, and why that is safe."""
+
+
+def test_every_cast_outside_of_the_door_is_of_our_own_columns() -> None:
+    found = casts()
+    extra = [name for name, count in found.items() if count > OWN.get(name, (0, ""))[0]]
+    assert not extra, (
+        f"Arrow casts or rounds in {', '.join(extra)}, unchecked. Take `convert`, `try_convert` or "
+        "`rounded` of spark_upsert.conversions for what came from outside; a cast of our own "
+        "columns is listed here, with the reason why it is safe."
+    )
+    gone = [name for name, (count, _) in OWN.items() if found.get(name, 0) < count]
+    assert not gone, f"{', '.join(gone)} casts less often: correct the list."
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("def f(column):\n    return column.cast(kind)", "f"),
+        ("def f(column):\n    return pc.cast(column, kind)", "f"),
+        ("class C:\n    def f(self):\n        return pc.round(x, 1)", "C.f"),
+        ("FUNCTIONS = {'CEIL': whole(pc.ceil)}", "<module>"),
+        ("def f(texts):\n    return pc.strptime(texts, '%Y', 's')", "f"),
+        ("def f(frame):\n    return pa.Table.from_pandas(frame, safe=False)", "f"),
+    ],
+)
+def test_a_cast_is_seen(text: str, name: str) -> None:
+    assert list(named(ast.parse(text))) == [name]
+
+
+def test_the_door_is_no_cast() -> None:
+    assert not list(named(ast.parse("def f(column):\n    return convert(column, kind)")))
