@@ -13,7 +13,8 @@ from typing import Any
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
 from spark_upsert.options.below import Pattern
 from spark_upsert.parallel import in_order
-from spark_upsert.routed.group import FOLDER, Batch, Group, GroupTable, Member, never_whole
+from spark_upsert.routed.group import FOLDER, Batch, Group, GroupTable, never_whole
+from spark_upsert.routed.members import Member
 from spark_upsert.routed.park import FOLDER as PARKED
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import require_same

@@ -34,16 +34,13 @@ class Debts:
     def of(cls, group: Group) -> Debts:
         """Return the queue of a group; tables with parked rows are left as they are."""
         batch = group.batch
-        due = {
-            folder: member
-            for folder, member in group.members.items()
-            if member.debt and not member.parked
-        }
-        waiting = sorted((member.debt_since_ms or 0, folder) for folder, member in due.items())
-        last_ms = waiting[-1][0] if waiting else 0
+        waiting = group.members.waiting()
+        due = {each.folder: each for each in waiting if each.debt and not each.parked}
+        since = sorted((member.debt_since_ms or 0, folder) for folder, member in due.items())
+        last_ms = since[-1][0] if since else 0
         now_ms = max(last_ms, batch.committed_ms if batch else 0)
         schedule = Schedule(
-            dirty=DirtySet((folder, since_ms) for since_ms, folder in waiting),
+            dirty=DirtySet((folder, since_ms) for since_ms, folder in since),
             turn=batch.turn if batch else Turn(),
         )
         standings = {folder: Standing(manual=member.priority) for folder, member in due.items()}

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.errors import (
     DataLossError,
@@ -25,10 +26,11 @@ from spark_upsert.errors import (
     setting,
 )
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.routed.members import FIELDS, Member, Members, ms_of, us_of
 from spark_upsert.routed.unmoved import commit_behind
 from spark_upsert.schedule import Turn
 from spark_upsert.state.compaction import compact_runs
-from spark_upsert.state.log.manifest import QUERY, Commit, Draft, Manifest, Place, Transaction
+from spark_upsert.state.log.manifest import QUERY, Commit, Draft, Manifest, Transaction
 from spark_upsert.state.retention import BacklogCounter
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
@@ -45,27 +47,7 @@ FOLDER = "_group"
 BATCH = ""
 """What stands for the batch itself in the column ``folder``."""
 
-COLUMNS = pa.schema(
-    [
-        pa.field("folder", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("values", pa.list_(pa.string())),
-        pa.field("table_id", pa.string()),
-        pa.field("version", pa.int64()),
-        pa.field("token", pa.string()),
-        pa.field("query", pa.string()),
-        pa.field("batch", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("tasks", pa.int64()),
-        pa.field("parked", pa.int64()),
-        pa.field("debt", pa.int64()),
-        pa.field("debt_since", pa.timestamp("us", "UTC")),
-        pa.field("priority", pa.int64()),
-        pa.field("turn", pa.list_(pa.int64())),
-        pa.field("committed", pa.timestamp("us", "UTC")),
-        pa.field("terms", pa.string()),
-    ]
-)
+COLUMNS = pa.schema(FIELDS)
 
 SCHEMA = TableSchema.of(COLUMNS, keys=["folder"])
 
@@ -74,75 +56,6 @@ _CHECKPOINT = "checkpoint:"
 
 _CLAIM = "claim:"
 """What the name of a writer begins with that has taken the root, and perhaps written nothing."""
-
-_US_PER_MS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """A table of the group, as its last whole batch left it."""
-
-    folder: str
-    name: str
-    """The text that the template makes of the values as they are: what options call it by."""
-    values: tuple[str, ...]
-    place: Place
-    """The version that has the batch."""
-    writer: str
-    """Who wrote that batch (`Transaction.writer`); ``""`` is a batch write without a name."""
-    batch: int | None
-    rows: int
-    """That came in that batch."""
-    tasks: int = 1
-    """That had rows of it."""
-    parked: int = 0
-    """Rows that are parked and not applied yet, of all batches."""
-    debt: int = 0
-    """Compactions that are due."""
-    debt_since_ms: int | None = None
-    """Since when it waits for its turn (`routed.debts`); None if none are."""
-    priority: int | None = None
-    """The table's own, by which it gets its turn (`schedule`)."""
-    committed_ms: int = 0
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> Member:
-        """Return what a row of the group table says of a table."""
-        return cls(
-            folder=row["folder"],
-            name=row["name"],
-            values=tuple(row["values"]),
-            place=Place(table_id=row["table_id"], version=row["version"], token=row["token"]),
-            writer=row["query"],
-            batch=row["batch"],
-            rows=row["rows"],
-            tasks=row["tasks"],
-            parked=row["parked"],
-            debt=row["debt"],
-            debt_since_ms=_ms(row["debt_since"]),
-            priority=row["priority"],
-            committed_ms=_ms(row["committed"]) or 0,
-        )
-
-    def to_row(self) -> dict[str, Any]:
-        """Return its row of the group table."""
-        return {
-            "folder": self.folder,
-            "name": self.name,
-            "values": list(self.values),
-            "table_id": self.place.table_id,
-            "version": self.place.version,
-            "token": self.place.token,
-            "query": self.writer,
-            "batch": self.batch,
-            "rows": self.rows,
-            "tasks": self.tasks,
-            "parked": self.parked,
-            "debt": self.debt,
-            "debt_since": _us(self.debt_since_ms),
-            "priority": self.priority,
-            "committed": _us(self.committed_ms),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +93,7 @@ class Batch:
             turn=Turn()
             if row["turn"] is None
             else Turn(band=row["turn"][0], credit=row["turn"][1]),
-            committed_ms=_ms(row["committed"]) or 0,
+            committed_ms=ms_of(row["committed"]) or 0,
             terms=row["terms"],
         )
 
@@ -197,7 +110,7 @@ class Batch:
             "parked": self.parked,
             "debt": 0,
             "turn": [self.turn.band, self.turn.credit],
-            "committed": _us(self.committed_ms),
+            "committed": us_of(self.committed_ms),
             "terms": self.terms,
         }
 
@@ -210,7 +123,7 @@ class Group:
     """Of the group table; -1 if there is none."""
     batch: Batch | None = None
     """The newest whole one; None before the first."""
-    members: Mapping[str, Member] = field(default_factory=dict)
+    members: Members = field(default_factory=lambda: Members.of(()))
     """By folder."""
 
 
@@ -245,12 +158,12 @@ class GroupTable:
         with self.table.log.as_seen():
             snapshot = self.table.at(version)
         rows = _rows(snapshot)
-        batches = [Batch.of_row(row) for row in rows if row["folder"] == BATCH]
-        members = (Member.of_row(row) for row in rows if row["folder"] != BATCH)
+        is_batch = pc.equal(rows["folder"], BATCH)
+        batches = rows.filter(is_batch).to_pylist()
         return Group(
             version=snapshot.manifest.version,
-            batch=batches[0] if batches else None,
-            members={member.folder: member for member in members},
+            batch=Batch.of_row(batches[0]) if batches else None,
+            members=Members(rows.filter(pc.invert(is_batch))),
         )
 
     def of_batch(self, number: int) -> Group:
@@ -424,12 +337,16 @@ class _OwnersOnly(Admission):
         return refusal_of(self._writer, head, self._url, take_over=self._take_over)
 
 
-def _rows(snapshot: Snapshot) -> list[dict[str, Any]]:
+def _rows(snapshot: Snapshot) -> pa.Table:
     """Return all rows of a group table; what an older version did not record is null."""
     known = set(snapshot.manifest.schema.columns.names)
     names = [name for name in COLUMNS.names if name in known]
-    absent = dict.fromkeys(COLUMNS.names)
-    return [{**absent, **row} for batch in snapshot.read(names) for row in batch.to_pylist()]
+    schema = pa.schema([COLUMNS.field(name) for name in names])
+    rows = pa.Table.from_batches(snapshot.read(names), schema=schema)
+    for name in COLUMNS.names:
+        if name not in known:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, COLUMNS.field(name).type))
+    return rows
 
 
 def _completed(table: Table, head: Manifest) -> Manifest:
@@ -534,11 +451,3 @@ def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> Oth
     else:
         return None
     return OtherTableError(f"{said}. The batch is not recorded.", hint=hint, path=url)
-
-
-def _ms(value: Any) -> int | None:
-    return None if value is None else round(value.timestamp() * 1000)
-
-
-def _us(ms: int | None) -> int | None:
-    return None if ms is None else ms * _US_PER_MS

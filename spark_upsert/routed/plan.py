@@ -123,7 +123,7 @@ def plan_routed(
         overwrite=overwrite,
         late_rows=late_rows,
         token=new_token(),
-        places={folder: member.place for folder, member in group.members.items()},
+        places=group.members.places,
         group_version=group.version,
         parked=frozenset(ParkedTable(group_table.root).counts()) - {NAMELESS},
         whole=_whole(group),

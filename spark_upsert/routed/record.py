@@ -9,7 +9,8 @@ from dataclasses import replace
 from spark_upsert.errors import nearest
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.debts import Debts
-from spark_upsert.routed.group import Batch, Group, Member
+from spark_upsert.routed.group import Batch, Group
+from spark_upsert.routed.members import Member
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.tables import Outcome, Settled, Share, names_of
 from spark_upsert.state.log.manifest import Transaction
@@ -48,7 +49,7 @@ def recorded(
         if (member := _member(group, settled.shares[folder], outcome, transaction, now_ms))
     }
     told = _with_others(group, told, dict(queue.dirty.items()), counts)
-    named = {*names_of(settled.shares).values(), *(each.name for each in group.members.values())}
+    named = {*names_of(settled.shares).values(), *(group.members.names if options.told else ())}
     batch = Batch(
         template=options.template.relative,
         writer="" if transaction is None else transaction.writer,
@@ -90,7 +91,10 @@ def _with_others(
         since = since_ms.get(member.folder, member.debt_since_ms) if member.debt else None
         return replace(member, debt_since_ms=since, parked=counts.get(member.folder, 0))
 
-    found = {folder: completed(member) for folder, member in {**group.members, **told}.items()}
+    # Of the others nothing has changed: they wait for nothing, and had no parked rows.
+    others = {each.folder: each for each in group.members.waiting()}
+    others |= {f: group.members[f] for f in (*since_ms, *counts) if f in group.members}
+    found = {folder: completed(member) for folder, member in {**others, **told}.items()}
     return {
         folder: member
         for folder, member in found.items()

@@ -145,7 +145,7 @@ class Tables:
         self._root = root
         self._options = options
         self._fence = fence
-        self._places = {folder: member.place for folder, member in group.members.items()}
+        self._places = group.members.places
         # A table has only the batches that have rows for it.
         self._transaction = transaction and replace(transaction, is_consecutive=False)
         self._overwrite = overwrite
@@ -273,12 +273,13 @@ def require_apart(group: Group, settled: Settled) -> None:
     OtherTableError
         The batch is not recorded.
     """
-    places = {folder: member.place for folder, member in group.members.items()}
-    places |= settled.places
+    places = group.members.places
     named = names_of(settled.shares)
     owners: dict[str, str] = {}
-    for folder, place in places.items():
+    for folder, place in settled.places.items():
         other = owners.setdefault(place.table_id, folder)
+        if other == folder and folder not in places:
+            other = places.folder_of(place.table_id) or folder
         if other != folder:
             one, two = named.get(other, other), named.get(folder, folder)
             raise OtherTableError(

@@ -27,7 +27,8 @@ from spark_upsert.model.names import joined_names
 from spark_upsert.model.schema import TableSchema, widens
 from spark_upsert.options.routed import overridden
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.routed.group import GroupTable, Member
+from spark_upsert.routed.group import GroupTable
+from spark_upsert.routed.members import Member
 from spark_upsert.routed.park import NAMELESS, Kind, Parked, ParkedTable, as_parkable
 from spark_upsert.routed.park_staged import TABLE
 from spark_upsert.routed.plan import plan_rows_of

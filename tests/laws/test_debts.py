@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import replace
 
 from spark_upsert.routed.debts import Debts
-from spark_upsert.routed.group import Batch, Group, Member
+from spark_upsert.routed.group import Batch, Group
+from spark_upsert.routed.members import Member, Members
 from spark_upsert.schedule.bands import ROUND
 from spark_upsert.state.log.manifest import Place
 from tests.support.seeds import seeds
@@ -40,7 +41,7 @@ class Queue:
         self.group = Group(
             version=0,
             batch=Batch(template="{t}", writer="query:q", number=0, rows=1, tasks=tasks),
-            members={each.folder: each for each in members},
+            members=Members.of(members),
         )
 
     def batch(self, visits: list[int], now_ms: int = 0) -> list[str]:
@@ -60,12 +61,10 @@ class Queue:
         self.group = replace(
             self.group,
             batch=replace(self.group.batch, turn=schedule.turn, committed_ms=now_ms),
-            members={
-                folder: replace(
-                    each, debt=owed.get(folder, each.debt), debt_since_ms=since.get(folder)
-                )
+            members=Members.of(
+                replace(each, debt=owed.get(folder, each.debt), debt_since_ms=since.get(folder))
                 for folder, each in self.group.members.items()
-            },
+            ),
         )
 
 
@@ -122,9 +121,8 @@ def test_a_table_that_owes_more_behind_its_turn_waits_behind_all_others_of_its_b
 def test_a_table_with_parked_rows_keeps_its_place_and_has_no_turn() -> None:
     queue = Queue([None, None], debt=1)
     members = dict(queue.group.members)
-    queue.group = replace(
-        queue.group, members={**members, "t000": replace(members["t000"], parked=3)}
-    )
+    members["t000"] = replace(members["t000"], parked=3)
+    queue.group = replace(queue.group, members=Members.of(members.values()))
     assert Debts.of(queue.group).shares == (["t001"],)
 
 

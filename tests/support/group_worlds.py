@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.routed.group import Batch, GroupTable, Member
+from spark_upsert.routed.group import Batch, GroupTable
+from spark_upsert.routed.members import Member
 from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs, stream_offsets
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.stream import Stream

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.routed.group import Batch, Member
+from spark_upsert.routed.group import Batch
+from spark_upsert.routed.members import Member
 from spark_upsert.routed.plan import table_below
 from spark_upsert.routed.template import Template
 from spark_upsert.routed.unpark import drop

@@ -11,7 +11,8 @@ import pytest
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed import group, past
-from spark_upsert.routed.group import COLUMNS, Batch, Group, GroupTable, Member, owner_of
+from spark_upsert.routed.group import COLUMNS, Batch, Group, GroupTable, owner_of
+from spark_upsert.routed.members import Member
 from spark_upsert.state.log.manifest import Place, Transaction
 from spark_upsert.state.retention import worker
 from spark_upsert.table import Table
