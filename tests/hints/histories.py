@@ -15,7 +15,7 @@ from spark_upsert.flow import Placement, expanded, fused
 from spark_upsert.flow.fusion import Legacy
 from spark_upsert.merge.graph import Graph, Merge, Source, Transform, Unmapped, Work
 from spark_upsert.merge.schemas import OneSchema
-from spark_upsert.model.schema import Scope
+from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.manifest import Transaction
@@ -24,11 +24,16 @@ from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.store.records import encode
 from spark_upsert.table import Table
+from spark_upsert.upsert.kept_position import KeptPosition
+from spark_upsert.upsert.moves import Move, refused
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.views.kept_rows import made_for_rows
+from tests.hints.envelopes import DEBEZIUM, record
 from tests.hints.flow import graph, same, sink, source
 from tests.hints.hint import Told, follows
 from tests.hints.tables import ROW, rows_of, write, write_and_open
+from tests.hints.views import World, count
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
 from tests.support.stores import forget_runs_and_logs
@@ -351,3 +356,121 @@ def _(told: Told) -> None:
     tasks("a", "b", **told.options)
     told("or repartition the rows by key before the write")
     tasks("b")
+
+
+# Tables that keep the rows of a view --------------------------------------------------------
+
+KEPT = {
+    "envelope": "changelog",
+    "keys": "id",
+    "sequenceBy": "_commit_version",
+    "sequenceScope": "table",
+}
+CHANGES = pa.schema(
+    {"id": pa.int64(), "v": pa.string(), **{f.name: f.type for f in CHANGELOG_FIELDS}}
+)
+
+
+def keeper(folder: Path, plan: str = "a plan") -> Table:
+    table = Table(open_store(str(folder)))
+    options = WriteOptions.parse({**KEPT, "path": str(folder)})
+    made_for_rows(table, plan, options, CHANGES)
+    return table
+
+
+def take(table: Table, query: str | None, number: int) -> bool:
+    """Append a row as a batch of a query, or of none."""
+    diff = pa.array([1], pa.int8())
+    rows = pa.table({"id": [number], "v": ["a"], "_commit_version": [number], "_diff": diff})
+    writer = None if query is None else by(Transaction.writer_of_query(query), number)
+    return table.append(rows, transaction=writer) is not None
+
+
+@follows("upsert.guards:_require_keeper")
+def _(told: Told) -> None:
+    table = keeper(told.folder / "kept")
+    with told:
+        take(table, None, 0)
+    told("or into another table")
+    write(told.folder)
+    told("write to the tables of the view")
+
+
+@follows("upsert.guards:_require_keeper:2")
+def _(told: Told) -> None:
+    table = keeper(told.folder / "kept")
+    take(table, "one", 0)
+    with told:
+        take(table, "two", 0)
+    told("go on with the checkpoint of that query")
+    assert take(table, "one", 1)
+    told("keep the view in a new path")
+    assert take(keeper(told.folder / "new"), "two", 0)
+
+
+@follows("upsert.restore:restoration")
+def _(told: Told) -> None:
+    table = keeper(told.folder / "kept")
+    for number in range(2):
+        take(table, "one", number)
+    with told:
+        table.restore(1)
+    told("read version 1 (versionAsOf)")
+    assert table.snapshot(1).num_rows == 1
+
+
+@follows("views.kept_rows:made_for_rows")
+def _(told: Told) -> None:
+    keeper(told.folder / "kept")
+    with told:
+        keeper(told.folder / "kept", "another plan")
+    told("keep this view in another path")
+    keeper(told.folder / "other", "another plan")
+
+
+@follows("upsert.kept_position:KeptPosition.read")
+@follows("upsert.guards:is_next_move")
+@follows("upsert.moves:require_move")
+@follows("upsert.moves:refused")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    view = count(world.orders, "customer")
+    world.kept(view)
+    path = str(told.folder / "kept")
+    table = Table.open(path)
+    entries = pa.Table.from_batches(table.scan())
+    with told:
+        if "is_next_move" in told.site.name:
+            table.append(entries, overwrite=True)
+        elif "require_move" in told.site.name:
+            table.append(entries.slice(0, 0))
+        elif "read" in told.site.name:
+            KeptPosition.read("a place")
+        else:
+            raise refused(Move(lower="elsewhere", upper="there"), "here", path)
+    if "is_next_move" in told.site.name:
+        told("keep the view in another path")
+        world.kept(view, "other")
+    else:
+        told("the query of the view" if "refused" not in told.site.name else "a new checkpoint")
+        write(told.folder, {"id": [3], "customer": [7], "amount": [1], "tags": [["x"]]}, "orders")
+        assert view.refresh(path)
+
+
+@follows("upsert.guards:require_placed")
+def _(told: Told) -> None:
+    truncates = {**DEBEZIUM, "sequenceBy": "source.lsn", "onTruncate": "overwrite"}
+    event = record({"before": None, "after": None, "op": "t", "source": {"lsn": 9}})
+    write(
+        told.folder,
+        record({"after": {"id": 1, "v": "a"}, "op": "c", "source": {"lsn": 1}}),
+        **truncates,
+    )
+    options = WriteOptions.parse({**truncates, "path": str(told.folder / "table")})
+    table = Table.open(options.path)
+    envelope = table.plan(options, event.schema).envelope
+    with told:
+        table.append(event, envelope=envelope, late_rows=LateRows.APPLY)
+    told("use mode 'append' and no lateRows=apply")
+    table.append(event, envelope=envelope)
+    assert table.snapshot().num_rows == 0
