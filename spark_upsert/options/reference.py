@@ -107,11 +107,13 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "ties": "What becomes of two rows of a key with equal order keys and other values. `last`: the "
     "later one wins (the later row of a task, the later epoch; between tasks of one epoch, where "
     "nothing is later, the greater values). `first`: the earlier one stays. `fail`: the write "
-    "fails. They are counted as `tied` and warned of. Default `last`; with "
-    "`mergeEngine=first-row`, `first`.",
+    "fails. They are counted as `tied` and warned of; two that a third row of the same write beats "
+    "by a greater order key decide nothing, and are looked for only by chance. Default `last`; "
+    "with `mergeEngine=first-row`, `first`.",
     "lateRows": "What becomes of a row whose key the table does not know and that is so old that "
     "its delete may be forgotten (`tombstoneRetention`). `reject`: it is left out, counted and "
-    "warned of. `apply`: it is a row, as in a backfill. `fail`: the write fails. Default: `fail` "
+    "warned of. `apply`: it is a row, as in a backfill. `fail`: the write fails. A delete that is "
+    "so old is left out and counted; with `apply` it is remembered. Default: `fail` "
     "for a batch write, `reject` for a stream and with `onTruncate=overwrite`.",
     "allowUnordered": "Without `sequenceBy`: accept different values of one key from several "
     "tasks of one epoch, whichever wins. Default `false`.",

@@ -42,7 +42,8 @@ class LateRows(Enum):
     """What becomes of a put at or below the low-water mark whose key the table does not know.
 
     Nobody can tell whether it is of a key that never was, or of one whose delete is forgotten.
-    A delete that is so late has no effect under any of them.
+    A delete that is so late is left out, counted as rejected and no reason to fail; `APPLY`
+    remembers it, so that an older row of its key is stale.
     """
 
     REJECT = "reject"
