@@ -78,6 +78,8 @@ class MergeEngine:
     """For `Rule.LAST`: the order column of the rows, where it is not the ``sequenceBy`` one."""
     multiplicity: str | None = None
     """For a table of contributions: the sum that counts the rows behind an entry."""
+    has_null_for_overflow: bool = False
+    """For a read: a sum that does not fit is NULL, and not an error. It stands in no log."""
 
     def __str__(self) -> str:
         """The options that ask for it: ``aggregation aggregate.n=sum``."""

@@ -19,7 +19,7 @@ from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.reference import FILE_OPTIONS, INPUT_OPTIONS, READ_OPTIONS
-from spark_upsert.options.view import PLAN, ViewOptions, plan_paths
+from spark_upsert.options.view import ON_ERROR, PLAN, ViewOptions, plan_paths
 from spark_upsert.schedule import parse_priority
 from spark_upsert.state.log.manifest import Place
 
@@ -55,6 +55,7 @@ _OF_QUERY = (
     "maxTriggerDelay",
     "metadata",
     "minRowsPerTrigger",
+    ON_ERROR,
     "parallelism",
     PLAN,
     "readChangeFeed",
@@ -238,6 +239,7 @@ class ReadPlan:
                 f"has no meaning without '{PLAN}': only what is read of a view is put off",
                 hint="drop it: 'keep' sets it.",
             )
+            _refuse_on_error(options)
         names = _names(options.text("inputs"))
         shared = {
             name: text for name, text in of_query.items() if _meant(name, INPUT_OPTIONS) is None
@@ -284,6 +286,14 @@ class ReadPlan:
         _refuse_one_path_twice(inputs)
         query = QueryOptions.parse(options, priorities)
         return cls(query=query, inputs=inputs, storage=options.storage)
+
+
+def _refuse_on_error(options: Options) -> None:
+    options.refuse(
+        ON_ERROR,
+        f"has no meaning without '{PLAN}': a table has no formulas",
+        hint="drop it; what a write does with rows that it cannot apply, the write says.",
+    )
 
 
 def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

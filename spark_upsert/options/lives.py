@@ -72,6 +72,7 @@ READ_LIVES: Mapping[str, Life] = {
     "startingTimestamp": _BEGINNING,
     "startingPosition": _BEGINNING,
     "deferred": Life(Change.NEXT, "set by `keep`"),
+    "onError": Life(Change.FREE, "it decides whether a batch stops, and no row"),
     "endingVersion": _BATCH,
     "endingTimestamp": _BATCH,
     "startingBoundInclusive": _BEGINNING,

@@ -180,6 +180,10 @@ READ_OPTIONS: Mapping[str, str] = {
     "deferred": "Stream of a `plan`: hand on what each split would read, a row for each, to a sink "
     "of ours that is told of this read, and reads it there: rows do not go through Spark. Set by "
     "`keep`. Default `false`.",
+    "onError": "Read of a `plan`: what becomes of a row of which a formula has no value (a "
+    "division by zero, an overflow, a cast that fails). `fail`: the batch stops, as long as the "
+    "row is so in the newest version of its table. `null`: the formula is NULL there, and a "
+    "warning counts it. Default `fail`.",
     "endingVersion": "Batch change feed: the last version, inclusive. Default: the newest.",
     "endingTimestamp": "Batch change feed: the last version committed at or before this time.",
     "startingBoundInclusive": "Whether the starting version itself is read. Default `true`.",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from typing import Any
 
 from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError, setting
-from spark_upsert.options.parse import Options, fold
+from spark_upsert.options.parse import Options, choice, fold
 from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.reference import READ_OPTIONS, STORAGE_PREFIX
@@ -17,12 +18,24 @@ from spark_upsert.store.records import texts
 
 PLAN = "plan"
 
+ON_ERROR = "onError"
+"""Of a read; the option of a write by this name is about its rows."""
+
 _OF_TABLES = {
     "path": "the plan names its tables",
     "columns": "the plan says which columns there are",
     "metadata": "it is of one table",
 }
 """Options of one table, and why they mean nothing for a view."""
+
+
+class OnError(Enum):
+    """What becomes of a row of which a formula of a view has no value (`views.failing`)."""
+
+    FAIL = "fail"
+    """The batch stops, as long as the row is so in the newest version of its table."""
+    NULL = "null"
+    """The formula is NULL there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +63,7 @@ class ViewOptions:
     timestamp_as_of_ms: int | None
     consumer: str | None
     consumer_ttl_ms: int
+    on_error: OnError
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ViewOptions:
@@ -65,10 +79,13 @@ class ViewOptions:
             options.refuse(name, f"has no meaning beside '{PLAN}': {why}", hint=f"drop '{name}'.")
         plan = options.raw(PLAN)
         assert plan is not None, "who asks has seen it"
-        kept = {name: text for name, text in given.items() if fold(name) != PLAN}
+        apart = {PLAN, fold(ON_ERROR)}
+        kept = {name: text for name, text in given.items() if fold(name) not in apart}
         # All else means what it means for a table.
         like = ReadOptions.parse({**kept, "path": "/"})
-        own = {each.name: getattr(like, each.name) for each in fields(cls) if each.name != PLAN}
+        names = {each.name for each in fields(cls)} - {"plan", "on_error"}
+        own = {name: getattr(like, name) for name in names}
+        on_error = choice(options, ON_ERROR, OnError) or OnError.FAIL
         if like.deduplication is Deduplication.NONE:
             raise OptionError(
                 "deduplicationMode=none is of tables: a view does not keep changes of nothing "
@@ -83,7 +100,7 @@ class ViewOptions:
                 hint=f"drop the option; {setting('consumerId')} keeps what the query has to read.",
                 option="failOnDataLoss",
             )
-        return cls(plan=plan, **own)
+        return cls(plan=plan, on_error=on_error, **own)
 
     @classmethod
     def put_off(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:

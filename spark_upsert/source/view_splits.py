@@ -118,7 +118,15 @@ def read_view(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa
         What the tables were is expired.
     OptionError
         Of new values alone: a step deletes a row.
+    DataError
+        A formula has no value for a row, now nor where the split ends (`views.failing`).
     """
+    yield from _read(view, split, options)
+    if split.steps:
+        view.judge_failures(split.steps[-1].step.after, options.on_error)
+
+
+def _read(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
     if view.grouping is not None:
         yield from _contributions(view, view.grouping, split)
         return

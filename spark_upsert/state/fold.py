@@ -34,7 +34,7 @@ from spark_upsert.state.content import content_words
 from spark_upsert.state.multiplicity import vanished
 from spark_upsert.state.resolve import arrange
 from spark_upsert.state.run.rows import BatchPart, Rows
-from spark_upsert.state.sums import exact_sums
+from spark_upsert.state.sums import exact_sums, sums_that_fit
 
 
 class Folded(NamedTuple):
@@ -209,6 +209,8 @@ class _Groups:
             try:
                 return exact_sums(column, self._firsts)
             except OverflowError as error:
+                if self._schema.engine.has_null_for_overflow:
+                    return sums_that_fit(column, self._firsts)
                 raise DataError(
                     f"a sum of column '{name}' does not fit into {column.type}.",
                     hint="write into a table with a wider type for the column, or drop the row "

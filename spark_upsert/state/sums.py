@@ -67,6 +67,28 @@ def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
     return from_limbs(carried(limbs), column.type, mask=mask)
 
 
+def sums_that_fit(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the sum of each group as `exact_sums` does, null where it does not fit.
+
+    Groups that do not are found by halves.
+    """
+    ends = np.append(firsts[1:], len(column))
+    parts, ahead = [pa.array([], column.type)], [(0, len(firsts))]
+    while ahead:
+        first, count = ahead.pop()
+        begin, end = int(firsts[first]), int(ends[first + count - 1])
+        own = firsts[first : first + count] - begin
+        try:
+            parts.append(exact_sums(column.slice(begin, end - begin), own))
+        except OverflowError:
+            half = count // 2
+            if half:
+                ahead += [(first + half, count - half), (first, half)]
+            else:
+                parts.append(pa.nulls(1, column.type))
+    return pa.concat_arrays(parts)
+
+
 def _small(column: pa.Array, valid: Mask | None) -> npt.NDArray[np.int64] | None:
     """Return the values, 0 for null, if no sum of some of them leaves 64 bits."""
     words = [word.view(np.int64) for word in fixed_words(column)]

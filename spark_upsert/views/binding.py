@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from spark_upsert.errors import PlanError, about_node
-from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.groups.grouping import DIGITS, Grouping
+from spark_upsert.views.groups.rounding import Summand
 from spark_upsert.views.join import joined
-from spark_upsert.views.plan import Filter, Group, Join, Node, Project, Scan, Unnest
+from spark_upsert.views.plan import Filter, Group, Join, Named, Node, Project, Scan, Unnest
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.rowwise import FilterRelation, ProjectRelation, UnnestRelation
 from spark_upsert.views.scan import OpenBase, ScanRelation
@@ -34,7 +35,23 @@ def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
     """
     relation = bind_below_group(plan.input, open_base)
     with about_node(plan.title):
-        return relation, Grouping(relation.schema, plan.keys, plan.aggregates)
+        grouping = Grouping(relation.schema, plan.keys, plan.aggregates)
+    return _summable(plan, relation, grouping), grouping
+
+
+def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
+    """Return the rows in which floats that have too many digits for their sum are no values."""
+    like = {
+        each.column: Summand(
+            relation.schema.field(each.column).type, each.column, each.scale, DIGITS
+        )
+        for each in sorted(grouping.sums, key=lambda each: each.scale or 0)
+        if each.scale is not None
+    }
+    if not like:
+        return relation
+    columns = tuple(Named(name, name) for name in relation.schema.names)
+    return ProjectRelation(Project(input=plan.input, columns=columns), relation, like)
 
 
 def bind_below_group(plan: Node, open_base: OpenBase) -> Relation:
@@ -55,7 +72,7 @@ def bind_below_group(plan: Node, open_base: OpenBase) -> Relation:
                 case Filter():
                     return FilterRelation(node, *inputs)
                 case Project():
-                    return ProjectRelation(node, *inputs)
+                    return ProjectRelation(node, inputs[0])
                 case Unnest():
                     return UnnestRelation(node, *inputs)
                 case Join():

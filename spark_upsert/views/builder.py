@@ -10,6 +10,8 @@ from typing import Generic, NoReturn, Self, TypeVar
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
+from spark_upsert.options.parse import member
+from spark_upsert.options.view import OnError
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.views.aggregates import Aggregate
@@ -158,29 +160,40 @@ class Plan:
             bind(self.node, self._open)
         return self.node.to_json()
 
-    def to_arrow(self) -> pa.Table:
+    def to_arrow(self, *, on_error: str = "fail") -> pa.Table:
         """Return the rows of the view as its tables are now, all in memory, in no order.
+
+        Parameters
+        ----------
+        on_error : str
+            What becomes of a row of which a formula has no value: ``fail``, or ``null``.
 
         Raises
         ------
         PlanError
             The plan drops the key of its rows.
+        DataError
+            A formula has no value for a row.
         """
         self.to_json()
-        view = View(self.node, self.storage)
-        rows = view.relation.scan(view.newest())
+        view, policy = View(self.node, self.storage), member("onError", on_error, OnError)
+        newest = view.newest()
+        rows = view.relation.scan(newest)
+        view.judge_failures(newest, policy)
         if view.grouping is not None:
             entries = contributions(view.grouping, Pairs.of_inserts(rows))
             rows = result(view.grouping, entries, url="memory")
         return pa.Table.from_batches([rows])
 
-    def refresh(self, path: str) -> bool:
+    def refresh(self, path: str, *, on_error: str = "fail") -> bool:
         """Bring the table that keeps a grouped view up to date, in this process.
 
         Parameters
         ----------
         path : str
             Where it lies; it is made if there is none.
+        on_error : str
+            What becomes of a row of which a formula has no value: ``fail``, or ``null``.
 
         Returns
         -------
@@ -197,7 +210,9 @@ class Plan:
                 f"node '{self.node.title}' gives rows, and groups are refreshed.",
                 hint="group first: .group_by(...).agg(...); or keep the rows by a query: .keep.",
             )
-        return refresh(View(self.node, self.storage), Table(open_store(path, self.storage)))
+        policy = member("onError", on_error, OnError)
+        table = Table(open_store(path, self.storage))
+        return refresh(View(self.node, self.storage), table, on_error=policy)
 
     def _require_one_version(self, other: Plan) -> None:
         """Raise if a table may come in at two versions, because a side keeps it."""

@@ -67,7 +67,8 @@ class Bound:
         """Return the values for some rows, in their order."""
         return rows.column(self.formula) if isinstance(self.formula, str) else self.formula(rows)
 
-    def holds(self, rows: Rows) -> Mask:
-        """Return for which rows a condition is TRUE: neither FALSE nor NULL."""
-        values = self.of(rows).fill_null(False)
-        return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+def is_true(values: pa.Array) -> Mask:
+    """Return where a condition is TRUE: neither FALSE nor NULL."""
+    known = values.fill_null(False)
+    return np.asarray(known.to_numpy(zero_copy_only=False), dtype=np.bool_)

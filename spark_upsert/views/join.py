@@ -86,6 +86,7 @@ class JoinRelation:
         self.dropped = None
         self.driving: Driving = left.driving
         self.paths = (*left.paths, *right.paths)
+        self.formulas = (*left.formulas, *right.formulas)
         own = _WORTH_SCANNING if self._right_is_whole else _WORTH_SCANNING_MANY
         self.worth_scanning = min(own, left.worth_scanning, right.worth_scanning)
         self._is_indexed = node.reverse is Reverse.INDEX
@@ -274,6 +275,7 @@ class FullJoinRelation:
         self.dropped = None
         self.driving: Driving = left.driving._replace(columns=self.key)
         self.paths = (*left.paths, *right.paths)
+        self.formulas = (*left.formulas, *right.formulas)
         self.worth_scanning = min(_WORTH_SCANNING, left.worth_scanning, right.worth_scanning)
 
     def depends_on_one_row(self, path: str) -> bool:

@@ -97,6 +97,21 @@ class Driving(NamedTuple):
         return np.asarray(inside, dtype=np.bool_)
 
 
+class Formulas(Protocol):
+    """What a node computes, and the rows that were met of which it has no value (`failing`)."""
+
+    failed: int
+    """How often there was no value."""
+
+    def require_values(self, positions: Sequence[At]) -> None:
+        """Raise if a row that was met has no value at each of some positions."""
+        ...
+
+    def forget(self) -> None:
+        """Forget what was met."""
+        ...
+
+
 class Relation(Protocol):
     """What a node gives."""
 
@@ -128,6 +143,11 @@ class Relation(Protocol):
     @property
     def paths(self) -> tuple[str, ...]:
         """The tables that are read live, in the order of the plan; one twice if it comes twice."""
+        ...
+
+    @property
+    def formulas(self) -> tuple[Formulas, ...]:
+        """Those of this node and of all below it."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.views.formulas import Bound, columns_read, plain_column
+from spark_upsert.views.failing import Column, NodeFormulas
+from spark_upsert.views.formulas import Bound, columns_read, is_true, plain_column
 from spark_upsert.views.matching import NOWHERE
 from spark_upsert.views.pairs import Rows, no_rows, taken
 from spark_upsert.views.plan import Filter, Formula, Project, Unnest
@@ -43,13 +44,15 @@ class FilterRelation:
         self.worth_scanning = input_.worth_scanning
         self._input = input_
         self._where = Bound.to_condition(node.where, self.schema)
+        self._own = NodeFormulas(node, [self._where], input_)
+        self.formulas = (*input_.formulas, self._own)
         self.may_lack_key = input_.may_lack_key and not self._refuses_null(node.where)
 
     def _refuses_null(self, where: Formula) -> bool:
         """Return whether a row without a key does not pass, whatever else is in it."""
         if not (columns_read(where) or {""}) <= set(self.key or ()):
             return False  # What does not read the key alone may let it pass.
-        [passes] = self._where.holds(taken(no_rows(self.schema), np.array([NOWHERE])))
+        [passes] = is_true(self._where.of(taken(no_rows(self.schema), np.array([NOWHERE]))))
         return not passes
 
     def depends_on_one_row(self, path: str) -> bool:
@@ -63,7 +66,7 @@ class FilterRelation:
     def spans(self, step: Step) -> Spans:
         """Return the rows that pass, of keys that a step touched (`Relation.spans`)."""
         spans = self._input.spans(step)
-        return spans.where(self._where.holds(spans.rows))
+        return spans.where(self._holds(spans.rows))
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -79,26 +82,46 @@ class FilterRelation:
         return self._passing(self._input.scan(at, hash_range))
 
     def _passing_of(self, side: _Side) -> Looked:
-        present = side.spread(self._where.holds(side.rows))
+        present = side.spread(self._holds(side.rows))
         return Looked(taken(side.rows, np.where(present, side.at, NOWHERE)), present)
 
     def _passing(self, rows: Rows) -> Rows:
-        return rows.filter(pa.array(self._where.holds(rows)))
+        return rows.filter(pa.array(self._holds(rows)))
+
+    def _holds(self, rows: Rows) -> Mask:
+        """Return for which rows the condition is TRUE: what has no value does not pass."""
+        [values] = self._own.of(rows)
+        return is_true(values)
 
 
 class ProjectRelation:
-    """Other columns of the rows of an input (`Relation`)."""
+    """Other columns of the rows of an input (`Relation`).
 
-    def __init__(self, node: Project, input_: Relation) -> None:
+    Parameters
+    ----------
+    node : Project
+    input_ : Relation
+    like : mapping of str to Column, optional
+        What computes a column in the place of its formula.
+    """
+
+    def __init__(
+        self, node: Project, input_: Relation, like: Mapping[str, Column] | None = None
+    ) -> None:
         self._input = input_
         names = [column.name for column in node.columns]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise PlanError(f"two columns are called '{twice}'.", hint="rename one.", column=twice)
-        self._bound = [Bound.to(column.formula, input_.schema) for column in node.columns]
+        self._bound: list[Column] = [
+            (like or {}).get(column.name) or Bound.to(column.formula, input_.schema)
+            for column in node.columns
+        ]
         self.schema = pa.schema(
             [(name, bound.type) for name, bound in zip(names, self._bound, strict=True)]
         )
+        self._own = NodeFormulas(node, self._bound, input_)
+        self.formulas = (*input_.formulas, self._own)
         self.paths = input_.paths
         self.worth_scanning = input_.worth_scanning
         plain = [(plain_column(each.formula, input_.schema), each.name) for each in node.columns]
@@ -158,9 +181,7 @@ class ProjectRelation:
         return self._projected(self._input.scan(at, hash_range))
 
     def _projected(self, rows: Rows) -> Rows:
-        return pa.RecordBatch.from_arrays(
-            [bound.of(rows) for bound in self._bound], schema=self.schema
-        )
+        return pa.RecordBatch.from_arrays(self._own.of(rows), schema=self.schema)
 
 
 class UnnestRelation:
@@ -200,6 +221,7 @@ class UnnestRelation:
         self.may_lack_key = False  # The place is never NULL.
         self.dropped = None
         self.driving = input_.driving
+        self.formulas = input_.formulas
         self.paths = input_.paths
         self.worth_scanning = input_.worth_scanning
 

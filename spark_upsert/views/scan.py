@@ -105,6 +105,7 @@ class ScanRelation:
         self.key = node.key
         self.may_lack_key = base.may_lack_key
         self.dropped = None
+        self.formulas = ()
         self.paths = () if node.version is not None else (node.path,)
         self.worth_scanning = math.inf  # What one table changed is never more than both.
         self.driving = Driving(node.key, base.hashes, self._chunks)

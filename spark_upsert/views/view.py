@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from spark_upsert.errors import about_input
+from spark_upsert.log_fields import Fields
+from spark_upsert.options.view import OnError
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Manifest, Place
@@ -18,12 +21,15 @@ from spark_upsert.upsert.kept_position import KeptPosition, Places
 from spark_upsert.views import ways
 from spark_upsert.views.bases import open_base
 from spark_upsert.views.binding import bind, bind_group
+from spark_upsert.views.failing import forget, require_values
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.plan import Group, Node, Scan
 from spark_upsert.views.relation import At, Relation, Step
 from spark_upsert.views.scan import Base
 from spark_upsert.views.steps import Moved
 from spark_upsert.views.ways import LOOK_UPS, Choice
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +146,34 @@ class View:
         assert isinstance(node, Scan)
         version = at.get(node.path) if node.version is None else node.version
         return None if version is None else self.log(node.path).at(version)
+
+    def judge_failures(self, at: At, on_error: OnError) -> None:
+        """Raise if a formula has no value for a row that was read, or tell of it (`OnError`).
+
+        Parameters
+        ----------
+        at : mapping of str to int
+            The position up to which the view was read.
+        on_error : OnError
+
+        Raises
+        ------
+        DataError
+            It has none there, and none in the newest version of the tables.
+        """
+        failed = sum(each.failed for each in self.relation.formulas)
+        if not failed:
+            return
+        if on_error is OnError.NULL:
+            _LOGGER.warning("formulas without a value: %s", Fields(plan=self.title, rows=failed))
+        else:
+            require_values(self.relation.formulas, [at, self.newest()])
+        forget(self.relation.formulas)
+
+    @property
+    def title(self) -> str:
+        """What logs call the view."""
+        return self.plan.title
 
     # -- positions -------------------------------------------------------------------
 

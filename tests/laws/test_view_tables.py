@@ -41,10 +41,17 @@ from spark_upsert.upsert.moves import NOTHING
 from spark_upsert.views import ways
 from spark_upsert.views.binding import bind
 from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.refresh import refresh
 from spark_upsert.views.plan import Group, Node
 from spark_upsert.views.view import View, last_epoch
-from tests.laws.test_views import SLICES, At, disturb, limits_of
+from tests.laws.test_views import (
+    SLICES,
+    At,
+    disturb,
+    limits_of,
+    refreshed,
+    require_failing_row,
+    told,
+)
 from tests.support.grouped import expected
 from tests.support.stores import forget_runs_and_logs
 from tests.support.view_keepers import Contents, Follower, Keeper, Meanwhile, contents_of
@@ -248,7 +255,7 @@ class Play:
         return Keeper(self.node, self.path, checkpoint, self.options())
 
     def options(self) -> dict[str, str]:
-        return {**self.fixed, **limits_of(self.chance)}
+        return {**self.fixed, **told(self.chance)}
 
     def run(self, keeper: Keeper) -> bool:
         """Run a batch of a query; perhaps it is restarted before, or dies on the way."""
@@ -258,6 +265,10 @@ class Play:
             return keeper.run(before_commit=self.perhaps(), behind_commit=self.perhaps())
         except ContentionError:  # What it was planned upon was expired meanwhile.
             keeper.start(self.options())
+            return self.run(keeper)
+        except DataError as error:
+            require_failing_row(error)
+            keeper.start({**self.options(), "onError": "null"})
             return keeper.run()
 
     # -- who follows -----------------------------------------------------------------
@@ -428,14 +439,14 @@ class Groups(Play):
         return range(max(version + 1, log.head().since + 1), log.head().version + 1)
 
     def _refreshed(self) -> bool:
-        has_moved = refresh(View(self.node), self.table)
+        has_moved = refreshed(self.node, self.table)
         if has_moved:
             self._latest = None
         return has_moved
 
     def go_on(self) -> None:
         if self.chance.random() < 0.5:
-            refresh(View(self.node), self.table)
+            refreshed(self.node, self.table)
         else:
             self.keeper().run()
 

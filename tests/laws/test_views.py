@@ -24,7 +24,8 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import OtherTableError, UpsertFlowError
+from spark_upsert.errors import DataError, OtherTableError, UpsertFlowError
+from spark_upsert.options.view import OnError
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import NOTHING
@@ -32,6 +33,7 @@ from spark_upsert.views import ways
 from spark_upsert.views.binding import bind
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.plan import Node
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
 from tests.support.stores import MemoryStore, forget_runs_and_logs
@@ -65,6 +67,17 @@ def limits_of(chance: random.Random) -> dict[str, str]:
     return found
 
 
+def told(chance: random.Random) -> dict[str, str]:
+    """Return what a query of a view is told, which each start of it says anew."""
+    return {**limits_of(chance), "onError": chance.choice(["null", "fail"])}
+
+
+def require_failing_row(error: DataError) -> None:
+    """Raise an error again that is of anything but a formula without a value."""
+    if "has no value for some row" not in error.message:
+        raise error
+
+
 class Rows:
     """A stream of the rows of a plan, folded as far as it is."""
 
@@ -79,7 +92,7 @@ class Rows:
             self.fixed["deduplicationMode"] = "netChanges"
         if chance.random() < 0.3:
             self.fixed["computeUpdates"] = "false"
-        self.query = Query(self.node, **self.fixed, **limits_of(chance))
+        self.query = Query(self.node, **self.fixed, **told(chance))
         self.state: Counter[Any] = Counter()
         self.latest = 0
 
@@ -91,8 +104,13 @@ class Rows:
     def step(self) -> bool:
         """Run a batch; False if there was none."""
         if self.chance.random() < 0.3:
-            self.query.start(**self.fixed, **limits_of(self.chance))
-        batch = self.query.batch(meanwhile=meanwhile(self))
+            self.query.start(**self.fixed, **told(self.chance))
+        try:
+            batch = self.query.batch(meanwhile=meanwhile(self))
+        except DataError as error:
+            require_failing_row(error)
+            self.query.start(**{**self.query.given, "onError": "null"})
+            batch = self.query.batch()
         for row in batch or ():
             assert row["_commit_version"] >= self.latest, "a version that was whole goes on"
             shown_ = (value for name, value in row.items() if not name.startswith("_"))
@@ -141,7 +159,7 @@ class Groups:
         """Bring the table further, in one of the ways that there are; False if it was there."""
         way = self.chance.random()
         if way < 0.3:
-            has_moved = refresh(View(self.node), self.kept.table)
+            has_moved = refreshed(self.node, self.kept.table)
         elif way < 0.5 or self.query is None:
             has_moved = self._feed(self._begun())
         else:  # Perhaps a refresh was there before it.
@@ -155,7 +173,7 @@ class Groups:
     def _begun(self) -> Query:
         """Return a query that begins where the table is."""
         recorded = self.kept.position()
-        options = {"consumerId": "view", **limits_of(self.chance)}
+        options = {"consumerId": "view", **told(self.chance)}
         if recorded != NOTHING:
             options["startingPosition"] = recorded
         self.query = Query(self.node, **options)
@@ -163,7 +181,12 @@ class Groups:
 
     def _feed(self, query: Query) -> bool:
         recorded = self.kept.position()
-        batch = query.batch(meanwhile=meanwhile(self))
+        try:
+            batch = query.batch(meanwhile=meanwhile(self))
+        except DataError as error:
+            require_failing_row(error)
+            query.start(**{**query.given, "onError": "null"})
+            batch = query.batch()
         if batch is None:
             return query.position() != self.position()
         table = self.kept.table
@@ -184,8 +207,17 @@ class Groups:
 
     def finish(self) -> None:
         """Bring the table to where its inputs are."""
-        refresh(View(self.node), self.kept.table)
+        refreshed(self.node, self.kept.table)
         self.check({path: self.world.known_versions(path)[-1] for path in self.paths})
+
+
+def refreshed(node: Node, table: Table) -> bool:
+    """Bring a table that keeps groups further, whatever rows have no value."""
+    try:
+        return refresh(View(node), table)
+    except DataError as error:
+        require_failing_row(error)
+        return refresh(View(node), table, on_error=OnError.NULL)
 
 
 class Follows(Protocol):

@@ -11,14 +11,17 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 
 from pyspark_upsertflow.stream import ChangeStreamReader
+from spark_upsert.errors import DataError
 from spark_upsert.index.index import Index
 from spark_upsert.source import view_records, view_splits
 from spark_upsert.source.view_input import ViewInput
 from spark_upsert.source.view_position import ViewPosition
 from spark_upsert.upsert.moves import Move, Verdict
-from spark_upsert.views import steps, table_base
+from spark_upsert.views import failing, steps, table_base, view
+from spark_upsert.views.groups import result
 from spark_upsert.views.plan import Node
 from spark_upsert.views.view import MovedBy, View
 from spark_upsert_sink import writers
@@ -26,6 +29,7 @@ from tests.laws import test_views as laws
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_view_promises as promises
 from tests.unit import test_deferred as deferred
+from tests.unit import test_failing_rows as failing_rows
 from tests.unit import test_keeping as keeping
 from tests.unit import test_view_catch_up as catch_up
 
@@ -151,3 +155,61 @@ def test_p7_a_limited_batch_looks_at_its_own() -> None:
 @bug("an index that leads is bridged from where it is", test_p7_a_limited_batch_looks_at_its_own)
 def _() -> Patch:
     return patch.object(Index, "_as_of", lambda self, version, own, place: (own, place))
+
+
+def test_p4_a_repair_lets_a_query_go_on() -> None:
+    with TemporaryDirectory() as folder:
+        shares = failing_rows.Shares(Path(folder))
+        failing_rows.test_a_query_that_was_stopped_goes_on_once_the_row_is_repaired(shares, {})
+
+
+def test_p5_a_bad_row_is_not_shown() -> None:
+    with TemporaryDirectory() as folder:
+        shares = failing_rows.Shares(Path(folder))
+        failing_rows.test_a_batch_that_leaves_a_bad_row_stops_and_names_it(shares)
+
+
+def test_p2_one_sum_leaves_the_others_readable() -> None:
+    with TemporaryDirectory() as folder:
+        failing_rows.test_changes_of_other_groups_are_told_beside_one_that_does_not_fit(
+            Path(folder)
+        )
+
+
+def test_p2_others_keep_their_values() -> None:
+    with TemporaryDirectory() as folder:
+        shares = failing_rows.Shares(Path(folder))
+        failing_rows.test_many_bad_rows_are_found_among_others(shares)
+
+
+@bug("a row that was repaired stops a view for ever", test_p4_a_repair_lets_a_query_go_on)
+def _() -> Patch:
+    def at_the_end(original: Any, formulas: Any, positions: Any) -> None:
+        original(formulas, positions[:1])
+
+    return wrapped(view, "require_values", at_the_end)
+
+
+@bug("a formula without a value is NULL whatever the reader says", test_p5_a_bad_row_is_not_shown)
+def _() -> Patch:
+    return patch.object(view, "require_values", lambda *_: None)
+
+
+@bug("a value that a formula has is that of another row", test_p2_others_keep_their_values)
+def _() -> Patch:
+    def backwards(original: Any, bound: Any, rows: Any) -> Any:
+        values, has_none = original(bound, rows)
+        return values[::-1], has_none[::-1]
+
+    return wrapped(failing, "_by_halves", backwards)
+
+
+@bug("a group whose sum does not fit hides the others", test_p2_one_sum_leaves_the_others_readable)
+def _() -> Patch:
+    def none_fits(column: Any, type_: Any) -> Any:
+        try:
+            return result._Shown(column.cast(type_))
+        except pa.ArrowInvalid as error:
+            raise DataError("a sum does not fit.") from error
+
+    return patch.object(result, "_fitting", none_fits)

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.source import view_input
-from spark_upsert.views import join, pruning, relation, table_base, ways
-from spark_upsert.views.formulas import Bound
+from spark_upsert.views import join, pruning, relation, rowwise, table_base, ways
 from spark_upsert.views.join import JoinRelation
 from spark_upsert.views.pairs import Pairs, no_rows
 from spark_upsert.views.plan import How, Join, Scan
@@ -165,11 +164,10 @@ def _() -> Patch:
 
 @bug("what is unknown passes a filter", FOLDED)
 def _() -> Patch:
-    def unknown(self: Bound, rows: Any) -> Any:
-        values = self.of(rows).fill_null(True)
-        return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    def unknown(original: Any, values: Any) -> Any:
+        return original(values.fill_null(True))
 
-    return patch.object(Bound, "holds", unknown)
+    return wrapped(rowwise, "is_true", unknown)
 
 
 @bug("a step is cut by the hash of a table on which rows depend in two ways", FOLDED)

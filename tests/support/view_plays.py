@@ -61,10 +61,21 @@ def _sign(value: float) -> float:
     return 1.0 if math.isnan(value) else math.copysign(1.0, value)
 
 
+def _divided(value: int | None) -> int | None:
+    return None if value in (None, 2) else int(60 / (value - 2))
+
+
+def _above(value: int | None, bound: int) -> bool | None:
+    return None if value is None else value > bound
+
+
 FORMULAS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     "x>5": ("x > 5", lambda row: None if row["x"] is None else row["x"] > 5),
     "x<2": ("x < 2", lambda row: None if row["x"] is None else row["x"] < 2),
     "x*2": ("x * 2", lambda row: None if row["x"] is None else row["x"] * 2),
+    # None where x is 2: what has no value is NULL, and passes no filter.
+    "60/(x-2)": ("60 DIV (x - 2)", lambda row: _divided(row["x"])),
+    "60/(x-2)>20": ("60 DIV (x - 2) > 20", lambda row: _above(_divided(row["x"]), 20)),
     # 1.0 and -1.0 for both zeros, too: what an expression can tell and the engine cannot.
     "sign(f)": (SIGN, lambda row: None if row["f"] is None else _sign(row["f"])),
 }

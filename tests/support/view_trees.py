@@ -126,10 +126,11 @@ def _grown(
     names = relation.schema.names
     kind = chance.choice(["filter", "project", "unnest", "join", "join", "join", "join"])
     if kind == "filter":
-        return plan.filter(chance.choice(["x>5", "x<2"]))
+        return plan.filter(chance.choice(["x>5", "x<2", "60/(x-2)>20"]))
     if kind == "project":
         kept = [name for name in names if name in (relation.key or ()) or chance.random() < 0.7]
-        computed = {"x": {"y": "x*2"}, "f": {"z": "sign(f)"}}
+        of_x = chance.choice(["x*2", "60/(x-2)"])
+        computed = {"x": {"y": of_x}, "f": {"z": "sign(f)"}}
         name = chance.choice(list(computed))
         return plan.project(*kept, **(computed[name] if name in names else {}))
     if kind == "unnest":

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.conversions import convert
+from spark_upsert.errors import DataError
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.kept import FROM, GROUP_PART, MARKER_PART, PART, TO, value_column
 from spark_upsert.model.schema import DIFF, HASH, PUT, is_live
@@ -68,7 +69,18 @@ def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
         [own[name] if name in own else entries.column(name) for name in schema.run.names],
         schema=schema.run,
     )
-    made = fold(Rows(schema, [BatchPart(batch)])).rows
+    try:
+        made = fold(Rows(schema, [BatchPart(batch)])).rows
+    except DataError as error:
+        total = error.fields.get("column")
+        column = next((each.column for each in grouping.sums if each.total == total), total)
+        raise DataError(
+            f"the values of column '{column}' in one group and one batch come to more than "
+            f"{DIGITS} digits. Nothing was committed.",
+            hint=f"leave such values out by a filter of '{column}' below the groups, and keep the "
+            "view in a new path.",
+            column=column,
+        ) from error
     names = [*schema.columns.names, DIFF]
     *columns, diffs = made.take(names, np.arange(len(made)))
     found = pa.RecordBatch.from_arrays(columns, schema=schema.columns)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
+from spark_upsert.options.view import OnError
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import NOTHING
@@ -17,7 +18,7 @@ from spark_upsert.views.view import View
 from spark_upsert.views.ways import pairs_by_piece
 
 
-def refresh(view: View, table: Table) -> bool:
+def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bool:
     """Bring the table that keeps a grouped view up to date; it is made if there is none.
 
     It leaves a lease on each table of the view, for as long as leases last (`LEASE_MS`): the next
@@ -38,6 +39,8 @@ def refresh(view: View, table: Table) -> bool:
         is not the one that it was brought to its position from.
     DataLossError
         The changes that it lacks are expired.
+    DataError
+        A formula has no value for a row (`views.failing`).
     """
     assert view.grouping is not None
     kept = Kept.made(table, view.grouping, view.plan.to_json())
@@ -52,6 +55,7 @@ def refresh(view: View, table: Table) -> bool:
         every = (contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest))
         found = [each for each in every if each.num_rows]
     # What several pieces contribute to one group the table sums up, as it does of several tasks.
+    view.judge_failures(newest, on_error)
     whole = concat(found or [no_rows(view.grouping.kept.columns)])
     has_moved = kept.take(whole, lower=recorded, upper=upper)
     view.hold(consumer, newest)

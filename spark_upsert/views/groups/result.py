@@ -6,14 +6,16 @@ some row has. NaN is above all. A group without rows has no entry, hence no row 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.conversions import convert
-from spark_upsert.errors import DataError
+from spark_upsert.log_fields import Fields
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
 from spark_upsert.model.words import ordered_words
@@ -22,6 +24,8 @@ from spark_upsert.state.sums import averages
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.grouping import Grouping, Summed
 from spark_upsert.views.matching import NOWHERE, codes, places
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.RecordBatch:
@@ -45,8 +49,11 @@ def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.Recor
     ------
     CorruptionError
         An entry is of no rows.
-    DataError
-        A sum does not fit into the type in which it is shown.
+
+    Notes
+    -----
+    What does not fit into the type in which it is shown is NULL in its group, and a warning tells
+    of it: the sums themselves are kept, so that it is there again as soon as it fits.
     """
     columns = {name: entries.column(name) for name in entries.schema.names}
     require_possible(grouping.kept, columns, url)
@@ -58,10 +65,23 @@ def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.Recor
         for column, part in grouping.parts.items()
     }
     arrays = [groups.column(key) for key in grouping.keys]
-    arrays += [_shown(grouping, each, groups, ends) for each in grouping.aggregates]
+    for each in grouping.aggregates:
+        shown = _shown(grouping, each, groups, ends)
+        arrays.append(shown.values)
+        if shown.lost:
+            fields = Fields(path=url, column=each.name, groups=shown.lost)
+            _LOGGER.warning("groups whose values do not fit: %s", fields)
     if not arrays:
         return pa.RecordBatch.from_pylist([{}] * groups.num_rows, schema=grouping.result)
     return pa.RecordBatch.from_arrays(arrays, schema=grouping.result)
+
+
+class _Shown(NamedTuple):
+    """A column of a result."""
+
+    values: pa.Array
+    lost: int = 0
+    """Of how many groups the value does not fit."""
 
 
 _Ends = tuple[pa.Array, pa.Array]
@@ -104,18 +124,18 @@ def _shown(
     aggregate: Aggregate,
     groups: pa.RecordBatch,
     ends: Mapping[str, _Ends],
-) -> pa.Array:
+) -> _Shown:
     column, kind = aggregate.column, aggregate.kind
     if column is None:
-        return groups.column(grouping.multiplicity)
+        return _Shown(groups.column(grouping.multiplicity))
     if kind is Kind.MIN:
-        return ends[column][0]
+        return _Shown(ends[column][0])
     if kind is Kind.MAX:
-        return ends[column][1]
+        return _Shown(ends[column][1])
     summed = grouping.sum_of(aggregate)
     count = groups.column(summed.count)
     if kind is Kind.COUNT:
-        return count
+        return _Shown(count)
     type_ = grouping.result.field(aggregate.name).type
     is_some = pc.greater(count, 0)
     if kind is Kind.SUM:
@@ -125,39 +145,47 @@ def _shown(
     else:
         # A group without values is divided by one, and then NULL.
         divisor = pc.if_else(is_some, count, 1).cast(pa.float64())
-        found = pc.divide(_total(groups, summed, type_), divisor)
-    return pc.if_else(is_some, found, pa.scalar(None, type_))
+        found = _Shown(pc.divide(_total(groups, summed, type_).values, divisor))
+    return found._replace(values=pc.if_else(is_some, found.values, pa.scalar(None, type_)))
 
 
-def _total(groups: pa.RecordBatch, summed: Summed, type_: pa.DataType) -> pa.Array:
+def _total(groups: pa.RecordBatch, summed: Summed, type_: pa.DataType) -> _Shown:
     """Return the sums of a column in the type in which they are shown."""
     assert summed.total is not None
     total = groups.column(summed.total)
-    total = _fitting(total, type_, "a sum", summed)
+    beyond = pc.and_(pc.is_null(total), pc.greater(groups.column(summed.count), 0))
+    shown = _fitting(total, type_)
+    shown = shown._replace(lost=shown.lost + (pc.sum(beyond).as_py() or 0))
     if not summed.apart:
-        return total
+        return shown
+    total = shown.values
     nan, above, below = (pc.greater(groups.column(name), 0) for name in summed.apart)
     for where, value in ((below, "-inf"), (above, "inf"), (pc.and_(above, below), "nan")):
         total = pc.if_else(where, pa.scalar(float(value)), total)
-    return pc.if_else(nan, pa.scalar(float("nan")), total)
+    return shown._replace(values=pc.if_else(nan, pa.scalar(float("nan")), total))
 
 
 def _quotient(
     groups: pa.RecordBatch, summed: Summed, count: pa.Array, type_: pa.DataType
-) -> pa.Array:
+) -> _Shown:
     """Return averages of decimals, rounded half up as Spark does."""
     assert summed.total is not None
     quotient = averages(groups.column(summed.total), count, type_.scale)
-    return _fitting(quotient, type_, "an average", summed)
+    return _fitting(quotient, type_)
 
 
-def _fitting(column: pa.Array, type_: pa.DataType, what: str, summed: Summed) -> pa.Array:
-    try:
-        return convert(column, type_)
-    except pa.ArrowInvalid:
-        raise DataError(
-            f"{what} of column '{summed.column}' does not fit into {type_}.",
-            hint="cast the column to a wider type in the view, or read the sums themselves "
-            f"('{summed.total}') with raw=true.",
-            column=summed.column,
-        ) from None
+def _fitting(column: pa.Array, type_: pa.DataType) -> _Shown:
+    """Return values in a type, NULL where one does not fit; those are found by halves."""
+    parts, lost, ahead = [pa.array([], type_)], 0, [column]
+    while ahead:
+        part = ahead.pop()
+        try:
+            parts.append(convert(part, type_))
+        except pa.ArrowInvalid:
+            half = len(part) // 2
+            if half:
+                ahead += [part[half:], part[:half]]
+            else:
+                lost += 1
+                parts.append(pa.nulls(1, type_))
+    return _Shown(pa.concat_arrays(parts), lost)

@@ -11,6 +11,8 @@ Source: T. J. Dekker, "A floating-point technique for extending the available pr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -22,6 +24,29 @@ from spark_upsert.errors import DataError
 _Doubles = npt.NDArray[np.float64]
 
 _SPLITTER = float((1 << 27) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Summand:
+    """A column of floats as a sum takes it: a value that has too many digits is none."""
+
+    type: pa.DataType
+    name: str
+    scale: int
+    digits: int
+
+    def of(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return the values of some rows.
+
+        Raises
+        ------
+        DataError
+            One is finite, and has too many digits.
+        """
+        column = rows.column(self.name)
+        doubles = np.asarray(column.cast(pa.float64()).fill_null(0.0))
+        _require_fitting(np.where(np.isfinite(doubles), doubles, 0.0), self.scale, self.digits)
+        return column
 
 
 def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
@@ -45,20 +70,23 @@ def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
     doubles = np.asarray(values.cast(pa.float64()).fill_null(0.0))
     # With digits behind the point the whole part is even among them; without, it has a parity.
     whole = np.trunc(doubles) if scale else np.rint(doubles)
-    bound = 10.0 ** (digits - scale)
-    if bool((np.abs(whole) >= bound).any()):
-        largest = doubles[np.argmax(np.abs(whole))]
-        raise DataError(
-            f"{largest!r} has more than {digits - scale} digits before the point, which is the "
-            f"most that a sum with scale={scale} takes.",
-            hint="use a smaller scale, or leave such values out by a filter.",
-        )
+    _require_fitting(whole, scale, digits)
     fraction = doubles - whole if scale else np.zeros_like(whole)
     ends = _half_even(fraction, 10.0**scale).astype(np.int64)
     type_ = pa.decimal128(digits, scale)
     parts = (pa.array(whole).cast(pa.decimal128(digits, 0)), _shifted(ends, scale))
     total = pc.add(*(part.cast(pa.decimal256(digits + 2, scale)) for part in parts))
     return pc.if_else(pa.array(mask), pa.scalar(None, type_), convert(total, type_))
+
+
+def _require_fitting(whole: _Doubles, scale: int, digits: int) -> None:
+    """Raise `DataError` if a number has too many digits before the point."""
+    largest = float(np.abs(whole).max(initial=0.0))
+    if largest >= 10.0 ** (digits - scale):
+        raise DataError(
+            f"{largest!r} has more than {digits - scale} digits before the point, which is the "
+            f"most that a sum with scale={scale} takes."
+        )
 
 
 def _shifted(numbers: npt.NDArray[np.int64], scale: int) -> pa.Array:

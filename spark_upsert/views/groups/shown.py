@@ -157,7 +157,10 @@ class ShownGroups:
         return result(self.grouping, entries, url=self.store.url)
 
     def _snapshot(self, manifest: Manifest) -> Snapshot:
-        return Snapshot(self.store, manifest)
+        # One group whose sums do not fit leaves the others readable (`result`).
+        engine = replace(manifest.schema.engine, has_null_for_overflow=True)
+        schema = replace(manifest.schema, engine=engine)
+        return Snapshot(self.store, replace(manifest, schema=schema))
 
     @property
     def _nothing(self) -> Rows:
