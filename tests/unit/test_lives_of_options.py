@@ -99,6 +99,7 @@ ELSEWHERE = {
     "plan": "tests.hints: another plan under a checkpoint",
     "startingPosition": "of views, by `keep`",
     "deferred": "of views, by `keep`",
+    "onError": "tests.unit.test_failing_rows, tests.laws.test_views",
     "inputsPattern": "tests.hints: FoundInputs._gone",
     "consistent": "tests.laws.test_take_over and those of groups",
 }
