@@ -198,6 +198,26 @@ def from_decimals(
     return wide.put_together(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
 
 
+_PLAIN_SCALE = 6
+"""Arrow writes small numbers of more digits behind the point with an exponent."""
+
+
+def to_texts(numbers: pa.Array) -> pa.Array:
+    """Return decimals with all their digits, as many behind the point as the type has."""
+    scale = numbers.type.scale
+    if scale <= _PLAIN_SCALE:
+        return pc.cast(numbers, pa.string())
+    # The same bytes without a point, which is put in by hand.
+    whole = pa.decimal128(DIGITS_MAX, 0) if numbers.type.bit_width == 128 else pa.decimal256(76, 0)
+    unscaled = pa.Array.from_buffers(whole, len(numbers), numbers.buffers(), offset=numbers.offset)
+    text = pc.cast(unscaled, pa.string())
+    sign = pc.if_else(pc.starts_with(text, "-"), "-", "")
+    digits = pc.utf8_lpad(pc.utf8_ltrim(text, "-"), scale + 1, "0")
+    before = pc.utf8_slice_codeunits(digits, 0, -scale)
+    behind = pc.utf8_slice_codeunits(digits, -scale)
+    return pc.binary_join_element_wise(sign, before, ".", behind, "")
+
+
 def from_integers(numbers: pa.Array, type_: pa.DataType) -> tuple[pa.Array, Mask]:
     """Return integers as decimals; results as `from_texts`."""
     is_unsigned = pa.types.is_unsigned_integer(numbers.type)

@@ -16,7 +16,8 @@ float                a text that is no number or beyond the type, a whole number
                      cannot tell from its neighbours (unless rounded). Decimals become the nearest
 date, timestamp      the years before 0001 and after 9999, in UTC: Python cannot read them. Also
                      of a column that has the type already
-text, bytes, others  what Arrow says is
+text                 nothing of a decimal, whose digits are all written: ``0.0000001``
+bytes, others        what Arrow says is
 ===================  =====================================================================
 
 A float becomes a decimal by its shortest text, rounded half up: no float is exact.
@@ -357,6 +358,10 @@ def _floats_of_decimals(
     return pc.cast(pc.cast(numbers, pa.string()), type_), _none(numbers)
 
 
+def _texts_of_decimals(numbers: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    return pc.cast(decimals.to_texts(numbers), type_), _none(numbers)
+
+
 def _decimals_of_floats(
     numbers: pa.Array, type_: pa.DataType, _: Rounding
 ) -> tuple[pa.Array, Mask]:
@@ -433,6 +438,7 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("decimal", "decimal"): decimals.from_decimals,
     ("decimal", "integer"): decimals.to_integers,
     ("decimal", "float"): _floats_of_decimals,
+    ("decimal", "text"): _texts_of_decimals,
     ("integer", "integer"): _integers_of_integers,
     ("integer", "decimal"): _decimals_of_integers,
     ("integer", "float"): _floats_of_integers,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -11,7 +13,15 @@ from tests.hints.hint import Told, follows
 from tests.hints.task import rows_of
 
 ROWS = pa.record_batch(
-    {"n": [1, 0], "s": ["a", "2"], "p": [{"x": 1}, {"x": 2}], "b": [True, False], "l": [[1], [2]]}
+    {
+        "n": [1, 0],
+        "s": ["a", "2"],
+        "p": [{"x": 1}, {"x": 2}],
+        "b": [True, False],
+        "l": [[1], [2]],
+        "now": [2, 2],
+        "f": [0.5, 1.5],
+    }
 )
 
 TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
@@ -50,8 +60,47 @@ TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         "10 DIV n",
         {"by CASE WHEN": "CASE WHEN n <> 0 THEN 10 DIV n END"},
     ),
-    ("task.expressions:_text", "s LIKE s", {"write it in quotes": "s LIKE 'a'"}),
-    ("task.expressions:_whole", "round(n, n)", {"write 2": "round(n, 2)"}),
+    ("task.functions:_text", "s LIKE s", {"write it in quotes": "s LIKE 'a'"}),
+    ("task.functions:_whole", "round(n, n)", {"write 2": "round(n, 2)"}),
+    ("task.functions:_whole:2", "substring(s, 0)", {"write 1": "substring(s, 1)"}),
+    ("task.functions:_whole:2", "round(f, 1099511627776)", {"write 38": "round(f, 38)"}),
+    (
+        "task.functions:_like",
+        "s LIKE 'a\\b'",
+        {"write two for one that means itself": "s LIKE 'a\\\\b'"},
+    ),
+    (
+        "task.functions:refused",
+        "s || n",
+        {"CAST(... AS ...) changes a type": "s || CAST(n AS STRING)"},
+    ),
+    ("task.expressions:bind", "n > 1 DIV 0", {"write another there": "n > 1 DIV 2"}),
+    ("task.expressions:bind", "n > 1 DIV 0", {"or NULL": "n > NULL"}),
+    *(
+        (
+            "task.casts:cast",
+            f"CAST({name} AS TIMESTAMP)",
+            {"CAST(CAST(x AS BIGINT) AS TIMESTAMP)": f"CAST(CAST({name} AS BIGINT) AS TIMESTAMP)"},
+        )
+        for name in ("f", "1.5")
+    ),
+    *(
+        (
+            "task.casts:cast",
+            f"CAST(TIMESTAMP '2026-01-31' AS {name})",
+            {
+                f"CAST(CAST(x AS BIGINT) AS {name})": (
+                    f"CAST(CAST(TIMESTAMP '2026-01-31' AS BIGINT) AS {name})"
+                )
+            },
+        )
+        for name in ("DOUBLE", "DECIMAL(19, 0)")
+    ),
+    (
+        "task.casts:cast",
+        "CAST(DATE '2026-01-31' AS BIGINT)",
+        {"cast twice": "CAST(CAST(DATE '2026-01-31' AS TIMESTAMP) AS BIGINT)"},
+    ),
 )
 
 
@@ -96,3 +145,58 @@ def _(told: Told) -> None:
         aggregates=(Aggregate("n", "sum", "n"),),
     )
     assert rows_of(plan, {"rows": [ROWS]}) == [{"n": 1}]
+
+
+@follows("task.sql:not_of_one_row")
+def _(told: Told) -> None:
+    with told:
+        bind("n > now()", ROWS.schema)
+    told("a column of this name is read without brackets")
+    told("store such values in a column, and read that")
+    assert bind("n < now", ROWS.schema)(ROWS).to_pylist() == [True, True]
+
+
+def value_of(text: str) -> object:
+    """Return the value of an expression without columns."""
+    return bind(text, ROWS.schema)(ROWS)[0].as_py()
+
+
+@follows("task.sql:_Parser._number")
+def _(told: Told) -> None:
+    with told:
+        value_of("1.5 < 1" + "0" * 40)
+    told("write it as a DOUBLE, with an exponent: 1e40")
+    assert value_of("1.5 < 1e40") is True
+
+
+@follows("task.sql:_Parser._double")
+def _(told: Told) -> None:
+    with told:
+        value_of("1.5 < 1e400")
+    told("write CAST('Infinity' AS DOUBLE) for what is above all numbers")
+    assert value_of("1.5 < CAST('Infinity' AS DOUBLE)") is True
+
+
+@follows("task.sql:_Parser._moment")
+def _(told: Told) -> None:
+    with told:
+        value_of("DATE '31.1.2026'")
+    told("write DATE '2026-01-31'")
+    assert value_of("DATE '2026-01-31' > DATE '2026-01-30'") is True
+    with told:
+        value_of("TIMESTAMP '2026-01-31 noon'")
+    told("TIMESTAMP '2026-01-31 12:00:00', which is UTC")
+    assert value_of("TIMESTAMP '2026-01-31 12:00:00' < TIMESTAMP '2026-01-31 12:00:00-01:00'")
+
+
+@follows("task.expressions:bind:2")
+def _(told: Told) -> None:
+    deep = " OR ".join(["b"] * 199)
+
+    def called(levels: int) -> object:
+        return called(levels - 1) if levels else bind(deep, ROWS.schema)
+
+    with told:
+        called(sys.getrecursionlimit() - len(inspect.stack()) - 60)
+    told("compute a part of it in a projection below")
+    bind(" OR ".join(["b"] * 99), ROWS.schema)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.task import expressions, pipelines, states
+from spark_upsert.task import expressions, functions, pipelines, states
 from spark_upsert.task import task as tasks
 from spark_upsert.task.driver import Driver
 from spark_upsert.task.exchange import Exchange, Union
@@ -174,25 +174,25 @@ def _() -> Patch:
             pc.fill_null(original(name, value), False) if name == "AND" else original(name, value)
         )
 
-    return wrapped(expressions, "_boolean", boolean)
+    return wrapped(expressions, "boolean", boolean)
 
 
 @bug("what is not in a list with a NULL is false", LOGIC)
 def _() -> Patch:
-    def is_in(value: Any, *several: Any) -> Any:
-        return pc.fill_null(expressions._in(value, *several), False)
+    def is_in(original: Any, self: Any, value: Any, several: Any, batch: pa.RecordBatch) -> Any:
+        return pc.fill_null(original(self, value, several, batch), False)
 
-    return patch.dict(expressions._FUNCTIONS, {"IN": is_in})
+    return wrapped(expressions._Evaluation, "_in", is_in)
 
 
 @bug("NaN equals nothing", NAN)
 def _() -> Patch:
-    return patch.dict(expressions._FUNCTIONS, {"=": pc.equal})
+    return patch.dict(functions.FUNCTIONS, {"=": pc.equal})
 
 
 @bug("NaN is below nothing and above nothing", NAN)
 def _() -> Patch:
-    return patch.dict(expressions._FUNCTIONS, {">": pc.greater})
+    return patch.dict(functions.FUNCTIONS, {">": pc.greater})
 
 
 @bug("all branches are looked at", LOOKED_AT)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import math
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -98,6 +100,7 @@ CASES: list[tuple[str, list[Any]]] = [
     ("x % -1", [0, 0, N, 0]),
     ("-9223372036854775808 % -1", [0] * 4),
     ("d * 2", [Decimal("3.00"), Decimal("-4.50"), N, Decimal("0.00")]),
+    ("CAST(d AS DECIMAL(36, 2)) * 2 > 2", [T, F, N, F]),
     ("d + 0.005", [Decimal("1.505"), Decimal("-2.245"), N, Decimal("0.005")]),
     ("f * d", [2.25, NAN, N, -0.0]),
     ("abs(x)", [5, 7, N, 0]),
@@ -113,8 +116,20 @@ CASES: list[tuple[str, list[Any]]] = [
     ("f <= 1.5", [T, F, N, T]),
     ("f = 0", [F, F, N, T]),
     ("f < 0", [F, F, N, F]),
-    ("isnan(f)", [F, T, N, F]),
+    ("isnan(f)", [F, T, F, F]),
     ("9007199254740993 = 9007199254740992e0", [T] * 4),
+    # a decimal becomes the nearest double, and a double is rounded as it is written
+    ("19.99e0 = 19.99", [T] * 4),
+    ("19.99e0 IN (20, 19.99)", [T] * 4),
+    ("19.99e0 BETWEEN 19.99 AND 19.99", [T] * 4),
+    ("round(1.005e0, 2)", [1.01] * 4),
+    ("round(-2.675e0, 2)", [-2.68] * 4),
+    ("round(f, -1)", [0.0, NAN, N, 0.0]),
+    ("round(149.5e0, -2)", [100.0] * 4),
+    ("round(1.7e308, 30)", [1.7e308] * 4),
+    ("CAST(0.1e0 AS DECIMAL(20, 18))", [Decimal("0.100000000000000000")] * 4),
+    ("sign(f)", [1.0, NAN, N, -0.0]),
+    ("CAST(2.5 AS FLOAT) * CAST(2 AS FLOAT)", [5.0] * 4),
     # texts
     ("s || '!'", ["ab!", "50%!", N, "!"]),
     ("concat(s, s)", ["abab", "50%50%", N, ""]),
@@ -123,6 +138,10 @@ CASES: list[tuple[str, list[Any]]] = [
     ("s NOT LIKE '_b'", [F, T, N, T]),
     ("upper(s)", ["AB", "50%", N, ""]),
     ("lower('ÄB')", ["äb"] * 4),
+    ("upper('straße')", ["STRASSE"] * 4),
+    ("lower('ΑΣ ΣΑΣ')", ["ας σας"] * 4),
+    ("s LIKE '%\\\\'", [F, F, N, F]),
+    ("substring(s, 2147483647, 2147483647)", ["", "", N, ""]),
     ("trim('  a b ')", ["a b"] * 4),
     ("length(s)", [2, 3, N, 0]),
     ("substring(s, 2)", ["b", "0%", N, ""]),
@@ -145,6 +164,8 @@ CASES: list[tuple[str, list[Any]]] = [
     ("y <> 0 AND x DIV y > 0", [T, F, N, F]),
     ("y = 0 OR x DIV y > 0", [T, F, N, T]),
     ("coalesce(y - 2, x DIV 0)", [0, 0, 1, -2]),
+    ("x IN (x, x DIV 0)", [T, T, N, T]),
+    ("nullif(y, 0) > 5 DIV y", [F, F, T, N]),
     ("x DIV nullif(y, 0)", [2, -3, N, N]),
     # casts
     ("CAST(x AS STRING)", ["5", "-7", N, "0"]),
@@ -154,10 +175,34 @@ CASES: list[tuple[str, list[Any]]] = [
     ("CAST(d AS DECIMAL(5, 1))", [Decimal("1.5"), Decimal("-2.3"), N, Decimal("0.0")]),
     ("CAST(x AS DECIMAL(4, 2))", [Decimal("5.00"), Decimal("-7.00"), N, Decimal("0.00")]),
     ("CAST(0.1 AS DOUBLE)", [0.1] * 4),
-    ("CAST(f AS STRING)", ["1.5", "nan", N, "-0"]),
     ("CAST(x AS BOOLEAN)", [T, T, N, F]),
+    ("CAST(f AS STRING)", ["1.5", "NaN", N, "-0.0"]),
+    ("CAST(x * 1e20 AS STRING)", ["5.0E20", "-7.0E20", N, "0.0"]),
+    ("CAST(x * 1.2345e3 AS STRING)", ["6172.5", "-8641.5", N, "0.0"]),
+    ("CAST(1.5e-3 * x AS STRING)", ["0.0075", "-0.0105", N, "0.0"]),
+    ("CAST(1e-4 AS STRING)", ["1.0E-4"] * 4),
+    ("CAST(CAST(0.1 AS FLOAT) AS STRING)", ["0.1"] * 4),
     ("CAST('2024-02-29' AS DATE) = day", [T, N, N, F]),
     ("CAST(CAST('1970-01-02 00:00:00' AS TIMESTAMP) AS DATE)", [datetime.date(1970, 1, 2)] * 4),
+    ("CAST(' 12 ' AS INT)", [12] * 4),
+    ("CAST('Yes' AS BOOLEAN)", [T] * 4),
+    ("CAST(b AS DECIMAL(3, 1))", [Decimal("1.0"), Decimal("0.0"), N, Decimal("1.0")]),
+    ("CAST(f AS BOOLEAN)", [T, T, N, F]),
+    ("CAST(b AS STRING)", ["true", "false", N, "true"]),
+    ("CAST(d * 0.0000001 AS STRING)", ["0.000000150", "-0.000000225", N, "0.000000000"]),
+    ("CAST(day AS STRING)", ["2024-02-29", N, N, "1970-01-01"]),
+    (
+        "CAST(at AS STRING)",
+        ["1970-01-01 00:00:00", "1970-01-02 00:00:00", N, "1969-12-31 23:59:59.999999"],
+    ),
+    ("CAST(at AS BIGINT)", [0, 86_400, N, -1]),
+    ("CAST(x AS TIMESTAMP) = TIMESTAMP '1970-01-01 00:00:05'", [T, F, N, F]),
+    ("CAST('2026-1' AS DATE) = DATE '2026-01-01'", [T] * 4),
+    ("CAST('2026-1-3 1:2:3.5-2' AS TIMESTAMP) = TIMESTAMP '2026-01-03 03:02:03.5'", [T] * 4),
+    (
+        "CAST('2026-01-31T12:30+02:00' AS TIMESTAMP_NTZ)",
+        [datetime.datetime(2026, 1, 31, 12, 30)] * 4,
+    ),
     # moments
     ("day >= DATE '2000-01-01'", [T, N, N, F]),
     ("at = TIMESTAMP '1970-01-01 00:00:00'", [T, F, N, F]),
@@ -207,6 +252,13 @@ def test_a_row_has_the_same_value_alone(text: str, expected: list[Any]) -> None:
         ("CAST(s AS INT)", "is no int32"),
         ("CAST(y * 1000 AS TINYINT)", "is no int8"),
         ("CASE WHEN y < 9 THEN x DIV y END", "divide by zero"),
+        ("CAST(s || '0x10' AS BIGINT)", "is no int64"),
+        ("CAST(s || '0xFFFFFFFFFFFFFFFF' AS BIGINT)", "is no int64"),
+        ("CAST(s || '1e400' AS DOUBLE)", "is no double"),
+        ("CAST(s || '+nan' AS DOUBLE)", "is no double"),
+        ("CAST(s || '2026-02-30' AS DATE)", "is no date32"),
+        ("CAST(y + 9223372036854775800 AS TIMESTAMP)", "is no timestamp"),
+        ("CAST(f AS DECIMAL(5, 2))", "is no decimal"),
     ],
 )
 def test_a_row_without_a_value_is_an_error(text: str, why: str) -> None:
@@ -239,7 +291,16 @@ def test_a_row_without_a_value_is_an_error(text: str, why: str) -> None:
         ("lenght(s)", "(?s)no function LENGHT.*Did you mean 'LENGTH'"),
         ("abs(x, y)", "ABS takes 1 arguments, found 2"),
         ("round(d, x)", "a whole number was expected"),
-        ("substring(s, 0)", "SUBSTRING begins at 1"),
+        ("substring(s, 0)", "a number from 1 to 2147483647 was expected, found 0"),
+        ("substring(s, 1, 9223372036854775807)", "a number from -2147483647 to 2147483647"),
+        ("round(f, 1099511627776)", "a number from -20 to 38 was expected"),
+        ("round(x, 1099511627776)", "a number from -2147483647 to 2147483647 was expected"),
+        ("s LIKE 'a\\b'", "a backslash stands before"),
+        ("s LIKE 'a\\'", "a backslash stands before"),
+        ("CAST(f AS TIMESTAMP)", "(?s)CAST of double to timestamp.*cast whole seconds"),
+        ("CAST(at AS DOUBLE)", "(?s)to double is not known.*cast to whole seconds first"),
+        ("CAST(day AS INT)", "CAST of date32.* to int32 is not known"),
+        ("CAST(b AS TIMESTAMP)", "CAST of bool to timestamp.* is not known"),
         ("s LIKE s", "a text was expected"),
         ("(SELECT 1)", "a subquery is not supported"),
         ("x IN (SELECT 1)", "a subquery is not supported"),
@@ -332,6 +393,44 @@ def test_an_expression_of_arrow_is_one_too(expression: Any, expected: list[Any])
 def test_an_expression_of_arrow_with_an_unknown_column_is_refused() -> None:
     with pytest.raises(PlanError, match="cannot be computed"):
         bind(pc.field("nope") > 0, ROWS.schema)
+
+
+def test_a_moment_of_another_zone_is_taken_in_utc() -> None:
+    at = pa.array([datetime.datetime(2026, 6, 30, 23, 30)]).cast(pa.timestamp("us", tz="UTC"))
+    rows = pa.record_batch({"at": at.cast(pa.timestamp("us", tz="Asia/Tokyo")), "utc": at})
+
+    def value(text: str) -> Any:
+        return bind(text, rows.schema)(rows)[0].as_py()
+
+    assert value("CAST(at AS STRING)") == "2026-06-30 23:30:00"
+    assert value("CAST(at AS DATE)") == datetime.date(2026, 6, 30)
+    assert value("CAST(at AS TIMESTAMP_NTZ)") == datetime.datetime(2026, 6, 30, 23, 30)
+    assert value("month(at)") == 6
+    assert value("at = utc AND at IN (utc) AND coalesce(NULL, at) = utc") is True
+    assert str(bind("CAST(at AS TIMESTAMP)", rows.schema).type) == "timestamp[us, tz=UTC]"
+    assert bind("at", rows.schema)(rows).type == rows.schema.field("at").type
+
+
+DEEP = {
+    "brackets": "(" * 49 + "x" + ")" * 49,
+    "functions": "abs(" * 49 + "x" + ")" * 49,
+    "choices": "CASE WHEN b THEN " * 49 + "x" + " END" * 49,
+    "terms": " OR ".join(["b"] * 199),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_an_expression_may_be_as_deep_as_its_bound(name: str) -> None:
+    assert bind(DEEP[name], ROWS.schema)(ROWS)[0].as_py() in (True, 5)
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_a_caller_too_deep_for_an_expression_is_told_so(name: str) -> None:
+    def called(levels: int) -> Any:
+        return called(levels - 1) if levels else bind(DEEP[name], ROWS.schema)
+
+    with pytest.raises(PlanError, match="nested too deep for the stack of its caller"):
+        called(sys.getrecursionlimit() - len(inspect.stack()) - 60)
 
 
 def test_an_encoded_column_is_read_as_its_values() -> None:
