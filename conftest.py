@@ -28,6 +28,7 @@ SHARED = "the shared Spark"
 
 LONGEST = (
     "integration/test_crash.py",
+    "integration/test_debezium_flow.py",
     "integration/test_deployment.py",
     "tests/simulation/test_simulation.py",
 )

@@ -21,6 +21,7 @@ from spark_upsert.table import Table
 
 PAGE = "docs/postgresql.md"
 RUNNER = "integration/test_deployment.py"
+MODULE = "integration.deployment"
 
 
 def is_there(path: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from decimal import Decimal
@@ -105,9 +105,12 @@ def fill(postgres: Postgres) -> None:
 class Load:
     """Writers that go on until they are told to stop."""
 
-    def __init__(self, postgres: Postgres, seed: int) -> None:
+    def __init__(self, postgres: Postgres, seed: int, changes: Sequence[Change] = CHANGES) -> None:
         self._postgres = postgres
         self._seed = seed
+        self._changes = changes
+        self.committed = 0
+        """Transactions so far, about."""
         self._stopping = threading.Event()
         self._writers: list[Future[int]] = []
 
@@ -139,10 +142,11 @@ class Load:
         with self._postgres.connect(autocommit=True) as connection:
             while not self._stopping.wait(PAUSE_SECONDS):
                 committed += self._transaction(connection, dice)
+                self.committed += 1
         return committed
 
     def _transaction(self, connection: psycopg.Connection[Any], dice: random.Random) -> int:
-        changes = dice.choices(CHANGES, k=dice.randint(1, CHANGES_MAX))
+        changes = dice.choices(self._changes, k=dice.randint(1, CHANGES_MAX))
         try:
             whole = connection.transaction(force_rollback=dice.random() < 0.1)
             with whole as transaction, connection.cursor() as cursor:

@@ -8,19 +8,19 @@ rest, and the table and the sums are to be what the database itself answers ther
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from integration.chaos import environment, kill_tree, started
-from integration.deployment import PAGE, RUNNER
+from integration.chaos import environment
+from integration.deployment import MODULE, PAGE, RUNNER
 from integration.load import Load, fill
 from integration.pages import code_of
+from integration.program import Program
 from integration.promises import Contents, assert_sound, counters_of, epochs_of, rows_of
 from integration.queries import wait_until
 from integration.servers.kafka import Broker, running_connect
@@ -29,48 +29,11 @@ from spark_upsert.errors import TableNotFoundError
 
 pytestmark = pytest.mark.spark
 
-STARTS_MAX = 6
-"""The program may fall with the broker and is started again; not for ever."""
-
 LOOK_SECONDS = 0.2
 """Between two looks at a table: often enough, and the cores are for the pipeline."""
 
 ROWS = "SELECT id, customer, amount, due, changed FROM orders"
 SUMS = "SELECT customer, count(*), sum(amount) FROM orders GROUP BY customer"
-
-
-@dataclass
-class Program:
-    """The queries, in a process that is started again when it ends."""
-
-    folder: Path
-    broker: Broker
-    environ: Mapping[str, str]
-    starts: int = 0
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-
-    def keep_running(self) -> None:
-        """Start it unless it runs."""
-        if self._process is not None and self._process.poll() is None:
-            return
-        assert self.starts < STARTS_MAX, f"the program keeps failing:\n{self._words()}"
-        self.starts += 1
-        told = (str(self.folder), self.broker.address)
-        module = "integration.deployment"
-        self._process = started(module, *told, environ=self.environ, log=self._log)
-
-    def kill(self) -> None:
-        """Kill it with its Java and its Python workers."""
-        if self._process is not None:
-            kill_tree(self._process.pid)
-            self._process.wait()
-
-    @property
-    def _log(self) -> Path:
-        return self.folder / "log"
-
-    def _words(self) -> str:
-        return self._log.read_text(errors="replace")[-6000:]
 
 
 @dataclass
@@ -142,7 +105,7 @@ def test_sums_of_changes_are_the_database_s_own_answer(
         for statements in code_of(PAGE, "sql", runner=RUNNER):
             connection.execute(statements.encode())
     fill(postgres)
-    program = Program(tmp_path, broker, environ)
+    program = Program(tmp_path, MODULE, (str(tmp_path), broker.address), environ)
     load = Load(postgres, seed=9)
     deployment = Deployment(postgres, program, load)
     try:

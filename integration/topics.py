@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from integration.servers.kafka import spark_jars
 
@@ -139,13 +140,15 @@ def session() -> SparkSession:
     )
 
 
-def main(folder: Path, servers: str) -> None:
-    """Run the query; raises what it fails with."""
-    spark = session()
+def routed(spark: SparkSession, servers: str, pattern: str, folder: Path) -> DataStreamWriter:
+    """Return a query that writes each topic of a pattern into a table below ``lake``.
+
+    Keys and values are JSON with their schemas in front, from which the columns come.
+    """
     rows = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
-        .option("subscribePattern", PATTERN)
+        .option("subscribePattern", pattern)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", OFFSETS_MAX)
         # Of each partition a task gets what is new, which is little: small answers, at once.
@@ -155,16 +158,23 @@ def main(folder: Path, servers: str) -> None:
         # A task for each partition would start a thousand; whose rows are few go together.
         .coalesce(SLOTS)
     )
-    query = (
+    return (
         rows.writeStream.format("upsertflow")
         .option("path", str(folder / "lake" / "{topic}"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .option("envelope", "kafka")
         .option("keyFormat", "json")
         .option("keySchema", "inline")
         .option("valueFormat", "json")
         .option("valueSchema", "inline")
         .option("mergeSchema", "true")
+    )
+
+
+def main(folder: Path, servers: str) -> None:
+    """Run the query; raises what it fails with."""
+    query = (
+        routed(session(), servers, PATTERN, folder)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("envelope", "kafka")
         .option("onTableError", "park")
         .start()
     )
