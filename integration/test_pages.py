@@ -77,7 +77,8 @@ def place(
         yield Place(spark, tmp_path, orders)
     for query in spark.streams.active:
         query.stop()
-    spark.catalog.dropTempView("orders")
+    for view in ("orders", "orders_then"):
+        spark.catalog.dropTempView(view)
     spark.sql("DROP TABLE IF EXISTS a_catalog_table")
 
 
