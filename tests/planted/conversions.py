@@ -1,0 +1,64 @@
+"""Bugs at the door of conversions: what does not fit, and what is cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.conversions import Rounding, decimals, instants, limbs
+from spark_upsert.conversions.limbs import Limbs
+from tests.planted.bug import Patch, bug, wrapped
+from tests.promises import test_conversion_promises as promises
+
+NUMBERS = promises.test_p5_a_number_is_stored_as_it_is_or_kept_apart
+TIMES = promises.test_p5_a_time_that_python_cannot_read_is_refused
+ROUNDED = promises.test_p5_a_rounded_number_has_room
+
+
+@bug("a number may have any number of digits", NUMBERS)
+def _() -> Patch:
+    return patch.object(
+        limbs, "at_least", lambda numbers, bound: np.zeros(numbers.shape[1], dtype=np.bool_)
+    )
+
+
+@bug("digits behind the scale are cut off", NUMBERS)
+def _() -> Patch:
+    def cut(original: Any, *arguments: Any) -> Any:
+        return original(*arguments[:-1], Rounding.DOWN)
+
+    return wrapped(decimals, "_rounded", cut)
+
+
+@bug("digits of a text count from the wrong place", NUMBERS)
+def _() -> Patch:
+    def beside(original: Any, texts: pa.Array, point: Any, precision: int) -> Any:
+        return original(texts, point + (point > 20), precision)
+
+    return wrapped(decimals, "_digits", beside)
+
+
+@bug("a carry is lost between limbs", NUMBERS)
+def _() -> Patch:
+    def careless(numbers: Limbs, factor: int, plus: Any = 0) -> None:
+        numbers[:] = (numbers * np.uint64(factor)) & np.uint64(0xFFFFFFFF)
+        numbers[0] += np.asarray(plus, dtype=np.uint64)
+
+    return patch.object(limbs, "multiply_add", careless)
+
+
+@bug("a time may be of any year", TIMES)
+def _() -> Patch:
+    return patch.multiple(instants, DAYS_MIN=-(10**8), DAYS_MAX=10**8)
+
+
+@bug("a rounded number has the precision of what is rounded", ROUNDED)
+def _() -> Patch:
+    def narrow(original: Any, type_: pa.DataType, places: int) -> pa.DataType:
+        found = original(type_, places)
+        return pa.decimal128(found.precision - 1, found.scale)
+
+    return wrapped(decimals, "rounded_type", narrow)
