@@ -199,7 +199,7 @@ def plan_paths(plan: str) -> list[str]:
     """Return where the tables of a plan lie, as far as its text says it."""
     try:
         return list(_paths(json.loads(plan)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
 
 

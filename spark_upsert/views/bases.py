@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ from spark_upsert.errors import PlanError
 from spark_upsert.table import Table
 from spark_upsert.views.groups.kept_base import KeptBase
 from spark_upsert.views.groups.shown import PLAN, grouping_of
-from spark_upsert.views.plan import Scan
+from spark_upsert.views.plan import Scan, read_text
 from spark_upsert.views.scan import Base
 from spark_upsert.views.table_base import TableBase
 
@@ -44,7 +43,7 @@ def scan_of(path: str, table: Table) -> Scan:
 def made_from(path: str, table: Table) -> frozenset[str]:
     """Return the tables that a table shows: itself, or those of the view that it keeps."""
     plan = table.log.head().properties.get(PLAN)
-    return frozenset([path]) if plan is None else frozenset(_paths(json.loads(plan)))
+    return frozenset([path]) if plan is None else frozenset(_paths(read_text(plan)))
 
 
 def _paths(record: Any) -> Iterator[str]:

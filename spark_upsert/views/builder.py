@@ -33,6 +33,7 @@ from spark_upsert.views.plan import (
     Reverse,
     Scan,
     Unnest,
+    require_depth,
 )
 from spark_upsert.views.pruning import pruned
 from spark_upsert.views.relation import Relation
@@ -240,6 +241,7 @@ class Plan:
         return Table(open_store(path, self.storage))
 
     def _with(self, node: Node) -> Self:
+        require_depth(node)
         grown = replace(self, node=node)
         if isinstance(node, Group):
             bind_group(node, self._open)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -32,6 +33,12 @@ VERSION = 1
 
 DEPTH_MAX = 100
 """Nodes on the way from the root to a scan; what is deeper was not written by anyone."""
+
+_NESTING_MAX = 4 * DEPTH_MAX
+"""Objects and lists within each other in the text of a plan: a node is one, and what it lists."""
+
+_TEXT_MAX = 4 << 20
+"""Characters of a plan: a hundred scans of some thousand columns each."""
 
 Formula: TypeAlias = str | pc.Expression
 """SQL, or an expression of Arrow, which has no text: such a plan has no JSON."""
@@ -291,12 +298,7 @@ def plan_from_json(text: str) -> Node:
     PlanError
         It holds none, or one of a later form.
     """
-    try:
-        record = json.loads(text)
-    except ValueError as error:
-        raise PlanError(
-            f"the plan is no JSON: {text:.200}", hint="give the text that `to_json()` returned."
-        ) from error
+    record = read_text(text)
     if not isinstance(record, dict) or record.get("v") != VERSION:
         found = record.get("v") if isinstance(record, dict) else None
         raise PlanError(
@@ -304,6 +306,58 @@ def plan_from_json(text: str) -> Node:
             hint="make the plan anew with the version that reads it.",
         )
     return _node({name: value for name, value in record.items() if name != "v"}, 0)
+
+
+def read_text(text: str) -> Any:
+    """Return the JSON of a plan's text, which is small and shallow enough for what walks it.
+
+    Raises
+    ------
+    PlanError
+        It is no JSON, too long or too deep.
+    """
+    found: Any = None
+    is_read = False
+    if len(text) <= _TEXT_MAX:
+        with suppress(ValueError, RecursionError):
+            found, is_read = json.loads(text), True
+    if not is_read or _is_nested_beyond(found, _NESTING_MAX):
+        raise PlanError(
+            f"the plan is no JSON, or longer or deeper than a plan can be: {text:.200}",
+            hint="give the text that `to_json()` returned.",
+        )
+    return found
+
+
+def _is_nested_beyond(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def require_depth(node: Node) -> None:
+    """Raise `PlanError` if a plan is deeper than its text may be."""
+    level: list[Node] = [node]
+    for _ in range(DEPTH_MAX + 1):
+        level = [inner for each in level for inner in each.inputs]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> PlanError:
+    return PlanError(
+        f"the plan is deeper than {DEPTH_MAX} nodes.",
+        hint="write several filters or projections behind each other as one.",
+    )
 
 
 # -- to text ---------------------------------------------------------------------------------
@@ -351,7 +405,7 @@ def _node(record: Any, depth: int) -> Node:
             f"a plan has no node '{record['node']}'.", hint=did_you_mean(record["node"], KINDS)
         )
     if depth > DEPTH_MAX:
-        raise PlanError(f"the plan is deeper than {DEPTH_MAX} nodes.", hint="keep a part of it.")
+        raise _too_deep()
     with about_node(kind.kind):
         return _built(kind, record, depth)
 

@@ -203,8 +203,8 @@ def texts(told: Told) -> tuple[Node, dict[str, Any]]:
 Damage = Callable[[dict[str, Any]], Any]
 
 TEXTS: tuple[tuple[str, Damage, str], ...] = (
-    ("views.plan:plan_from_json", lambda r: "{", "give the text that `to_json()` returned"),
-    ("views.plan:plan_from_json:2", lambda r: {**r, "v": 99}, "make the plan anew"),
+    ("views.plan:read_text", lambda r: "{", "give the text that `to_json()` returned"),
+    ("views.plan:plan_from_json", lambda r: {**r, "v": 99}, "make the plan anew"),
     ("views.plan:_node", lambda r: {**r, "input": 5}, "a node is an object with its kind"),
     ("views.plan:_node:2", lambda r: {**r, "node": "fliter"}, "Did you mean 'filter'"),
     ("views.plan:_built", lambda r: {**r, "were": "n > 1"}, "Did you mean 'where'"),
@@ -236,7 +236,7 @@ for _text in TEXTS:
     of_text(*_text)
 
 
-@follows("views.plan:_node:3")
+@follows("views.plan:_too_deep")
 def _(told: Told) -> None:
     plan, record = texts(told)
     version = record.pop("v")
@@ -244,8 +244,10 @@ def _(told: Told) -> None:
         record = {"node": "filter", "where": "amount > 1", "input": record}
     with told:
         plan_from_json(json.dumps({"v": version, **record}))
-    told("keep a part of it")
-    plan_from_json(plan.to_json())
+    told("write several filters or projections behind each other as one")
+    assert isinstance(plan, Filter)
+    one = " AND ".join(["amount > 1"] * (DEPTH_MAX + 1))
+    plan_from_json(Filter(input=plan.input, where=one).to_json())
 
 
 @follows("views.plan:_plain")

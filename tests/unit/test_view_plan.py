@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_upsert.errors import PlanError, SchemaError
+from spark_upsert.options.view import plan_paths
 from spark_upsert.table import Table
 from spark_upsert.views import agg
 from spark_upsert.views.builder import Plan
-from spark_upsert.views.plan import Filter, Named, Project, Scan, plan_from_json
+from spark_upsert.views.plan import DEPTH_MAX, Filter, Named, Project, Scan, plan_from_json
 from spark_upsert.views.types import type_of, type_text
 from tests.support.view_cases import between, cases
 from tests.support.view_plays import plan_of
@@ -342,3 +343,36 @@ def test_a_column_with_the_name_of_a_function_is_read(table: Lake) -> None:
     countries = table("countries").select("a", "b", "rank", uuid="a")
     shown = countries.filter("a > rank").filter("uuid = b AND 'rank (' <> 'over(x'")
     assert shown.schema.names == ["a", "b", "rank", "uuid"]
+
+
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 900, 10_000])
+def test_a_text_that_is_deeper_than_a_plan_is_no_plan(depth: int) -> None:
+    scan = '{"node":"scan","path":"/t","columns":[["id","int64"]],"key":["id"]}'
+    above = '{"node":"filter","where":"id > 1","input":' * depth
+    text = f'{{"v":1,{above[1:]}{scan}{"}" * depth}'
+    with pytest.raises(PlanError, match="deeper"):
+        plan_from_json(text)
+    assert plan_paths(text) in ([], ["/t"])
+
+
+@pytest.mark.parametrize("text", ["[" * 10_000, '{"v":1,"x":' + "[" * 500 + "]" * 500 + "}"])
+def test_a_text_that_only_nests_is_no_plan(text: str) -> None:
+    with pytest.raises(PlanError, match="no JSON, or longer or deeper"):
+        plan_from_json(text)
+
+
+def test_a_text_that_is_longer_than_a_plan_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "loads", None)
+    with pytest.raises(PlanError, match="longer or deeper"):
+        plan_from_json("[" * (5 << 20))
+
+
+def test_a_plan_is_built_no_deeper_than_its_text_may_be(table: Lake) -> None:
+    countries = table("countries")
+    node = countries.node
+    for _ in range(DEPTH_MAX - 1):
+        node = Filter(input=node, where="a > 1")
+    last = replace(countries, node=node).filter("a > 1")
+    assert plan_from_json(last.to_json()) == last.node
+    with pytest.raises(PlanError, match="deeper than 100 nodes"):
+        last.filter("a > 1")
