@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import io
+import json
 from decimal import Decimal
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
 from spark_upsert.conversions import UnfitError, convert
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.model.schema import ErrorPolicy
+from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
 from spark_upsert.table import Table
 from spark_upsert.task.expressions import bind
 
@@ -150,6 +155,36 @@ def test_a_time_that_python_cannot_read_is_never_stored(tmp_path: Path, time: pa
         kept = [row for batch in table.quarantine() for row in batch.to_pylist()]
         assert len(kept) == (policy is ErrorPolicy.QUARANTINE)
         assert all("0001 to 9999" in row["_reason"] for row in kept)
+
+
+ZONED = {
+    "type": "record",
+    "name": "row",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {
+            "name": "at",
+            "type": {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"},
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0000-12-31T23:59:59Z"])
+def test_a_zoned_time_of_avro_that_python_cannot_read_is_bad(text: str) -> None:
+    decoder = ConnectAvroDecoder.parse("valueSchema", json.dumps(ZONED), bare_name="v")
+    payloads = [_avro(1, "9999-12-31T23:59:59Z"), _avro(2, text)]
+    found = decoder.decode(pa.array(payloads, pa.binary()))
+    times = found.columns[1].to_pylist()
+    assert times == [dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC), None]
+    assert found.reasons is not None
+    assert found.reasons.is_valid().to_pylist() == [False, True]
+
+
+def _avro(id_: int, at: str) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(ZONED), {"id": id_, "at": at})
+    return out.getvalue()
 
 
 def test_nested_times_are_looked_through(tmp_path: Path) -> None:
