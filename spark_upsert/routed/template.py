@@ -79,7 +79,9 @@ class Segment:
         if not name:
             raise self._unnameable(values, "an empty folder name")
         if name.startswith(_HIDDEN):
-            raise self._unnameable(values, "a hidden folder name")
+            raise self._unnameable(
+                values, f"the hidden folder name '{name}'", "a hidden folder name"
+            )
         if len(name) > SEGMENT_BYTES_MAX:
             long = f"a folder name of {len(name)} bytes, and {SEGMENT_BYTES_MAX} are the most"
             raise self._unnameable(values, long)
@@ -91,7 +93,7 @@ class Segment:
         following = (value + re.escape(literal) for literal in self.literals[1:])
         return re.escape(self.literals[0]) + "".join(following)
 
-    def _unnameable(self, values: Sequence[str], what: str) -> DataError:
+    def _unnameable(self, values: Sequence[str], what: str, told: str = "") -> DataError:
         pairs = zip(self.columns, values, strict=True)
         said = ", ".join(f"{column}={_shown(value)}" for column, value in pairs)
         return DataError(
@@ -99,7 +101,7 @@ class Segment:
             hint="give such rows another value, or filter them out before the write. With "
             f"{setting('onTableError', 'park')} or {setting('onError', 'quarantine')} they are "
             "kept apart, and counted.",
-            told=f"{', '.join(self.columns)} makes {what}.",
+            told=f"{', '.join(self.columns)} makes {told or what}.",
         )
 
 

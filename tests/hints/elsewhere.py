@@ -35,6 +35,10 @@ APART: dict[str, str] = {
         ),
         "passes a hint on, which is followed where it is written",
     ),
+    "routed.park_staged:CommandParking._tell": "is a line of the log, which tells to run what "
+    "tests.unit.test_unpark_hints runs",
+    "routed.park_staged:_refuse_steps": "guards what no write into many tables can stage: a step "
+    "of a view is written by itself",
     **dict.fromkeys(
         ("errors:NewerFormatError.of", "errors:EarlierFormatError.of"),
         "tells to install another release",

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from spark_upsert.cli.commands import _version_behind, upsertflow
+from spark_upsert.cli.routed import list_tables, open_in
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.park import ParkedTable
-from spark_upsert.routed.plan import table_below
+from spark_upsert.routed.plan import plan_routed, table_below
+from spark_upsert.routed.routes import find_nested
+from spark_upsert.routed.stage import stage_routed
+from spark_upsert.routed.template import Template
 from spark_upsert.routed.unpark import unpark
-from spark_upsert.store import LocalStore
+from spark_upsert.store import LocalStore, Store
 from spark_upsert.table import Table
 from tests.hints.hint import Told, follows
 from tests.support.own_schemas import INLINE
-from tests.unit.test_parking import write
+from tests.support.routed_worlds import transaction
+from tests.unit.test_parking import OPTIONS, ROWS, Rows, batch_of, rows_in, write
 from tests.unit.test_routed_schemas import message, rows_of
 from tests.unit.test_routed_schemas import write as write_records
+from tests.unit.test_routed_write import Folding
 
 
 def root_of(told: Told) -> LocalStore:
@@ -70,3 +82,364 @@ def _(told: Told) -> None:
     told("run 'upsertflow unpark'")
     unpark(root)
     nothing_waits(told)
+
+
+# -- the path ---------------------------------------------------------------------------------
+
+TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    (
+        "routed.template:Template.parse",
+        "/lake/topics",
+        {
+            "as in '/lake/{topic}'": "/lake/{topic}",
+            "'/lake/{source.db}/{source.table}'": "/lake/{source.db}/{source.table}",
+        },
+    ),
+    (
+        "routed.template:_pieces",
+        "/lake/{topic",
+        {
+            "as in '/lake/{topic}'": "/lake/{topic}",
+            "a brace that is meant as such is doubled: '{{' and '}}'": "/lake/{{x}}/{topic}",
+        },
+    ),
+    (
+        "routed.template:_segment",
+        "/lake/{topic}/a b",
+        {"write letters, digits and '_-.=+@,' there": "/lake/{topic}/a1_-.=+@,b"},
+    ),
+    (
+        "routed.template:_segment:2",
+        "/lake/{a}{b}",
+        {
+            "put a '.', '-' or '_' between them": "/lake/{a}.{b}",
+            "or a '/'": "/lake/{a}/{b}",
+        },
+    ),
+    (
+        "routed.template:_segment:3",
+        "/lake/_{topic}",
+        {"begin each name there with a column, a letter or a digit": "/lake/x_{topic}"},
+    ),
+    (
+        "routed.template:_column",
+        "/lake/{a.}",
+        {
+            "as in '/lake/{topic}'": "/lake/{topic}",
+            "dots lead into structs": "/lake/{a.b}",
+        },
+    ),
+    ("routed.template:_require_each_once", "/{a}/{A}", {"name each column once": "/{a}/{b}"}),
+    (
+        "routed.template:_root",
+        "s3://{bucket}/lake",
+        {"with columns in the names below it": "s3://bucket/{topic}"},
+    ),
+)
+
+
+def of_template(site: str, wrong: str, advice: dict[str, str]) -> None:
+    @follows(site)
+    def _(told: Told) -> None:
+        with told:
+            Template.parse(wrong)
+        for quoted, right in advice.items():
+            told(quoted)
+            Template.parse(right)
+
+
+for _case in TEMPLATES:
+    of_template(*_case)
+
+
+@follows("routed.template:Segment._unnameable")
+def _(told: Told) -> None:
+    rows: Rows = [("x" * 300, 1, 1)]
+    with told:
+        write(root_of(told), 0, rows, onTableError="fail")
+    told("give such rows another value")
+    write(root_of(told), 0, [("x", 1, 1)], onTableError="fail")
+    told("filter them out before the write")
+    write(root_of(told), 1, [], onTableError="fail")
+    keeps_apart(told, rows)
+
+
+@follows("routed.routes:route_of")
+def _(told: Told) -> None:
+    rows: Rows = [(None, 1, 1)]
+    with told:
+        write(root_of(told), 0, rows, onTableError="fail")
+    told("give such rows a value")
+    write(root_of(told), 0, [("a", 1, 1)], onTableError="fail")
+    told("filter them out before the write")
+    write(root_of(told), 1, [], onTableError="fail")
+    keeps_apart(told, rows)
+
+
+def keeps_apart(told: Told, rows: Rows) -> None:
+    """Give each of the options by which rows without a table are kept."""
+    for number, name in enumerate(("onTableError", "onError"), start=2):
+        told("they are kept apart, and counted")
+        write(root_of(told), number, rows, **{"onTableError": "fail", name: told.options[name]})
+        assert ParkedTable(root_of(told)).counts()[""] == number - 1
+
+
+def find(column: str, **types: pa.DataType) -> None:
+    find_nested(column, pa.schema(types))
+
+
+@follows("routed.routes:find_nested")
+def _(told: Told) -> None:
+    source = pa.struct({"db": pa.string()})
+    with told:
+        find("topic.db", topic=pa.string(), source=source)
+    told("write {topic}")
+    find("topic", topic=pa.string(), source=source)
+    told("name a field of a struct")
+    find("source.db", topic=pa.string(), source=source)
+
+
+@follows("routed.routes:find_nested:2")
+def _(told: Told) -> None:
+    with told:
+        find("topic", topic=pa.float64())
+    told("withColumn('topic', col('topic').cast('string'))")
+    find("topic", topic=pa.string())
+
+
+# -- the group --------------------------------------------------------------------------------
+
+
+@follows("routed.group:GroupTable.of_batch")
+def _(told: Told) -> None:
+    root = root_of(told)
+    for number in range(3):
+        write(root, number, [("a", 1, number)])
+    group = GroupTable(root)
+    group.table.expire(retain_versions=0, safety_ms=0)
+    with told:
+        group.of_batch(0)
+    told("read batch 2 or a later one")
+    assert group.of_batch(2).members["a"].batch == 2
+    told("by a longer group_retention=30 days")
+    RoutedOptions.parse({**OPTIONS, "groupRetention": told.options["groupRetention"]})
+
+
+@follows("routed.group:_no_such_batch")
+def _(told: Told) -> None:
+    root = root_of(told)
+    options = RoutedOptions.parse(OPTIONS)
+    plan = plan_routed(options, ROWS, root=root)
+    staged = stage_routed(plan, root, [batch_of([("a", 1, 1)])], None, 0)
+    commit_routed(root, options, [staged], None)
+    with told:
+        GroupTable(root).of_batch(0)
+    told("read what is there with consistent=true")
+    assert told.options["consistent"] == "true"
+    assert GroupTable(root).at().members["a"].rows == 1
+    told("a batch write has none without 'txnAppId'")
+    write(root, 0, [("a", 1, 2)], query="app")
+    assert GroupTable(root).of_batch(0).members["a"].batch == 0
+
+
+@follows("routed.plan:require_template")
+def _(told: Told) -> None:
+    root, other = root_of(told), LocalStore(str(told.folder / "other"))
+    write(root, 0, [("a", 1, 1)])
+    with told:
+        write(root, 1, [("a", 2, 2)], path="/lake/x{topic}")
+    told("go on with the path that ends in '{topic}'")
+    write(root, 1, [("a", 2, 2)], path="/lake/{topic}")
+    told("give another root")
+    write(other, 0, [("a", 2, 2)], path="/lake/x{topic}")
+
+
+@follows("routed.plan:require_room")
+def _(told: Told) -> None:
+    rows: Rows = [("a", 1, 1), ("b", 1, 1)]
+    with told:
+        write(root_of(told), 0, rows, tablesMax="1")
+    told("give tables_max=2")
+    write(root_of(told), 0, rows, **told.options)
+    told("check the columns of the path")
+    write(LocalStore(str(told.folder / "other")), 0, [("a", 1, 1)], tablesMax="1")
+
+
+@follows("routed.plan:_require_made")
+def _(told: Told) -> None:
+    root = root_of(told)
+    rows: Rows = [("a", 1, 1)]
+    with told:
+        write(root, 0, rows, createTables="false")
+    told("make it in its folder ('Table.create')")
+    columns = pa.schema({"id": pa.int64(), "v": pa.int64()})
+    Table.create(str(told.folder / "a"), columns, keys=["id"])
+    write(root, 0, rows, createTables="false")
+    told("drop that option")
+    write(root, 1, [("b", 1, 1)])
+    told("filter such rows out")
+    write(root, 2, [("a", 2, 2)], createTables="false")
+
+
+@follows("routed.plan:_of_another_name")
+def _(told: Told) -> None:
+    root = Folding()
+    write(root, 0, [("a", 1, 1)])
+    with told:
+        write(root, 1, [("A", 1, 1)], onTableError="fail")
+    told("let the values differ in more than upper and lower case")
+    write(root, 1, [("A2", 1, 1)], onTableError="fail")
+    told("use a storage that tells them apart")
+    write(root_of(told), 0, [("a", 1, 1)], onTableError="fail")
+    write(root_of(told), 1, [("A", 1, 1)], onTableError="fail")
+
+
+@follows("routed.misfit:_told")
+def _(told: Told) -> None:
+    root = root_of(told)
+    rows: Rows = [("a", 1, 1)]
+    with told:
+        write(root, 0, rows, sequenceBy="seq")
+    told("give 'table.a.<option>' with what is right for this one")
+    write(root, 0, rows, **{"sequenceBy": "seq", "table.a.sequenceBy": "v"})
+    assert rows_in(root, "a") == {1: 1}
+
+
+# -- what is parked ---------------------------------------------------------------------------
+
+
+def parked(told: Told) -> LocalStore:
+    """Return a root with parked rows of the table ``a``."""
+    root = root_of(told)
+    Table.create(str(told.folder / "a"), pa.schema({"id": pa.int64()}), keys=["id"])
+    write(root, 0, [("a", 1, 1)])
+    return root
+
+
+@follows("routed.park:parked_before")
+def _(told: Told) -> None:
+    root = parked(told)
+    rows: Rows = [("a", 2, 2)]
+    with told:
+        write(root, 1, rows, onTableError="fail")
+    told("with on_table_error=park a stream parks what comes behind them")
+    write(root, 1, rows, **told.options)
+    told(f"apply them by 'upsertflow unpark {root.url} a'")
+    upsert(root.url, "a", "--set", "mergeSchema=true")
+    write(root, 2, [("a", 3, 3)], onTableError="fail")
+    assert rows_in(root, "a") == {1: 1, 2: 2, 3: 3}
+
+
+@follows("routed.park:parked_before")
+def _(told: Told) -> None:
+    root = parked(told)
+    with told:
+        write(root, 1, [("a", 2, 2)], onTableError="fail")
+    told("or forget them with --drop")
+    upsert(root.url, "a", "--drop")
+    write(root, 1, [("a", 2, 2)], onTableError="fail", mergeSchema="true")
+
+
+def upsert(*arguments: str) -> None:
+    result = CliRunner().invoke(upsertflow, ["unpark", *arguments])
+    assert result.exit_code == 0, result.output
+
+
+@follows("routed.unpark:chosen")
+def _(told: Told) -> None:
+    root = parked(told)
+    with told:
+        unpark(root, ["aa"])
+    unpark(root, [told.meant], given={"mergeSchema": "true"})
+    nothing_waits(told)
+
+
+@follows("routed.unpark:_widened")
+def _(told: Told) -> None:
+    root = root_of(told)
+    columns = pa.schema({"id": pa.int64(), "v": pa.int64()})
+    write(root, 0, [("a", 1, 1)], [("a", 1, 2)], [("b", 1, 1)])
+    Table.create(str(told.folder / "a"), columns, keys=["id", "v"])
+    with told:
+        unpark(root)
+    told("give the table the rules that it had")
+    (told.folder / "a").rename(told.folder / ".other")
+    Table.create(str(told.folder / "a"), columns, keys=["id"])
+    unpark(root)
+    assert rows_in(root, "a") == {1: 2}
+    told("or drop the rows ('upsertflow unpark --drop')")
+    write(root, 1, [("c", 1, 1)], [("c", 1, 2)], [("b", 1, 1)])
+    upsert(root.url, "c", "--drop")
+    nothing_waits(told)
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+@follows("cli.routed:_no_group")
+def _(told: Told) -> None:
+    write(root_of(told), 0, [("a", 1, 1)])
+    with told:
+        list_tables(f"{told.folder}/a", {})
+    told("give the root")
+    assert [line.folder for line in list_tables(str(told.folder), {}).lines] == ["a"]
+    told("'tables' takes the whole of it, too, as in '/lake/{topic}'")
+    assert [line.folder for line in list_tables(f"{told.folder}/{{topic}}", {}).lines] == ["a"]
+
+
+@follows("cli.routed:open_in")
+def _(told: Told) -> None:
+    write(root_of(told), 0, [("a", 1, 1)])
+    with told:
+        open_in(str(told.folder), {})
+    told(f"'upsertflow tables {told.folder}' lists them")
+    [line] = list_tables(str(told.folder), {}).lines
+    told("Name one of them")
+    assert open_in(f"{told.folder}/{line.folder}", {}).snapshot().num_rows == 1
+    told("give --all to a command that has it")
+    result = CliRunner().invoke(upsertflow, ["compact", str(told.folder), "--all"])
+    assert result.exit_code == 0, result.output
+
+
+@follows("cli.commands:_version_behind")
+def _(told: Told) -> None:
+    table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
+    table.append(pa.table({"id": [1]}))
+    table.hold("reader", 0)
+    with told:
+        _version_behind(table, "nobody")
+    told("'upsertflow consumers' shows who holds one")
+    shown = CliRunner().invoke(upsertflow, ["consumers", str(told.folder / "t"), "--json"])
+    [lease] = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert _version_behind(table, lease["consumer"]) == 1
+
+
+# -- two at once ------------------------------------------------------------------------------
+
+
+@follows("routed.tables:_require_unmade")
+def _(told: Told) -> None:
+    root, rows = root_of(told), batch_of([("a", 1, 1)])
+    options, batch = RoutedOptions.parse(OPTIONS), transaction(0)
+    plan = plan_routed(options, ROWS, root=root)
+    staged = stage_routed(plan, root, [rows], batch, 0)
+    Table.create(str(told.folder / "a"), ROWS.remove(0), keys=["id"])
+    with told:
+        commit_routed(root, options, [staged], batch)
+    told("write it again")
+    write(root, 0, [("a", 1, 1)], onTableError="fail")
+    assert rows_in(root, "a") == {1: 1}
+
+
+@follows("routed.tables:require_apart")
+def _(told: Told) -> None:
+    with told:
+        write_topics(Folding(), "Sum", "sum")
+    told("let the values differ in more than upper and lower case")
+    write_topics(Folding(), "Sum", "sums")
+    told("use a storage that tells them apart")
+    write_topics(root_of(told), "Sum", "sum")
+
+
+def write_topics(root: Store, *topics: str) -> None:
+    write(root, 0, [(topic, 1, 1) for topic in topics], onTableError="fail")
