@@ -1,4 +1,4 @@
-"""One door for every conversion of user data: casts elsewhere are of our own columns, and listed."""
+"""One door for conversions of user data: casts elsewhere are of our own columns, and listed."""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def test_the_changes_of_a_view_of_one_table_are_those_of_the_table(
     assert batch(node, **FEED, **bounds) == wanted
     assert rows_of(Query(node, **bounds).all()) == wanted
     exclusive = {**bounds, "startingBoundInclusive": "false"}
-    assert batch(node, **FEED, **exclusive) == rows_of(table.changes(version + 1))
+    behind = rows_of(table.changes(version + 1)) if version < 4 else []
+    assert batch(node, **FEED, **exclusive) == behind
     if version < 4:
         until = {**bounds, "endingVersion": "3", "endingBoundInclusive": "false"}
         assert batch(node, **FEED, **until) == rows_of(table.changes(version, 3))
