@@ -42,6 +42,18 @@ def test_payloads_are_what_python_reads(format_: str) -> None:
     assert_agrees_with_python(format_, 0, 32, 100)
 
 
+@pytest.mark.parametrize("schemas", ["avro-schemas", "own-schemas"])
+def test_schemas_are_what_fastavro_reads_or_errors_of_ours(schemas: str) -> None:
+    """Right ones and odd ones, named again and damaged, with payloads of them."""
+    assert_agrees_with_python(schemas, 0, 10, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schemas", ["avro-schemas", "own-schemas"])
+def test_many_schemas_are_what_fastavro_reads_or_errors_of_ours(schemas: str) -> None:
+    assert_agrees_with_python(schemas, 1000, 100, 100 * FUZZ_TIMES)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", ["json", "avro"])
 @pytest.mark.parametrize("first", range(0, 192, 64))

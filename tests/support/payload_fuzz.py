@@ -23,10 +23,15 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.errors import UpsertFlowError
 from spark_upsert.payloads.avro import parse_avro
+from spark_upsert.payloads.budgets import Unreadable
+from spark_upsert.payloads.connect_types import natural_type
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder
+from spark_upsert.payloads.json_schema import said_of
 from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.own_schema import Inline, OwnDecoder
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -651,6 +656,136 @@ def doubling_json(levels: int) -> Any:
     return {"$ref": f"#/definitions/r{levels}", "definitions": definitions}
 
 
+# -- schemas -------------------------------------------------------------------------------
+
+NAMES = ["a", "b", "R", "S", "ns.R", "int", "", "0", "\u00eb", "\ud800", None, 5]
+ODD: list[Any] = [
+    *(None, True, -1, 2**40, 1.5, 1e400, "", "int", "R", "nothing", [], {}, [[]], ["null"]),
+    *({"type": None}, {"type": {}}, {"type": "array"}, {"type": "record", "name": "R"}),
+    {"type": "fixed", "name": "f", "size": -1},
+    {"type": "bytes", "logicalType": "decimal", "precision": 10**12},
+    {"type": "array", "items": {"type": "record", "name": "E", "fields": []}},
+    {"$ref": "#"},
+    {"$ref": "#/definitions/nothing"},
+    {"properties": {"a": {"connect.index": "x"}}},
+]
+
+
+def avro_schema(draw: random.Random, names: list[str], depth: int = 0) -> Any:
+    """Return a schema that is right: a type, often of the types that were named before."""
+    kind = draw.choice(["plain", "plain", "union", "array", "map", "record", "named", "logical"])
+    if depth > 4 or kind == "plain":
+        return draw.choice(["int", "long", "boolean", "string", "bytes", "double"])
+    if kind == "named" and names:
+        return draw.choice(names)
+    if kind == "logical":
+        return draw.choice([DECIMAL, {"type": "int", "logicalType": "date"}])
+    if kind == "union":
+        return ["null", draw.choice(["int", "string", {"type": "array", "items": "long"}])]
+    if kind in ("array", "map"):
+        inside = avro_schema(draw, names, depth + 1)
+        return {"type": kind, "items" if kind == "array" else "values": inside}
+    name = f"r{draw.getrandbits(48):x}"
+    fields = [
+        {"name": each, "type": avro_schema(draw, names, depth + 1)}
+        for each in draw.sample("abcdef", draw.randrange(1, 5))
+    ]
+    names.append(name)
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def damaged(draw: random.Random, schema: Any) -> Any:
+    """Return a schema with something odd in it, somewhere."""
+    if not isinstance(schema, dict | list) or not schema or draw.random() < 0.3:
+        return draw.choice(ODD)
+    if isinstance(schema, list):
+        at = draw.randrange(len(schema))
+        return [damaged(draw, each) if at == n else each for n, each in enumerate(schema)]
+    member = draw.choice(sorted(schema))
+    if draw.random() < 0.2:
+        return {**schema, member: draw.choice([*NAMES, *ODD])}
+    return {**schema, member: damaged(draw, schema[member])}
+
+
+def check_avro_schemas(seed: int, count: int) -> str | None:
+    """Return how a right schema is read otherwise than fastavro does, or an odd one breaks."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        fields = [{"name": n, "type": avro_schema(draw, [])} for n in draw.sample("xyz", 2)]
+        schema = {"type": "record", "name": "top", "fields": fields}
+        text = json.dumps(schema)
+        plain = fastavro.parse_schema(without_logic(schema))
+        payload = avro_bytes(plain, avro_value(draw, expanded(without_logic(schema))))
+        decoder = parse_avro("s", text, bare_name="v")
+        found = decoder.decode(pa.array([payload]))
+        try:
+            wanted = avro_expected(payload, expanded(schema), plain)
+        except (Bad, Odd):
+            wanted = None
+        given = {f.name: c[0].as_py() for f, c in zip(decoder.fields, found.columns, strict=True)}
+        if wanted is not None and not same(given, wanted):
+            return f"{text}: {payload!r} is {wanted}, and was taken for {given}"
+        odd = json.dumps(damaged(draw, schema))
+        try:
+            parse_avro("s", odd, bare_name="v").decode(pa.array([payload, b"", b"\x02" * 99]))
+        except UpsertFlowError:
+            continue
+        except Exception as error:  # noqa: BLE001 - it is what is looked for
+            return f"{odd} breaks by {type(error).__name__}: {error}"
+    return None
+
+
+def expanded(schema: Any) -> Any:
+    """Return a schema whose names are replaced by what they name."""
+    known: dict[str, Any] = {}
+
+    def whole(part: Any) -> Any:
+        if isinstance(part, str):
+            return known.get(part, part)
+        if isinstance(part, list):
+            return [whole(each) for each in part]
+        found = {k: whole(v) if k in ("items", "values") else v for k, v in part.items()}
+        if "fields" in part:
+            found["fields"] = [{**each, "type": whole(each["type"])} for each in part["fields"]]
+            known[part["name"]] = found
+        return found
+
+    return whole(schema)
+
+
+def check_own_schemas(seed: int, count: int) -> str | None:
+    """Return how payloads break that bring odd schemas of Connect, or that a registry has."""
+    draw = random.Random(seed)
+    row = {"type": "struct", "fields": [{"field": "a", "type": "int64"}]}
+    inner = {"type": "array", "items": {"type": "struct", "fields": [{"field": "b", **row}]}}
+    whole = {"type": "struct", "fields": [{"field": "a", **inner}, {"field": "c", "type": "bytes"}]}
+    document = {
+        "properties": {"a": {"$ref": "#/definitions/d"}, "c": {"type": ["null", "string"]}},
+        "definitions": {"d": {"type": "array", "items": {"type": "integer"}}},
+    }
+    good = json.dumps({"schema": row, "payload": {"a": 1}}).encode()
+    for _ in range(count):
+        odd = damaged(draw, whole)
+        message = json.dumps({"schema": odd, "payload": {"a": None}}).encode()
+        asked = pa.schema({"a": pa.int64(), "c": pa.binary()})
+        try:
+            found = OwnDecoder(Inline("v"), asked).decode(pa.array([good, message, good]))
+            if [found.columns[0][at].as_py() for at in (0, 2)] != [1, 1]:
+                return f"{message!r} changes its neighbours"
+        except UpsertFlowError:
+            pass
+        except Exception as error:  # noqa: BLE001 - it is what is looked for
+            return f"{message!r} breaks by {type(error).__name__}: {error}"
+        text = json.dumps(damaged(draw, document))
+        try:
+            natural_type(said_of(json.loads(text)), "v")
+        except (Unreadable, UpsertFlowError):
+            continue
+        except Exception as error:  # noqa: BLE001 - it is what is looked for
+            return f"{text} breaks by {type(error).__name__}: {error}"
+    return None
+
+
 # -- both ----------------------------------------------------------------------------------
 
 
@@ -705,7 +840,12 @@ ALONE = 50
 TOO_DEEP = "nested more than 200 deep"
 """What of deep payloads is plainly good is taken, and nothing else."""
 
-CHECKS: dict[str, Callable[[int, int], str | None]] = {"json": check_json, "avro": check_avro}
+CHECKS: dict[str, Callable[[int, int], str | None]] = {
+    "json": check_json,
+    "avro": check_avro,
+    "avro-schemas": check_avro_schemas,
+    "own-schemas": check_own_schemas,
+}
 
 
 def main(format_: str, first: int, seeds: int, count: int) -> int:

@@ -27,9 +27,13 @@ from spark_upsert.payloads.json_text import JsonDecoder
 from spark_upsert.payloads.own_schema import Inline, OwnDecoder, fields_in
 from spark_upsert.payloads.pieces import decoded
 from spark_upsert.payloads.recent import Recent
+from spark_upsert.routed.plan import table_below
 from tests.support.envelopes import reasons, records, rows_of, write, write_found
 from tests.support.own_schemas import INLINE, inline, member, record, struct
 from tests.support.payload_fuzz import doubling_avro, doubling_json
+from tests.support.stores import MemoryStore
+from tests.unit.test_routed_schemas import message
+from tests.unit.test_routed_schemas import write as write_many
 
 # -- schemas -----------------------------------------------------------------------------
 
@@ -309,3 +313,18 @@ def test_a_hostile_schema_in_a_message_is_under_the_policy(schema: Any, tmp_path
     assert rows_of(tmp_path / "t") == [{"id": 1, "n": 5}]
     [reason] = reasons(tmp_path / "t")
     assert "its schema cannot be read" in reason
+
+
+@pytest.mark.usefixtures("fragile")
+def test_an_error_of_others_stops_no_routed_query() -> None:
+    root = MemoryStore()
+    sent = [
+        message("a", 1, n=("int64", 5)),
+        message("a", 2, n=("int64", 6), s=("string", "break")),
+        message("b", 1, n=("int64", 7)),
+    ]
+    write_many(root, 0, sent, **INLINE, onError="quarantine")
+    rows = {folder: table_below(root, folder).snapshot()["n"].to_pylist() for folder in "ab"}
+    assert rows == {"a": [5], "b": [7]}
+    [bad] = table_below(root, "a").quarantine()
+    assert "RecursionError" in str(bad.to_pylist())
