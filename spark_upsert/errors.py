@@ -73,7 +73,7 @@ def setting(name: str, value: str = "...") -> str:
     return f"⟨{name}={re.sub('[⟨⟩]', '', value)}⟩"
 
 
-_OF_TABLES = frozenset({"maxBacklogBytes", "maxBacklogEpochs", "onFull"})
+_OF_TABLES = frozenset({"indexBy", "maxBacklogBytes", "maxBacklogEpochs", "onFull"})
 """Properties: no argument of a write, but given by their names to `Table.create` and `alter`."""
 
 

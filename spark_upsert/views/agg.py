@@ -52,6 +52,8 @@ def __getattr__(name: str) -> NoReturn:
             "left.",
             hint="use count, sum, avg, min or max, or keep the rows and aggregate what you read.",
         )
+    if name in _INSTEAD:
+        raise PlanError(f"there is no aggregate '{name}'.", hint=_INSTEAD[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -64,5 +66,21 @@ _NO_WAY_BACK = frozenset(
         "last",
         "any_value",
         "approx_count_distinct",
+        "median",
+        "percentile",
     )
 )
+
+_INSTEAD = {
+    **dict.fromkeys(
+        ("count_distinct", "countDistinct", "n_unique", "nunique"),
+        "keep the groups of both first, group_by(..., column).agg(n=count()), and count the rows "
+        "of that table by a second view.",
+    ),
+    **dict.fromkeys(
+        ("top", "top_k", "max_by", "min_by", "argmax", "row_number", "rank"),
+        "use max(column) or min(column).",
+    ),
+    "mean": "use avg(column).",
+    "average": "use avg(column).",
+}

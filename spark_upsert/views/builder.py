@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, NoReturn, Self, TypeVar
 
@@ -15,6 +15,13 @@ from spark_upsert.options.view import OnError
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.views.aggregates import Aggregate
+from spark_upsert.views.asked import (
+    joined_by,
+    not_of_a_plan,
+    not_of_groups,
+    require_texts,
+    wrong_argument,
+)
 from spark_upsert.views.bases import made_from, open_base, scan_of
 from spark_upsert.views.binding import bind, bind_below_group, bind_group
 from spark_upsert.views.groups.contributions import contributions
@@ -64,8 +71,13 @@ class Plan:
         own = dict(storage or {})
         return cls(scan_of(_absolute(path), Table(open_store(path, own))), own)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what other engines call a plan, and say what there is instead."""
+        raise not_of_a_plan(name)
+
     def filter(self, where: str) -> Self:
         """Keep the rows for which a condition is true: neither false nor unknown."""
+        require_texts("filter", "a condition", [where])
         return self._with(Filter(input=self.node, where=where))
 
     def select(self, *columns: str, **formulas: str) -> Self:
@@ -73,6 +85,8 @@ class Plan:
 
         The columns of the key must be kept, under any name, unless groups follow.
         """
+        require_texts("select", "names of columns, and formulas by their names", columns)
+        require_texts("select", "formulas", formulas.values())
         named = [Named(name, name) for name in columns]
         named += [Named(name, formula) for name, formula in formulas.items()]
         return self._with(Project(input=self.node, columns=tuple(named)))
@@ -80,7 +94,7 @@ class Plan:
     def join(
         self,
         other: Plan,
-        on: Mapping[str, str] | str,
+        on: Mapping[str, str] | Sequence[str] | str,
         how: str = "inner",
         *,
         reverse: str = "index",
@@ -92,8 +106,8 @@ class Plan:
         ----------
         other : Plan
             The right side.
-        on : mapping of str to str, or str
-            The left columns with their right ones; a text for one that both sides have.
+        on : mapping of str to str, sequence of str, or str
+            The left columns with their right ones; names for those that both sides have.
         how : str
             ``inner``, ``left``, ``full``, ``semi`` or ``anti``.
         reverse : str
@@ -103,9 +117,11 @@ class Plan:
             Whether a table that both sides were made from may show in each at another version: a
             kept table is at the position that its query has reached.
         """
+        if not isinstance(other, Plan):
+            raise wrong_argument("join", "another plan", other)
+        pairs = joined_by(on)
         if not mixed_bases:
             self._require_one_version(other)
-        pairs = {on: on} if isinstance(on, str) else on
         join = Join(
             left=self.node,
             right=other.node,
@@ -117,6 +133,7 @@ class Plan:
 
     def unnest(self, column: str) -> Self:
         """Make a row of each element of a list, with its place, from 0, in the column ``pos``."""
+        require_texts("unnest", "the name of a column", [column])
         return self._with(Unnest(input=self.node, column=column))
 
     def group_by(self, *columns: str) -> Grouped[Self]:
@@ -124,6 +141,7 @@ class Plan:
 
         What is wanted of the groups follows: ``group_by("country").agg(n=agg.count())``.
         """
+        require_texts("group_by", "names of columns", columns)
         return Grouped(self, columns)
 
     def at_version(self, version: int) -> Self:
@@ -267,6 +285,10 @@ class Grouped(Generic[_Plan]):
     rows: _Plan
     columns: tuple[str, ...]
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what other engines call groups, and say what there is instead."""
+        raise not_of_groups(name)
+
     def agg(self, **wanted: Aggregate) -> _Plan:
         """Return a view with a row per group: its columns, and what is wanted of it.
 
@@ -278,6 +300,9 @@ class Grouped(Generic[_Plan]):
             By the names that they have in the result: ``agg.count()``, ``agg.max("amount")``
             (`views.agg`).
         """
+        for each in wanted.values():
+            if not isinstance(each, Aggregate):
+                raise wrong_argument("agg", "agg.count(), agg.sum(...) and their like", each)
         named = tuple(each._replace(name=name) for name, each in wanted.items())
         return self.rows._with(Group(input=self.rows.node, keys=self.columns, aggregates=named))
 

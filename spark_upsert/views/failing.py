@@ -147,7 +147,7 @@ def _by_halves(bound: Column, rows: Rows) -> tuple[pa.Array, Mask]:
             else:
                 half = count // 2
                 ahead += [(first + half, count - half), (first, half)]
-    return pa.concat_arrays([part.cast(bound.type) for part in parts]), failing
+    return pa.concat_arrays(parts), failing
 
 
 def forget(formulas: Iterable[Formulas]) -> None:

@@ -39,6 +39,7 @@ from spark_upsert.views.relation import (
     renamed,
 )
 from spark_upsert.views.spans import Spans, Times
+from spark_upsert.views.widths import alike, common_type, fitted
 
 _WORTH_SCANNING = 0.9
 """Where each left row has one partner at most. Measured (ADR 35): look-ups cost as much as two
@@ -156,12 +157,12 @@ class JoinRelation:
         return self._is_indexed and hash_range.width * _FEW < ALL_HASHES.width
 
     def _as_left(self, right: Rows) -> Rows:
-        """Return the values that join right rows, under the names of the left side."""
-        return renamed(right, self._on_right, self._on_left)
+        """Return the values that join right rows, under the names and types of the left side."""
+        return fitted(renamed(right, self._on_right, self._on_left), self._left.schema)
 
     def _as_right(self, left: Rows) -> Rows:
-        """Return the values that join left rows, under the names of the right side."""
-        return renamed(left, self._on_left, self._on_right)
+        """Return the values that join left rows, under the names and types of the right side."""
+        return fitted(renamed(left, self._on_left, self._on_right), self._right.schema)
 
     def _joined(self, left: Rows, at: At) -> Rows:
         """Return the rows that come of some left rows, with the right side at a position."""
@@ -186,7 +187,7 @@ class JoinRelation:
     def _met(self, left: Spans, right: Spans) -> tuple[Times, Positions]:
         """Return when left rows and their partners are there, and the places of these."""
         own, other = columns_of(left.rows, self._on_left), columns_of(right.rows, self._on_right)
-        left_codes, right_codes = codes(own, other)
+        left_codes, right_codes = codes(*alike(own, other))
         # NULL joins nothing: such rows get codes that no row of the other side has.
         left_codes = np.where(joinable(own, len(left)), left_codes, -1)
         right_codes = np.where(joinable(other, len(right)), right_codes, -2)
@@ -442,7 +443,8 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
             if name not in side.schema.names:
                 raise PlanError.missing_column(name, side.schema.names)
         one, other = left.schema.field(on.left).type, right.schema.field(on.right).type
-        if one != other:
+        may_differ = node.how is not How.FULL and common_type(one, other) is not None
+        if one != other and not may_differ:
             raise PlanError(
                 f"'{on.left}' is joined with '{on.right}', {one} against {other}: cast one.",
                 hint=f"select it before as CAST({on.right} AS ...), or store it so.",

@@ -8,6 +8,7 @@ table itself.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -15,7 +16,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import PlanError, setting
+from spark_upsert.errors import CorruptionError, PlanError, about_table, setting
+from spark_upsert.log_fields import Fields
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
@@ -31,6 +33,8 @@ from spark_upsert.views.relation import (
     matching,
 )
 from spark_upsert.views.spans import Spans
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Index(Protocol):
@@ -134,7 +138,8 @@ class ScanRelation:
     def spans(self, step: Step) -> Spans:
         """Return the rows of keys that a step touched (`Relation.spans`)."""
         if self._last is None or self._last[0] != step:
-            self._last = step, self._spans(step)
+            with about_table(self.node.path):
+                self._last = step, self._spans(step)
         return self._last[1]
 
     def _spans(self, step: Step) -> Spans:
@@ -155,7 +160,8 @@ class ScanRelation:
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
-        return self._base.look_up(keys, self._version(at))
+        with about_table(self.node.path):
+            return self._base.look_up(keys, self._version(at))
 
     def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
@@ -172,9 +178,11 @@ class ScanRelation:
             by = next((name for name in names if self._base.index(name)), None)
             if by is None:
                 return matching(self.scan(at, hash_range), values)
-            keys = self._candidates(by, values, version, hash_range)
-        keys = self._within(keys, hash_range)
-        looked = self._base.look_up(keys, version)
+            candidates = self._candidates(by, values, version, hash_range)
+            if candidates is None:
+                return matching(self.scan(at, hash_range), values)
+            keys = candidates
+        looked = self.look_up(self._within(keys, hash_range), at)
         found = looked.rows.filter(pa.array(looked.present))
         return found if is_by_key else matching(found, values)
 
@@ -183,27 +191,35 @@ class ScanRelation:
 
     def _candidates(
         self, by: str, values: Rows, version: int | None, hash_range: HashRange
-    ) -> Rows:
+    ) -> Rows | None:
         """Return the keys of a range that may have a value: those of the index, and the bridge.
 
         Of a value that very many rows have, only the keys of the range are ever held together.
+        None if the index is damaged, which no row depends on: all are read.
         """
         index = self._base.index(by)
         assert index is not None
         wanted = distinct(values.select([by])).column(0)
-        shows, pieces = index.iter_keys_having(wanted, near=version)
         fields = pa.schema([self.schema.field(name) for name in self.key])
-        own = (pa.RecordBatch.from_arrays(piece.columns, schema=fields) for piece in pieces)
-        proposed = concat([no_rows(fields), *(self._within(p, hash_range) for p in own)])
+        try:
+            shows, pieces = index.iter_keys_having(wanted, near=version)
+            own = (pa.RecordBatch.from_arrays(piece.columns, schema=fields) for piece in pieces)
+            proposed = concat([no_rows(fields), *(self._within(p, hash_range) for p in own)])
+        except CorruptionError as error:
+            told = Fields(path=self.node.path, column=by)
+            _LOGGER.warning("damaged index, all rows are read: %s error=%s", told, error.message)
+            return None
         if version is None or shows == version:
             return proposed
         lower, upper = min(shows, version), max(shows, version)
-        bridge = self._base.pairs(lower, upper, hash_range).keys(self.key)
+        with about_table(self.node.path):
+            bridge = self._base.pairs(lower, upper, hash_range).keys(self.key)
         return distinct(concat([proposed, bridge]))
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""
-        return self._base.scan(self._version(at), hash_range)
+        with about_table(self.node.path):
+            return self._base.scan(self._version(at), hash_range)
 
     def _chunks(self, at: At, hash_range: HashRange) -> list[HashRange]:
         return self._base.chunks(self._version(at), hash_range)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from spark_upsert.errors import about_input
+from spark_upsert.errors import about_input, about_table
 from spark_upsert.log_fields import Fields
 from spark_upsert.options.view import OnError
 from spark_upsert.state.counters import Counters
@@ -78,7 +78,8 @@ class View:
     def _open(self, scan: Scan) -> Base:
         if scan.path not in self.tables:
             self.tables[scan.path] = Table(open_store(scan.path, self._storage))
-        return open_base(scan, self.tables[scan.path])
+        with about_table(scan.path):
+            return open_base(scan, self.tables[scan.path])
 
     def pins(self) -> dict[str, int]:
         """Return the oldest fixed version of each table that has one."""

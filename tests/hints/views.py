@@ -355,7 +355,7 @@ def _(told: Told) -> None:
     told(".at_version(" if ".at_version(" in told.hint else "at_version()")
     pinned = world.customers.at_version(0).select("id", "name")
     assert len(world.rows(Plan.of_table(path).join(pinned, on={"customer": "id"}))) == 1
-    told("with index_by=customer")
+    told("with indexBy=customer")
     write(told.folder, {"id": [2], "customer": [8]}, "plain", **told.options)
     Table.open(path).build_indexes()
     assert len(world.rows(Plan.of_table(path).join(right, on={"customer": "id"}))) == 2

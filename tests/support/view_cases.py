@@ -58,7 +58,7 @@ TABLES: Mapping[str, Shape] = {
     "D": _shape("id", "m"),
     "T": _shape("id", "a", a=pa.list_(pa.field("element", pa.int64()))),
     "F": _shape("id", "g f", f=pa.float64()),
-    "E": _shape("id", "boss nm", indexes="boss", nm=pa.string()),
+    "E": _shape("id", "boss nm", indexes="boss", boss=pa.int32(), nm=pa.string()),
     "N": _shape("a b", "v", a=pa.float64()),
     "M": _shape("a b", "w", a=pa.float64()),
     "G": _shape("g", "v", is_kept=True),

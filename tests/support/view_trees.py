@@ -16,6 +16,7 @@ from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.plan import Group, How, Node, Scan
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.scan import OpenBase
+from spark_upsert.views.widths import common_type
 from tests.support.view_cases import TABLES, Epoch, Row
 from tests.support.view_plays import SCANS, P
 
@@ -162,5 +163,5 @@ def _on(chance: random.Random, left: Relation, right: Relation) -> list[tuple[st
 
 def _like(chance: random.Random, own: pa.Schema, name: str, other: pa.Schema) -> str:
     """Return a column of the other side, of the type of one of a side where there is one."""
-    same = [each.name for each in other if each.type == own.field(name).type]
+    same = [each.name for each in other if common_type(each.type, own.field(name).type)]
     return chance.choice(same or other.names)

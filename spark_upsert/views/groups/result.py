@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import convert
+from spark_upsert.conversions import try_convert
 from spark_upsert.log_fields import Fields
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
@@ -175,17 +175,6 @@ def _quotient(
 
 
 def _fitting(column: pa.Array, type_: pa.DataType) -> _Shown:
-    """Return values in a type, NULL where one does not fit; those are found by halves."""
-    parts, lost, ahead = [pa.array([], type_)], 0, [column]
-    while ahead:
-        part = ahead.pop()
-        try:
-            parts.append(convert(part, type_))
-        except pa.ArrowInvalid:
-            half = len(part) // 2
-            if half:
-                ahead += [part[half:], part[:half]]
-            else:
-                lost += 1
-                parts.append(pa.nulls(1, type_))
-    return _Shown(pa.concat_arrays(parts), lost)
+    """Return values in a type, NULL where one does not fit."""
+    values, lost = try_convert(column, type_)
+    return _Shown(values, int(lost.sum()))

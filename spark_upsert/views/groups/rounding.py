@@ -44,7 +44,7 @@ class Summand:
             One is finite, and has too many digits.
         """
         column = rows.column(self.name)
-        doubles = np.asarray(column.cast(pa.float64()).fill_null(0.0))
+        doubles = np.asarray(convert(column, pa.float64()).fill_null(0.0))
         _require_fitting(np.where(np.isfinite(doubles), doubles, 0.0), self.scale, self.digits)
         return column
 

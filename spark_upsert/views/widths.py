@@ -1,0 +1,42 @@
+"""Whole numbers of different widths that are equal: an int32 joins an int64 of the same value.
+
+Neither side is cast in the plan, which would hide its index: what is looked up on a side is brought
+to the type of that side, and what does not fit there joins nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from spark_upsert.conversions import convert, try_convert
+from spark_upsert.views.pairs import Rows
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds the values of both; None if they are not compared."""
+    if one == other:
+        return one
+    is_whole = pa.types.is_integer(one) and pa.types.is_integer(other)
+    return pa.int64() if is_whole and pa.uint64() not in (one, other) else None
+
+
+def alike(one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[list[pa.Array]]:
+    """Return columns of two sides, each two in their common type."""
+    found: list[list[pa.Array]] = [[], []]
+    for sides in zip(one, other, strict=True):
+        type_ = common_type(*(side.type for side in sides))
+        assert type_ is not None, "checked when the plan was bound"
+        for into, side in zip(found, sides, strict=True):
+            into.append(side if side.type == type_ else convert(side, type_))
+    return found
+
+
+def fitted(rows: Rows, schema: pa.Schema) -> Rows:
+    """Return rows in the types of a schema, NULL where a whole number does not fit."""
+    fields = [schema.field(name) for name in rows.schema.names]
+    if all(own.type == field.type for own, field in zip(rows.schema, fields, strict=True)):
+        return rows
+    arrays = [try_convert(rows.column(field.name), field.type)[0] for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -1,0 +1,168 @@
+"""What a plan is asked: keys of other widths join, and what there is not is told in a sentence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import CorruptionError, PlanError
+from spark_upsert.table import Table
+from spark_upsert.views import agg
+from spark_upsert.views.builder import Plan
+from spark_upsert.views.scan import ScanRelation
+from tests.support.stores import forget_runs_and_logs
+from tests.support.view_queries import Query, folded
+
+
+def made(root: Path, name: str, rows: dict[str, list[Any]], **types: pa.DataType) -> Plan:
+    """Return all rows of a new table, of which the first column is the key and others indexed."""
+    names = list(rows)
+    schema = pa.schema([(each, types.get(each, pa.int64())) for each in names])
+    own = {"indexBy": ",".join(names[1:])}
+    table = Table.create(str(root / name), schema, keys=names[:1], properties=own)
+    table.append(pa.table(rows, schema=schema))
+    return Plan.of_table(str(root / name))
+
+
+MOST = (1 << 31) - 1
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [(pa.int32(), pa.int64()), (pa.int64(), pa.int32()), (pa.int8(), pa.uint32())],
+    ids=["int32 to int64", "int64 to int32", "int8 to uint32"],
+)
+def test_whole_numbers_of_other_widths_join_and_find_their_index(
+    tmp_path: Path, narrow: pa.DataType, wide: pa.DataType
+) -> None:
+    """No side is read whole, in either direction."""
+    orders = made(tmp_path, "orders", {"id": [1, 2, 3], "customer": [7, 8, None]}, customer=narrow)
+    customers = made(tmp_path, "customers", {"number": [7, 9], "name": [70, 90]}, number=wide)
+    query = Query(orders.join(customers, {"customer": "number"}, "left").node)
+    rows = query.all()
+    table = Table.open(str(tmp_path / "customers"))
+    with patch.object(ScanRelation, "scan", side_effect=AssertionError("all rows are read")):
+        table.append(pa.table({"number": [7, 8], "name": [71, 80]}, schema=table.schema.columns))
+        rows += query.all()
+    assert folded(rows) == {(1, 7, 71), (2, 8, 80), (3, None, None)}
+
+
+def test_a_number_that_does_not_fit_the_other_side_joins_nothing(tmp_path: Path) -> None:
+    orders = made(tmp_path, "orders", {"id": [1, 2], "customer": [MOST, -5]}, customer=pa.int32())
+    numbers = [MOST, MOST + 1, -5 + (1 << 32), -5 - (1 << 32)]
+    customers = made(tmp_path, "customers", {"number": numbers, "name": [1, 2, 3, 4]})
+    one = orders.join(customers, {"customer": "number"}).to_arrow().to_pylist()
+    assert one == [{"id": 1, "customer": MOST, "name": 1}]
+    other = customers.join(orders, {"number": "customer"}, "left").to_arrow().to_pylist()
+    assert {(row["number"], row["id"]) for row in other} == {
+        (MOST, 1),
+        *((n, None) for n in numbers[1:]),
+    }
+
+
+def test_a_full_join_wants_one_type(tmp_path: Path) -> None:
+    one = made(tmp_path, "one", {"a": [1], "x": [1]}, a=pa.int32())
+    other = made(tmp_path, "other", {"b": [1], "y": [1]})
+    with pytest.raises(PlanError, match="int32 against int64"):
+        one.join(other, {"a": "b"}, "full")
+
+
+def test_names_that_both_sides_have_may_be_a_list(tmp_path: Path) -> None:
+    one = made(tmp_path, "one", {"a": [1, 2], "x": [3, 4]})
+    other = made(tmp_path, "other", {"a": [2], "y": [5]})
+    wanted = [{"a": 2, "x": 4, "y": 5}]
+    for on in (["a"], ("a",), "a", {"a": "a"}):
+        assert one.join(other, on).to_arrow().to_pylist() == wanted
+
+
+WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "union": (lambda p: p.union(p), "write both into one table"),
+    "union all": (lambda p: p.unionAll(p), "write both into one table"),
+    "top": (lambda p: p.top(3), "keep the view"),
+    "order by": (lambda p: p.orderBy("x"), "keep the view"),
+    "distinct": (lambda p: p.distinct(), "use group_by"),
+    "count": (lambda p: p.count(), "agg.count()"),
+    "where": (lambda p: p.where("x > 1"), "use filter"),
+    "withColumn": (lambda p: p.withColumn("y", "x"), "use select"),
+    "count of groups": (lambda p: p.group_by("x").count(), "use group_by(...).agg"),
+    "groups without agg": (lambda p: p.group_by("x").filter("x > 1"), "use .agg(...) first"),
+    "join with a path": (lambda p: p.join("/lake/other", "a"), "give another plan"),
+    "join on a number": (lambda p: p.join(p, 5), "names that both sides have"),
+    "select of a list": (lambda p: p.select(["a", "x"]), "with a star before the list"),
+    "group by a list": (lambda p: p.group_by(["x"]), "with a star before the list"),
+    "filter of a truth": (lambda p: p.filter(True), "give a condition"),
+    "unnest of a number": (lambda p: p.unnest(1), "the name of a column"),
+    "agg of a text": (lambda p: p.group_by("x").agg(n="count"), "agg.count()"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_plan_cannot_do_is_told_with_what_there_is(tmp_path: Path, name: str) -> None:
+    call, instead = WRONG[name]
+    plan = made(tmp_path, "table", {"a": [1], "x": [1]})
+    with pytest.raises(PlanError) as error:
+        call(plan)
+    assert instead in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["count_distinct", "countDistinct", "top", "max_by", "mean"])
+def test_aggregates_that_there_are_not_are_told_with_what_there_is(name: str) -> None:
+    with pytest.raises(PlanError, match=name) as error:
+        getattr(agg, name)
+    assert "use" in error.value.hint or "keep" in error.value.hint
+
+
+def test_other_names_are_attributes_that_are_not_there(tmp_path: Path) -> None:
+    plan = made(tmp_path, "table", {"a": [1], "x": [1]})
+    for has in (plan, plan.group_by("x"), agg):
+        assert not hasattr(has, "something")
+
+
+def damaged(folder: Path) -> None:
+    for file in folder.rglob("*.arrow"):
+        data = bytearray(file.read_bytes())
+        third = len(data) // 3
+        data[third : 2 * third] = b"\xff" * third
+        file.write_bytes(data)
+    forget_runs_and_logs()
+
+
+class Damage:
+    """A stream of orders with their customers, and a change to come."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        orders = made(root, "orders", {"id": [1, 2], "customer": [7, 7]})
+        customers = made(root, "customers", {"number": [7], "name": [70]})
+        self.query = Query(orders.join(customers, {"customer": "number"}, "left").node)
+        self.rows = self.query.all()
+        table = Table.open(str(root / "customers"))
+        table.append(pa.table({"number": [7], "name": [71]}, schema=table.schema.columns))
+
+
+@pytest.mark.parametrize("name", ["orders", "customers"])
+def test_damage_names_the_table(tmp_path: Path, name: str) -> None:
+    damage = Damage(tmp_path)
+    damaged(tmp_path / name / "data")
+    damage.query.start()
+    with pytest.raises(CorruptionError) as error:
+        damage.query.all()
+    assert f"table '{tmp_path / name}': damaged file 'data/" in error.value.message
+
+
+def test_a_damaged_index_is_told_of_and_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage = Damage(tmp_path)
+    damaged(tmp_path / "orders" / "_index")
+    damage.query.start()
+    with caplog.at_level(logging.WARNING):
+        damage.rows += damage.query.all()
+    assert folded(damage.rows) == {(1, 7, 71), (2, 7, 71)}
+    assert f"path={tmp_path / 'orders'} column=customer" in caplog.text
