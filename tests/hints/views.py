@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.plan import DEPTH_MAX, Filter, Node, plan_from_json
 from spark_upsert.views.types import type_of
 from tests.hints.hint import Told, follows
+from tests.hints.reads import Query, batch
 from tests.hints.tables import Rows, write
 
 ORDERS = pa.table(
@@ -368,3 +370,125 @@ def _(told: Told) -> None:
     for text in ("int64", "decimal128(10, 2)", "list<item: string>"):
         told(text)
         type_of(text)
+
+
+# Joins --------------------------------------------------------------------------------------
+
+PAIRS = pa.table({"a": [1, 1], "b": [1, 2], "v": [5, 6]})
+OTHERS = pa.table({"c": [1, 1], "d": [1, 2], "w": [7, 8]})
+
+
+@follows("views.join:_require_columns:2")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    pairs, others = world.of(PAIRS, "pairs", keys="a,b"), world.of(OTHERS, "others", keys="c,d")
+    with told:
+        pairs.join(others, on={"a": "c", "b": "c"})
+    told("join it with one of them, and compare both in a filter below or above")
+    assert len(world.rows(pairs.filter("a = b").join(others, on={"a": "c", "b": "d"}))) == 1
+
+
+@follows("views.join:joined")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    pairs, others = world.of(PAIRS, "pairs", keys="a,b"), world.of(OTHERS, "others", keys="c,d")
+    with told:
+        pairs.join(others, on={"a": "c", "b": "d"}, how="full")
+    told("use left")
+    assert len(world.rows(pairs.join(others, on={"a": "c", "b": "d"}, how="left"))) == 2
+
+
+@follows("views.join:joined:2")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    by_code = {"id": pa.array([1]), "code": pa.array([None], pa.int64())}
+    first = world.kept(count(world.of(pa.table(by_code), "one"), "code"), "first")
+    by_sign = {"id": pa.array([1]), "sign": pa.array([None], pa.int64())}
+    kept = world.kept(count(world.of(pa.table(by_sign), "two"), "sign"), "second")
+    second = kept.select("sign", m="n")
+    with told:
+        first.join(second, on={"code": "sign"}, how="full")
+    told('filter one side before: filter("code IS NOT NULL")')
+    shown = first.filter("code IS NOT NULL").join(second, on={"code": "sign"}, how="full")
+    assert len(world.rows(shown)) == 1
+    told("or use left")
+    assert len(world.rows(first.join(second, on={"code": "sign"}, how="left"))) == 1
+
+
+@follows("views.join:joined:3")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    other = world.of({"id": [5], "who": [7]}, "other", indexBy="who")
+    with told:
+        world.orders.join(other.select("who", other="id"), on={"customer": "who"})
+    told("group one side first")
+    first = world.kept(count(other, "who"))
+    assert len(world.rows(world.orders.join(first, on={"customer": "who"}))) == 1
+
+
+@follows("views.table_base:require_columns")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    before = world.orders.node.to_json()
+    shutil.rmtree(told.folder / "orders")
+    write(told.folder, ORDERS, "orders", keys="id,customer")
+    with told:
+        batch({"plan": before})
+    told("make the plan anew")
+    assert len(batch({"plan": world.orders.node.to_json()})) == 2
+
+
+@follows("views.table_base:require_columns:2")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    before = world.orders.node.to_json()
+    shutil.rmtree(told.folder / "orders")
+    write(told.folder, ORDERS.select(["id", "customer"]), "orders")
+    with told:
+        batch({"plan": before})
+    told("make the plan anew")
+    assert len(batch({"plan": world.orders.node.to_json()})) == 2
+
+
+@follows("views.groups.grouping:_error")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    with told:
+        world.orders.group_by("customer").agg(n=agg.sum("tags"))
+    told("sum numbers")
+    world.orders.group_by("customer").agg(n=agg.sum("amount"))
+
+
+@follows("source.view_kind:ViewKind.batch")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    plan = count(world.orders, "customer")
+    with told:
+        batch({"plan": plan.node.to_json()})
+    told("keep it first, .keep(path), and read that table")
+    world.kept(plan)
+    assert len(batch({"path": str(told.folder / "kept")})) == 2
+
+
+@follows("source.view_bounds:require_bounds:2")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    plan = count(world.orders, "customer").node.to_json()
+    with told:
+        Query().run({"plan": plan, "startingVersion": "1"})
+    told("drop it")
+    assert Query().run({"plan": plan})
+
+
+@follows("source.view_bounds:start_of")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    right = world.customers.select("id", "name")
+    write(told.folder, {"id": [9], "name": ["z"], "code": ["9"]}, "customers")
+    late = world.of(pa.table({"id": [1], "customer": [7]}), "late", indexBy="customer")
+    born_ms = Table.open(str(told.folder / "late")).log.commit(0).timestamp_ms
+    plan = {"plan": late.join(right, on={"customer": "id"}).to_json(), "readChangeFeed": "true"}
+    with told:
+        Query().run({**plan, "startingTimestamp": str(born_ms)})
+    told("or with all rows: without a start")
+    assert len(Query().run(plan)) == 1
