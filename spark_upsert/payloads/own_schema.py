@@ -11,7 +11,7 @@ A schema is named by its text (`Inline`: the messages of Connect) or by an id (`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Protocol
@@ -260,7 +260,7 @@ def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
         meant = ConnectAvroDecoder.read(text, bare_name=bare_name)
         return OwnSchema(
             meant.fields,
-            lambda asked: replace(meant, only=frozenset(f.name for f in dotted(asked))),
+            lambda asked: meant.keeping(frozenset(f.name for f in dotted(asked))),
         )
 
     return _READY.of(("connect" if is_connect else "avro", text, bare_name), make)

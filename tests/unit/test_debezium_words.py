@@ -20,7 +20,17 @@ from tests.support.envelopes import (
     rows_of,
     write,
 )
-from tests.unit.test_debezium_records import bare, event, member, wrapped, wrapped_key
+from tests.unit.test_debezium_records import (
+    AVRO,
+    AVRO_KEY,
+    avro_event,
+    avro_row,
+    bare,
+    event,
+    member,
+    wrapped,
+    wrapped_key,
+)
 
 OPTIONS = {
     "envelope": "debezium",
@@ -209,3 +219,29 @@ def test_a_message_whose_schema_contradicts_the_column_is_an_error_at_its_key(
     history = [(wrapped_key(1), wrapped(event("c", None, image(1, 1), 1), ROW))]
     write(path, records([*history, (wrapped_key(1), said)]), onError="quarantine", **OPTIONS)
     assert standing(path) == ({}, [1])
+
+
+BEYOND: dict[str, dict[str, Any]] = {
+    "a day": {"d": 10**9},
+    "a time that Connect means": {"at": 2**62},
+    "a time that Avro means": {"c": 2**60},
+    "a decimal": {"n": b"\x7f" * 12},
+}
+
+
+@pytest.mark.parametrize("more", BEYOND.values(), ids=BEYOND.keys())
+def test_in_avro_a_bad_value_leaves_its_event_the_order_and_the_key(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    path, good, bad = tmp_path / "t", avro_row(1, v="a"), avro_row(1, **more)
+    first = records([(AVRO_KEY, avro_event("c", None, good, 5))])
+    write(path, first, onError="quarantine", **AVRO)
+    commit = write(path, records([(AVRO_KEY, avro_event("u", None, bad, 4))]), **AVRO)
+    assert counters_of(commit).stale == 1
+    write(path, records([(AVRO_KEY, avro_event("u", good, bad, 6))]), **AVRO)
+    assert ([e["id"] for e in quarantine_of(path)], rows_of(path)) == ([1], [])
+    write(path, records([(AVRO_KEY, avro_event("u", bad, good, 7))]), **AVRO)
+    assert (quarantine_of(path), [row["v"] for row in rows_of(path)]) == ([], ["a"])
+    commit = write(path, records([(AVRO_KEY, avro_event("d", bad, None, 8))]), **AVRO)
+    assert counters_of(commit).deletes == 1
+    assert_sound(path)

@@ -11,7 +11,7 @@ Only what is asked for is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -184,7 +184,7 @@ def _avro(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDec
 
     def make(event: pa.Schema) -> Decoder:
         only = frozenset(".".join(path) for path, _ in leaves(event))
-        return value.behind_header(replace(decoder, only=only))
+        return value.behind_header(decoder.keeping(only))
 
     image = pa.schema(list(fields[AFTER].type))
     beside = [field for name, field in fields.items() if name not in (BEFORE, AFTER)]
