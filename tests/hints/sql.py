@@ -8,7 +8,16 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan, bind, bind_condition
+from spark_upsert.task import (
+    Aggregate,
+    Aggregation,
+    ArrowScan,
+    HashJoin,
+    JoinKind,
+    Values,
+    bind,
+    bind_condition,
+)
 from tests.hints.hint import Told, follows
 from tests.hints.task import rows_of
 
@@ -200,3 +209,28 @@ def _(told: Told) -> None:
         called(sys.getrecursionlimit() - len(inspect.stack()) - 60)
     told("compute a part of it in a projection below")
     bind(" OR ".join(["b"] * 99), ROWS.schema)
+
+
+@follows("task.sql:parse_sql")
+def _(told: Told) -> None:
+    values = list(range(3000))
+    with told:
+        bind(f"n IN ({', '.join(map(str, values))})", ROWS.schema)
+    told("join with a table of the values")
+    plan = HashJoin(
+        id="of",
+        left=ArrowScan(id="rows", schema=ROWS.schema),
+        right=Values(id="values", rows=pa.table({"value": values})),
+        join=JoinKind.SEMI,
+        left_keys=("n",),
+        right_keys=("value",),
+    )
+    assert len(rows_of(plan, {"rows": [ROWS]})) == 2
+
+
+@follows("task.sql:_Parser.any")
+def _(told: Told) -> None:
+    with told:
+        bind("(" * 500 + "n" + ")" * 500, ROWS.schema)
+    told("compute a part of it in a projection below")
+    bind("(((n)))", ROWS.schema)
