@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -14,7 +16,9 @@ from spark_upsert.cli.commands import upsertflow
 from spark_upsert.flow import Placement, expanded, fused
 from spark_upsert.flow.fusion import Legacy
 from spark_upsert.merge.graph import Graph, Merge, Source, Transform, Unmapped, Work
+from spark_upsert.merge.pressure import Pressure, Relief
 from spark_upsert.merge.schemas import OneSchema
+from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.log.entries import commit_path
@@ -38,6 +42,7 @@ from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
 from tests.support.stores import forget_runs_and_logs
 from tests.support.tables import append, schema_of
+from tests.unit.test_pressed import Flood
 
 YEARS_S = 80 * 365 * DAY_S
 DAY_MS = int(1000 * DAY_S)
@@ -474,3 +479,50 @@ def _(told: Told) -> None:
     told("use mode 'append' and no lateRows=apply")
     table.append(event, envelope=envelope)
     assert table.snapshot().num_rows == 0
+
+
+# Consumers and memory -----------------------------------------------------------------------
+
+
+@follows("errors:ThrottledError.of")
+def _(told: Told) -> None:
+    flood = Flood()
+    flood.keep_up()
+    flood.write(50)
+    for _ in range(30):
+        flood.batch()
+    row = pa.table({"id": [1]})
+    with told:
+        flood.table.append(row)
+    told("give disable_backpressure=true")
+    assert flood.table.append(row, disable_backpressure=True)
+    told("write again, unchanged, in")
+    flood.keep_up()
+    flood.now.advance(1)
+    assert flood.table.append(row)
+
+
+@follows("errors:MemoryLimitError.of")
+def _(told: Told) -> None:
+    batch = pa.record_batch({"n": list(range(1000))})
+
+    def hold(bytes_max: int, relief: Relief) -> None:
+        pressure = Pressure(limit_bytes=bytes_max, relief=relief)
+        with SpillingStore(pressure, folder=told.folder) as held:
+            for _ in range(3):
+                held.add("a", batch)
+
+    with told:
+        hold(batch.nbytes, Relief.PAUSE)
+    told("allow more")
+    hold(9 * batch.nbytes, Relief.PAUSE)
+    told("or allow to spill to disk")
+    hold(batch.nbytes, Relief.SPILL)
+
+
+@follows("store.resolve:open_store")
+def _(told: Told) -> None:
+    with patch.dict(sys.modules, {"spark_upsert.store.objects": None}), told:
+        open_store("s3://bucket/lake")
+    told("pip install 'upsertflow[objectstore]'")
+    open_store("s3://bucket/lake")

@@ -330,3 +330,20 @@ def _(told: Told) -> None:
         without_split(columns)
     told("drop the option")
     assert SPLIT not in columns.names
+
+
+class OnlyBatches(python_sources.Lines):
+    """A source that has no stream reader."""
+
+    streamReader = DataSource.streamReader  # type: ignore[assignment]
+
+
+@follows("pyspark_upsertflow.python_source:PythonSource.stream")
+def _(told: Told) -> None:
+    given = lines(told.folder, f"python:{__name__}:OnlyBatches")
+    with told:
+        streamed(given)
+    told("read it in a batch")
+    assert batch(given) == 2
+    told("choose another source")
+    streamed(lines(told.folder, SOURCE))
