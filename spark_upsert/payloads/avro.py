@@ -14,7 +14,7 @@ count of empty items for as many items, and it is no faster. Its parser checks t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -87,7 +87,10 @@ class AvroDecoder:
     @cached_property
     def _shape(self) -> _Shape:
         """The reader of rows and their type."""
-        shape = _Walk().shape(read_json(self.schema_json), "", "value", 0)
+        walk = _Walk()
+        shape = walk.shape(read_json(self.schema_json), "", "value", 0)
+        if walk.is_sparse:
+            shape = shape._replace(reader=binary.metered(shape.reader))
         if pa.types.is_struct(shape.type):
             return shape
         row = binary.record({self.bare_name: shape.reader})
@@ -185,6 +188,8 @@ class _Walk:
 
     def __init__(self) -> None:
         self._named: dict[str, _Shape | None] = {}
+        self.is_sparse = False
+        """Whether an array may mean far more than its bytes say."""
 
     def shape(self, schema: Any, space: str, where: str, depth: int) -> _Shape:
         """Return the reader of a schema, and the type of its values."""
@@ -210,16 +215,22 @@ class _Walk:
             if not item.reader.bytes_min:
                 raise _unsupported(where, "is an array of items that take no bytes")
             type_ = pa.list_(pa.field("element", item.type))
-            return _Shape(binary.array(item.reader), type_, 1 + item.parts)
+            return _Shape(self._repeated(binary.array, item), type_, 1 + item.parts)
         if kind == "map":
             value = self.shape(schema["values"], space, where, depth + 1)
             type_ = pa.map_(pa.string(), value.type)
-            return _Shape(binary.mapping(value.reader), type_, 2 + value.parts)
+            return _Shape(self._repeated(binary.mapping, value), type_, 2 + value.parts)
         if kind in ("record", "error", "enum", "fixed"):
             return self._of_name(schema, space, where, depth)
         if kind not in _PRIMITIVES:
             return self.shape(kind, space, where, depth + 1)
         return _logical(schema, binary.PRIMITIVES[kind], _PRIMITIVES[kind], where)
+
+    def _repeated(
+        self, make: Callable[[binary.Reader, int], binary.Reader], item: _Shape
+    ) -> binary.Reader:
+        self.is_sparse |= binary.is_sparse(item.reader, item.parts)
+        return make(item.reader, item.parts)
 
     def _of_name(self, schema: Any, space: str, where: str, depth: int) -> _Shape:
         name = schema["name"]

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spark_upsert.conversions.reasons import Undecodable
 from spark_upsert.conversions.times import require_day, require_time
+from spark_upsert.payloads.budgets import TOO_SPARSE, VALUES_PER_BYTE, values_max
 from spark_upsert.payloads.decimals import decimal_from
 
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -184,12 +185,12 @@ def record(fields: Mapping[str, Reader]) -> Reader:
     return Reader(read, sum(reader.bytes_min for reader in fields.values()))
 
 
-def array(item: Reader) -> Reader:
-    """Return the reader of an array, as a list."""
-    return _blocks(item)
+def array(item: Reader, parts: int) -> Reader:
+    """Return the reader of an array, as a list; an item has so many parts."""
+    return _blocks(item, parts)
 
 
-def mapping(value: Reader) -> Reader:
+def mapping(value: Reader, parts: int) -> Reader:
     """Return the reader of a map, as a list of pairs; a key that is there twice is refused."""
     read_value = value.read
 
@@ -198,7 +199,7 @@ def mapping(value: Reader) -> Reader:
         found, at = read_value(data, at)
         return (key, found), at
 
-    pairs = _blocks(Reader(read_pair, 1 + value.bytes_min))
+    pairs = _blocks(Reader(read_pair, 1 + value.bytes_min), 1 + parts)
 
     def read(data: bytes, at: int) -> tuple[list[tuple[str, Any]], int]:
         found, at = pairs.read(data, at)
@@ -209,9 +210,31 @@ def mapping(value: Reader) -> Reader:
     return Reader(read, 1)
 
 
-def _blocks(item: Reader) -> Reader:
+class _Metered(bytes):
+    """A payload that knows how many more values its arrays may mean."""
+
+    left = 0
+
+
+def metered(reader: Reader) -> Reader:
+    """Return a reader of whole payloads that bounds what arrays mean (`is_sparse`)."""
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        payload = _Metered(data)
+        payload.left = values_max(len(data))
+        return reader.read(payload, at)
+
+    return Reader(read, reader.bytes_min)
+
+
+def is_sparse(item: Reader, parts: int) -> bool:
+    """Return whether items may mean more values than their bytes allow."""
+    return parts > VALUES_PER_BYTE * item.bytes_min
+
+
+def _blocks(item: Reader, parts: int) -> Reader:
     """Return the reader of items in blocks, each with its count, and perhaps its size."""
-    read_item, bytes_min = item.read, item.bytes_min
+    read_item, bytes_min, meters = item.read, item.bytes_min, is_sparse(item, parts)
     if not bytes_min:
         raise ValueError("items that take no bytes are as many as a payload likes to say")
 
@@ -227,6 +250,10 @@ def _blocks(item: Reader) -> Reader:
                 count, end = -count, at + size
             if count * bytes_min > len(data) - at:
                 raise IndexError
+            if meters and isinstance(data, _Metered):
+                data.left -= count * parts
+                if data.left < 0:
+                    raise Undecodable(TOO_SPARSE)
             for _ in range(count):
                 value, at = read_item(data, at)
                 found.append(value)

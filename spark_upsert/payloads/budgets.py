@@ -27,6 +27,13 @@ have some 4 000 columns (MySQL's bound), each of which is a union of two types."
 DEPTH_MAX = 64
 """Types within types. Deeper ones are a mistake, or an attack on the stack."""
 
+VALUES_PER_BYTE = 64
+"""Values that a payload may mean for each of its bytes, beyond those of one row. In columns an item
+of an array has a place for each part of its type, also where the payload says nothing: a payload of
+a megabyte of empty items with 10 000 members each would take 30 GB."""
+
+TOO_SPARSE = f"its arrays mean more than {VALUES_PER_BYTE} values for each byte"
+
 _PART_BYTES = 1 << 10
 """What is kept of a part: its name, type and reader."""
 
@@ -75,6 +82,11 @@ def read_json(text: str | bytes) -> Any:
         raise Unreadable(f"it is nested more than {DEPTH_MAX} deep") from error
     except ValueError as error:
         raise Unreadable(f"it is no JSON ({error})") from error
+
+
+def values_max(payload_bytes: int) -> int:
+    """Return how many values the arrays of a payload may mean."""
+    return PARTS_MAX + VALUES_PER_BYTE * payload_bytes
 
 
 def bytes_kept(text_bytes: int, parts: int) -> int:

@@ -54,6 +54,7 @@ import pyarrow.json
 from spark_upsert.conversions import Rounding, convert, try_convert
 from spark_upsert.conversions.reasons import Undecodable
 from spark_upsert.errors import SchemaError
+from spark_upsert.payloads.budgets import TOO_SPARSE
 from spark_upsert.payloads.decimals import decimals_of_floats, is_short, no_short_number
 from spark_upsert.payloads.decoder import (
     Bad,
@@ -61,8 +62,10 @@ from spark_upsert.payloads.decoder import (
     built_type,
     decode_blocks,
     row_type,
+    with_faults,
 )
 from spark_upsert.payloads.json_exact import TooDeep, read_exactly
+from spark_upsert.payloads.json_sparse import are_sparse, may_be_sparse
 from spark_upsert.payloads.raw import NOT_UTF8, as_texts
 
 _MEMBER = "v"
@@ -152,11 +155,20 @@ class JsonDecoder:
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the declared members of each payload."""
-        return decode_blocks(self.fields, payloads, self._decode_block)
+        sparse = are_sparse(payloads, self.fields) if self._may_be_sparse else None
+        if sparse is None:
+            return decode_blocks(self.fields, payloads, self._decode_block)
+        kept = pc.if_else(pa.array(sparse), None, payloads)
+        found = decode_blocks(self.fields, kept, self._decode_block)
+        return with_faults(found.columns, found.reasons, [(TOO_SPARSE, sparse)])
 
     @cached_property
     def _type(self) -> pa.DataType:
         return row_type(self.fields)
+
+    @cached_property
+    def _may_be_sparse(self) -> bool:
+        return may_be_sparse(self.fields)
 
     @cached_property
     def _quoted(self) -> str | None:

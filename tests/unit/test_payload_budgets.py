@@ -206,6 +206,41 @@ def test_what_is_kept_of_schemas_is_bounded_in_bytes() -> None:
     assert len(recent) == 2
 
 
+# -- arrays of almost nothing --------------------------------------------------------------
+
+WIDE_ITEM = pa.list_(pa.field("element", pa.struct({f"c{n}": pa.int64() for n in range(1000)})))
+
+
+def test_items_that_say_nothing_are_bounded_by_their_bytes() -> None:
+    decoder = JsonDecoder(pa.schema({"id": pa.int64(), "a": WIDE_ITEM, "s": pa.string()}))
+    hostile = b'{"id": 1, "a": [' + b",".join([b"{}"] * 1000) + b"]}"
+    few = b'{"id": 2, "a": [{}, {"c7": 7}]}'
+    text = b'{"id": 3, "s": "' + b"," * 5000 + b'", "a": [{}]}'
+    honest = {"id": 4, "a": [{f"c{n}": n for n in range(1000)}] * 50}
+    payloads = pa.array([hostile, few, text, json.dumps(honest).encode(), None], pa.binary())
+    found = decoder.decode(payloads)
+    assert found.columns[0].to_pylist() == [None, 2, 3, 4, None]
+    assert found.reasons is not None
+    assert found.reasons.to_pylist() == [budgets.TOO_SPARSE, None, None, None, None]
+    assert found.columns[1][3].as_py() == honest["a"]
+
+
+def test_items_of_avro_that_say_nothing_are_bounded_by_their_bytes() -> None:
+    fields = [{"name": f"c{n}", "type": "long"} for n in range(1000)]
+    item = ["null", {"type": "record", "name": "Item", "fields": fields}]
+    decoder = parse_avro("s", json.dumps({"type": "array", "items": item}), bare_name="v")
+    nulls = [b"\x02" + b"\0" * n for n in (1, 5)]
+    few = b"\x04\0\0\0"
+    many = b"\xd0\x0f" + b"\0" * 1000 + b"\0"
+    found = decoder.decode(pa.array([few, many, *nulls, few], pa.binary()))
+    assert found.reasons is not None
+    bad = found.reasons.to_pylist()
+    assert bad[0] is None
+    assert bad[4] is None
+    assert budgets.TOO_SPARSE in bad[1]
+    assert found.columns[0][4].as_py() == [None, None]
+
+
 # -- errors of others --------------------------------------------------------------------
 
 FOREIGN = [
