@@ -9,6 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_upsert.table import Table
+
 pytestmark = pytest.mark.spark
 
 VALUES: dict[str, list[str]] = {
@@ -140,3 +142,29 @@ def test_texts_of_a_length_that_spark_preserves_are_refused(
             )
     finally:
         spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
+
+
+@pytest.mark.parametrize("policy", ["fail", "quarantine"])
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("timestamp", "timestamp_micros(253402300800000000)"),
+        ("date", "DATE'+10000-01-01'"),
+        ("array<timestamp_ntz>", "array(TIMESTAMP_NTZ'+10000-01-01 00:00:00')"),
+    ],
+)
+def test_a_time_that_python_cannot_read_is_refused_or_kept_apart(
+    spark: SparkSession, tmp_path: Path, type_: str, value: str, policy: str
+) -> None:
+    path = str(tmp_path / "table")
+    writer = rows_of(spark, type_, [value]).write.format("upsertflow").mode("append")
+    writer = writer.option("keys", "k").option("onError", policy)
+    if policy == "fail":
+        with pytest.raises(PySparkException, match="column 'v' holds what is no"):
+            writer.save(path)
+        return
+    writer.save(path)
+    table = Table.open(path)
+    assert table.snapshot().to_pylist() == [{"k": 1, "v": None}]
+    [apart] = [row for batch in table.quarantine() for row in batch.to_pylist()]
+    assert apart["k"] == 0
