@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
+from spark_upsert.store.regular import opened_regular
 from spark_upsert.task.scanning import Reader
 
 FILE_BATCH_ROWS = 1 << 16
@@ -64,10 +66,14 @@ def of_files(columns: Sequence[str]) -> Reader:
 
 def _file(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
     if path.endswith(".parquet"):
-        with pq.ParquetFile(path) as file:
+        with (
+            opened_regular(Path(path)) as opened,
+            pa.OSFile(opened.path) as source,
+            pq.ParquetFile(source) as file,
+        ):
             yield from file.iter_batches(FILE_BATCH_ROWS, columns=columns, use_threads=False)
     elif path.endswith(_ARROW):
-        with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
+        with opened_regular(Path(path)) as opened, pa.ipc.open_file(opened.map()) as reader:
             for index in range(reader.num_record_batches):
                 yield reader.get_batch(index).select(columns)
     else:

@@ -11,7 +11,7 @@ import pytest
 
 from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.changelog.stretches import cut_into_stretches
-from spark_upsert.errors import DataError
+from spark_upsert.errors import CorruptionError, DataError
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.table import Table
@@ -54,6 +54,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         DataError, match=r"node 'files': '.*one\.csv' has an ending that is not known"
     ):
         read(Task(FileScan(id="files", schema=COLUMNS)), "files", [str(tmp_path / "one.csv")])
+
+
+@pytest.mark.parametrize("name", ["one.parquet", "two.arrow"])
+def test_what_is_no_regular_file_is_not_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(CorruptionError, match="found a link to a device"):
+        read(Task(FileScan(id="files", schema=COLUMNS)), "files", [str(tmp_path / name)])
 
 
 def test_the_rows_of_versions(table: Table) -> None:
