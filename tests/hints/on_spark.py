@@ -335,7 +335,7 @@ def _(told: Told) -> None:
 class OnlyBatches(python_sources.Lines):
     """A source that has no stream reader."""
 
-    streamReader = DataSource.streamReader  # type: ignore[assignment]
+    streamReader = DataSource.streamReader
 
 
 @follows("pyspark_upsertflow.python_source:PythonSource.stream")
