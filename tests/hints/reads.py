@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.source.explain_read import explain_read
 from spark_upsert.source.kinds import (
     batch_inputs,
@@ -24,6 +24,7 @@ from spark_upsert.source.kinds import (
 )
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.stream import Stream
+from spark_upsert.source.view_kind import ViewKind
 from spark_upsert.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
@@ -773,3 +774,84 @@ def state(offset: dict[str, Any]) -> dict[str, Any]:
 altered("exact:Standing.from_json", lambda o: state(o).update(rows=-1))
 altered("exact:_Front.count", lambda o: state(o).update(skip={"east": 9, "west": 9}))
 altered("exact:_finished", lambda o: state(o).update(ahead=dict(o["positions"])))
+
+
+# What changes between the plan of a batch and its reading -----------------------------------
+
+
+def planned_then(given: Given, between: Callable[[], object]) -> Rows:
+    """Plan a batch read, let something happen, and read."""
+    plan = ReadPlan.parse(given)
+    columns = plan_columns(plan)
+    read = MergedRead(
+        batch_inputs(plan, columns), plan.query, columns=shared_columns(plan, columns)
+    )
+    splits = list(read.splits())
+    between()
+    return [row for work in splits for each in read.read(work) for row in each.to_pylist()]
+
+
+@follows("source.file_input:_Files.translated")
+@follows("source.file_input:_Files.require_same")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    file = put(folder, "a", SMALL)
+    whole = file.read_bytes()
+    is_gone = "translated" in told.site.name
+
+    def change() -> None:
+        file.unlink()
+        if not is_gone:
+            put(folder, "a", pa.concat_tables([SMALL, SMALL]), at_s=9)
+
+    with told:
+        planned_then(files_of(folder), change)
+    put(folder, "a", whole)
+    told("go on without its rows by fail_on_data_loss=false")
+    assert planned_then(files_of(folder, failOnDataLoss="false"), change) == []
+    put(folder, "a", whole)
+    if is_gone:
+        told("put it back")
+    else:
+        told("write each file under a name that begins with '_' or '.', then rename it")
+    assert len(batch(files_of(folder))) == 1
+
+
+@follows("source.file_input:_Files.translated:3")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", b'{"id": 1}\n{"id": "one"}\n')
+    given = files_of(folder, "json", schema="id BIGINT")
+    with told:
+        batch(given)
+    told("JSON is read line by line, one object in each")
+    put(folder, "a", b'{"id": 1}\n')
+    assert batch(given) == [{"id": 1}]
+
+
+@follows("source.file_input:_Files.translated:2")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", WIDE)
+    bad = put(folder, "b", TEXTS, at_s=2)
+    with told:
+        batch(files_of(folder))
+
+    def mend() -> None:
+        bad.unlink()
+        put(folder, "mended", WIDE, at_s=3)
+
+    told("Take the file away, and bring it back mended under another name")
+    told("the query goes on with fail_on_data_loss=false")
+    lenient = files_of(folder, failOnDataLoss="false")
+    assert len(planned_then(lenient, mend)) == 1
+    assert len(batch(lenient)) == 2
+
+
+@follows("source.view_kind:ViewKind.describe")
+def _(told: Told) -> None:
+    path = lake(told.folder, "table")["table"]
+    with told:
+        ViewKind().describe(InputOptions(name="v", format="view", own=view_of(path)))
+    told("join within one plan")
+    assert len(batch(view_of(path))) == 1
