@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +75,41 @@ def measure(folder: Path, tables: tuple[int, ...], rows: int, *, rounds: int) ->
     found = {}
     for count in tables:
         folder.mkdir(parents=True, exist_ok=True)
-        took = list(_batches(folder / f"t{count}", count, rows, 1 + rounds))[1:]
-        found[str(count)] = {name: spread([turn[name] for turn in took]) for name in took[0]}
+        batches = (
+            [_rows(number * TASKS + index, count, rows // TASKS) for index in range(TASKS)]
+            for number in range(1 + rounds)
+        )
+        found[str(count)] = _spreads(_written(folder / f"t{count}", batches))
     return {"rows": rows, "tasks": TASKS, "tables": found}
 
 
-def _batches(folder: Path, tables: int, rows: int, count: int) -> Iterator[dict[str, float]]:
+def measure_beside(folder: Path, tables: tuple[int, ...], *, rounds: int) -> dict[str, Any]:
+    """Time batches of one row into one of so many tables; as ``tables`` of `measure`."""
+    found = {}
+    for count in tables:
+        folder.mkdir(parents=True, exist_ok=True)
+        topics = [f"topic-{number}" for number in range(count)]
+        every = pa.record_batch([topics, [1] * count, [0.5] * count], schema=ROWS)
+        batches = chain([[every]], repeat([every.slice(0, 1)], rounds))
+        found[str(count)] = _spreads(_written(folder / f"b{count}", batches))
+    return found
+
+
+def _spreads(took: Iterable[Mapping[str, float]]) -> dict[str, Any]:
+    """Return the spreads of what batches took; the first makes the tables."""
+    turns = list(took)[1:]
+    return {name: spread([turn[name] for turn in turns]) for name in turns[0]}
+
+
+def _written(
+    folder: Path, batches: Iterable[Sequence[pa.RecordBatch]]
+) -> Iterator[dict[str, float]]:
+    """Write batches, each by as many tasks as it has parts; yield what each took."""
     root = Counting(folder)
     options = RoutedOptions.parse(
         {"path": f"{folder}/{{topic}}", "keys": "id", "allowUnordered": "true"}
     )
-    for number in range(count):
-        tasks = [_rows(number * TASKS + index, tables, rows // TASKS) for index in range(TASKS)]
+    for number, tasks in enumerate(batches):
         transaction = Transaction(writer=f"{QUERY}bench", number=number, is_consecutive=True)
         before, busy, asked = time.perf_counter(), time.process_time(), root.requests
         plan = plan_routed(options, ROWS, root=root)

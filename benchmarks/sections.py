@@ -401,12 +401,14 @@ def loading(place: Place, size: Size) -> dict[str, Any]:
 
 def routing(place: Place, size: Size) -> dict[str, Any]:
     """Measure one write into many tables: alone, and on Spark against a write or MERGE of each."""
-    from benchmarks.routing import measure
+    from benchmarks.routing import measure, measure_beside
 
     folder, rows = place.work / "routing", min(30 * K, size.table)
     own = tuple(count for count in size.routed if count <= size.each)
     try:
         found = measure(folder, size.routed, rows, rounds=size.rounds)
+        beside = (min(size.routed), max(size.routed) * 3 // 2)
+        found["beside"] = measure_beside(folder, beside, rounds=size.rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     with _inputs(place) as host:
