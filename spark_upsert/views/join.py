@@ -210,6 +210,21 @@ class JoinRelation:
 
     # -- between positions -----------------------------------------------------------
 
+    def reach(self, step: Step) -> int:
+        """Count the left rows whose one partner changed (`Relation.reach`)."""
+        found = self._left.reach(step) + self._right.reach(step.whole())
+        right = self._right.spans(step.whole())
+        if self._right_is_whole and len(right):
+            found += self._left.count_having(self._as_left(right.rows), step.after)
+        return found
+
+    def count_having(self, values: Rows, at: At) -> int:
+        """Count left rows (`Relation.count_having`)."""
+        own = [name for name in values.schema.names if name in self._left.schema.names]
+        if own:
+            return self._left.count_having(values.select(own), at)
+        return self._left.count_having(self._as_left(self._right.having(values, at)), at)
+
     def spans(self, step: Step) -> Spans:
         """Return the rows of keys that a step touched (`Relation.spans`)."""
         left, right = self._left.spans(step), self._right.spans(step.whole())
@@ -323,6 +338,18 @@ class FullJoinRelation:
         right, own = right.filter(inside), own.filter(inside)
         keys = distinct(concat([left.select(list(self.key)), own]))
         return self._beside(aligned(left, keys), aligned(right, self._as_right(keys))).rows
+
+    def reach(self, step: Step) -> int:
+        """As the sides' (`Relation.reach`)."""
+        return self._left.reach(step) + self._right.reach(step.whole())
+
+    def count_having(self, values: Rows, at: At) -> int:
+        """Count the keys of whichever side has the column (`Relation.count_having`)."""
+        names = values.schema.names
+        own = [name for name in names if name in self._left.schema.names]
+        if own:
+            return self._left.count_having(values.select(own), at)
+        return self._right.count_having(values, at)
 
     def spans(self, step: Step) -> Spans:
         """Return the rows of keys that a step touched (`Relation.spans`)."""

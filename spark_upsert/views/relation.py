@@ -182,6 +182,17 @@ class Relation(Protocol):
         """
         ...
 
+    def reach(self, step: Step) -> int:
+        """Return about how many rows a step touches that did not change themselves.
+
+        What indexes propose is counted, and no row is read for it.
+        """
+        ...
+
+    def count_having(self, values: Rows, at: At) -> int:
+        """Return about how many rows `having` finds."""
+        ...
+
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys, which are those of `key`, in any order; none twice."""
         ...

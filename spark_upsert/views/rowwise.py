@@ -63,6 +63,14 @@ class FilterRelation:
         """As the input's (`Relation.require_findable`)."""
         self._input.require_findable(columns, moving)
 
+    def reach(self, step: Step) -> int:
+        """As the input's (`Relation.reach`)."""
+        return self._input.reach(step)
+
+    def count_having(self, values: Rows, at: At) -> int:
+        """As the input's (`Relation.count_having`)."""
+        return self._input.count_having(values, at)
+
     def spans(self, step: Step) -> Spans:
         """Return the rows that pass, of keys that a step touched (`Relation.spans`)."""
         spans = self._input.spans(step)
@@ -153,6 +161,16 @@ class ProjectRelation:
             )
         self._input.require_findable(stored, moving)
 
+    def reach(self, step: Step) -> int:
+        """As the input's (`Relation.reach`)."""
+        return self._input.reach(step)
+
+    def count_having(self, values: Rows, at: At) -> int:
+        """Count by the columns that are the input's own (`Relation.count_having`)."""
+        stored = [name for name in values.schema.names if name in self._sources]
+        inner = renamed(values, stored, [self._sources[name] for name in stored])
+        return self._input.count_having(inner, at) if stored else 0
+
     def spans(self, step: Step) -> Spans:
         """Return the rows of keys that a step touched (`Relation.spans`)."""
         spans = self._input.spans(step)
@@ -239,6 +257,16 @@ class UnnestRelation:
                 column=columns[0],
             )
         self._input.require_findable(stored, moving)
+
+    def reach(self, step: Step) -> int:
+        """As the input's (`Relation.reach`)."""
+        return self._input.reach(step)
+
+    def count_having(self, values: Rows, at: At) -> int:
+        """Count by the columns that are the input's own (`Relation.count_having`)."""
+        own = (self._column, POSITION)
+        stored = [name for name in values.schema.names if name not in own]
+        return self._input.count_having(values.select(stored), at) if stored else 0
 
     def spans(self, step: Step) -> Spans:
         """Return the rows of keys that a step touched (`Relation.spans`)."""

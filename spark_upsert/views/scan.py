@@ -163,6 +163,25 @@ class ScanRelation:
         with about_table(self.node.path):
             return self._base.look_up(keys, self._version(at))
 
+    def reach(self, step: Step) -> int:
+        """A table touches what changed (`Relation.reach`)."""
+        return 0
+
+    def count_having(self, values: Rows, at: At) -> int:
+        """Count what an index proposes, or the keys (`Relation.count_having`)."""
+        values, names = distinct_values(values), values.schema.names
+        by = next((name for name in names if self._base.index(name)), None)
+        if set(self.key) <= set(names) or by is None or not values.num_rows:
+            return values.num_rows
+        index = self._base.index(by)
+        assert index is not None
+        wanted = distinct(values.select([by])).column(0)
+        try:
+            _, pieces = index.iter_keys_having(wanted, near=self._version(at))
+            return sum(piece.num_rows for piece in pieces)
+        except CorruptionError:
+            return 0
+
     def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return the rows with some values (`Relation.having`)."""
         values = distinct_values(values)

@@ -20,7 +20,7 @@ from spark_upsert.source import view_records, view_splits
 from spark_upsert.source.view_input import ViewInput
 from spark_upsert.source.view_position import ViewPosition
 from spark_upsert.upsert.moves import Move, Verdict
-from spark_upsert.views import failing, steps, table_base, view
+from spark_upsert.views import failing, steps, table_base, view, ways
 from spark_upsert.views.groups import result
 from spark_upsert.views.plan import Node
 from spark_upsert.views.view import MovedBy, View
@@ -30,6 +30,7 @@ from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_view_promises as promises
 from tests.unit import test_deferred as deferred
 from tests.unit import test_failing_rows as failing_rows
+from tests.unit import test_hot_partners as hot
 from tests.unit import test_keeping as keeping
 from tests.unit import test_view_catch_up as catch_up
 
@@ -213,3 +214,14 @@ def _() -> Patch:
             raise DataError("a sum does not fit.") from error
 
     return patch.object(result, "_fitting", none_fits)
+
+
+def test_p7_what_is_held_does_not_grow() -> None:
+    with TemporaryDirectory() as folder, patch.object(ways, "PIECE_ROWS", 2_000):
+        root = Path(folder)
+        hot.test_p7_what_is_held_does_not_grow_with_the_partners_of_a_row(root, ())
+
+
+@bug("all partners of a row are held at once", test_p7_what_is_held_does_not_grow)
+def _() -> Patch:
+    return patch.object(ways, "_by_reach", lambda relation, step: [step])
