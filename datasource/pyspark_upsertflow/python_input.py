@@ -33,6 +33,14 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from pyspark_upsertflow.python_source import (
@@ -44,7 +52,7 @@ from pyspark_upsertflow.python_source import (
     shrunken,
 )
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, setting
-from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS
+from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
 from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.parse import Options
 from spark_upsert.options.reference import READ_OPTIONS
@@ -363,29 +371,64 @@ def _arrow_batches(source: PythonSource, rows: Rows) -> Iterator[pa.RecordBatch]
     if first and isinstance(first[0], pa.RecordBatch):
         yield from records_to_arrow_batches(rows, HAND_OFF_ROWS, source.schema, source.made)
         return
-    for held in tuple_portions(rows):
-        yield from records_to_arrow_batches(iter(held), len(held), source.schema, source.made)
+    for held in tuple_portions(rows, source.schema):
+        batches = records_to_arrow_batches(iter(held), len(held), source.schema, source.made)
+        for batch in batches:  # A text has more bytes than letters.
+            yield from portions(batch)
+
+
+_LOOKED_AT = 64
+"""Tuples that are taken first, before it is known how large they are."""
+
+_GROWTH = 8
+"""So many times as many may be taken next."""
 
 
 def tuple_portions(
-    rows: Iterable[Any], *, rows_max: int = HAND_OFF_ROWS, bytes_max: int = BATCH_BYTES
+    rows: Iterator[Any],
+    schema: StructType,
+    *,
+    rows_max: int = HAND_OFF_ROWS,
+    bytes_max: int = BATCH_BYTES,
 ) -> Iterator[list[Any]]:
     """Yield rows in lists of so many, and of so many bytes unless one row alone is larger.
 
-    A loop over rows, as they are rows of Python here already: what measures one costs a tenth of
-    what converts it.
+    How many are taken at once follows from those before, so that those that are taken are few
+    where they are large.
     """
+    count = min(rows_max, _LOOKED_AT)
+    while taken := list(islice(rows, count)):
+        size = _size_of_all(taken, schema)
+        yield from _cut(taken, bytes_max) if size > bytes_max else [taken]
+        count = min(rows_max, _GROWTH * count, max(1, bytes_max * len(taken) // size))
+
+
+def _size_of_all(rows: list[Any], schema: StructType) -> int:
+    """Return about how many bytes of Arrow some rows take, more than none; fast for plain ones."""
+    size = 8 * len(rows) * len(schema.fields) or 1
+    try:
+        for at, field in enumerate(schema.fields):
+            if isinstance(field.dataType, StringType | BinaryType):
+                size += sum(map(len, filter(None, [row[at] for row in rows])))
+            elif isinstance(field.dataType, ArrayType | MapType | StructType | VariantType):
+                size += sum(_size(row[at]) for row in rows)
+    except (IndexError, KeyError, TypeError):  # They are no tuples of these columns.
+        return max(1, sum(map(_size, rows)))
+    return size
+
+
+def _cut(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
+    """Yield rows in lists of so many bytes."""
     held: list[Any] = []
     size = 0
     for row in rows:
         own = _size(row)
-        if held and (len(held) == rows_max or size + own > bytes_max):
+        if held and size + own > bytes_max:
             yield held
             held, size = [], 0
         held.append(row)
         size += own
-    if held:
-        yield held
+    yield held
 
 
 def _size(value: Any) -> int:

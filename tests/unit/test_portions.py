@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from pyspark_upsertflow.python_input import tuple_portions
 from spark_upsert.merge import RoundRobin, arrange, iter_picks
@@ -169,18 +178,55 @@ def test_a_line_that_is_bad_is_named_wherever_it_stands(tmp_path: Path) -> None:
         list(read(JsonReader(), path, many))
 
 
+OF_TUPLES = StructType([StructField("id", LongType()), StructField("text", StringType())])
+
+
 def test_tuples_become_batches_of_so_many_bytes(sizes: list[int]) -> None:
     rows = [(index, "x" * size) for index, size in enumerate(sizes)]
-    found = list(tuple_portions(rows))
+    found = list(tuple_portions(iter(rows), OF_TUPLES))
     assert [row for held in found for row in held] == rows
     for held in found:
         assert len(held) <= HAND_OFF_ROWS
         assert len(held) == 1 or sum(8 + len(text) for _, text in held) <= BATCH_BYTES
 
 
-def test_nested_tuples_are_measured_whole() -> None:
-    rows: list[Any] = [({"k": ["x" * 300_000, b"y" * 300_000]}, None)] * 4
-    assert [len(held) for held in tuple_portions(rows)] == [1] * 4
+def test_narrow_tuples_become_large_batches() -> None:
+    rows = iter([(index, None) for index in range(20_000)])
+    assert max(len(held) for held in tuple_portions(rows, OF_TUPLES)) == HAND_OFF_ROWS
+
+
+def test_few_wide_tuples_are_taken_at_once() -> None:
+    taken = 0
+
+    def rows() -> Iterator[tuple[int, str]]:
+        nonlocal taken
+        for taken in range(1, 10_000):
+            yield taken, "x" * 100_000
+
+    given = 0
+    for held in islice(tuple_portions(rows(), OF_TUPLES), 30):
+        given += len(held)
+        assert taken - given <= 64
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ({"k": ["x" * 300_000, b"y" * 300_000]}, None),
+        {"nested": "x" * 600_000, "other": None},
+        7,
+    ],
+    ids=["nested", "no tuple", "no row at all"],
+)
+def test_whatever_is_no_plain_tuple_is_measured_whole(row: Any) -> None:
+    kinds = StructType(
+        [
+            StructField("nested", MapType(StringType(), ArrayType(StringType()))),
+            StructField("other", StringType()),
+        ]
+    )
+    expected = [1] * 4 if row != 7 else [4]
+    assert [len(held) for held in tuple_portions(iter([row] * 4), kinds)] == expected
 
 
 def test_a_table_in_a_merge_is_read_in_smaller_pieces(tmp_path: Path) -> None:
