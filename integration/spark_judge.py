@@ -9,12 +9,12 @@ expression means, and not that another one was computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ArithmeticException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -67,20 +67,36 @@ class Judge:
         """Return Spark's answers to expressions, for each row, in their order."""
         schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
         frame = self._spark.createDataFrame(pa.Table.from_batches([rows]), schema)
-        columns: dict[int, Column] = {}
         refused: dict[int, Refused] = {}
-        for index, text in enumerate(texts):
-            try:
-                columns[index] = self._tried(text).alias(f"c{index}")
-                frame.select(columns[index])
-            except (AnalysisException, ParseException) as error:
-                columns.pop(index, None)
-                refused[index] = Refused(str(error).splitlines()[0])
-        found = self._collected(frame, list(columns.values()))
+        try:
+            found = self._collected(frame, dict(enumerate(texts)))
+        except (AnalysisException, ParseException):  # Of one of them: it does not matter which.
+            refused = self._refused(frame, texts)
+            others = {i: text for i, text in enumerate(texts) if i not in refused}
+            found = self._collected(frame, others)
         return [refused[i] if i in refused else found[f"c{i}"] for i in range(len(texts))]
 
-    @staticmethod
-    def _collected(frame: DataFrame, columns: list[Column]) -> dict[str, Answers]:
+    def aggregate(self, text: str, rows: pa.RecordBatch) -> pa.Scalar:
+        """Return the value of an aggregate over all rows; NULL if Spark has none."""
+        frame = self._spark.createDataFrame(pa.Table.from_batches([rows]))
+        frame = frame.selectExpr(f"{text} AS value")
+        type_ = frame.limit(0).toArrow()["value"].type
+        try:
+            return frame.toArrow()["value"][0]
+        except ArithmeticException:
+            return pa.scalar(None, type_)
+
+    def _refused(self, frame: DataFrame, texts: Sequence[str]) -> dict[int, Refused]:
+        found: dict[int, Refused] = {}
+        for index, text in enumerate(texts):
+            try:
+                frame.select(self._tried(text))
+            except (AnalysisException, ParseException) as error:
+                found[index] = Refused(str(error).splitlines()[0])
+        return found
+
+    def _collected(self, frame: DataFrame, texts: Mapping[int, str]) -> dict[str, Answers]:
+        columns = [self._tried(text).alias(f"c{index}") for index, text in texts.items()]
         table = frame.select(*columns).toArrow()
         return {name: _unwrapped(table[name].combine_chunks()) for name in table.column_names}
 

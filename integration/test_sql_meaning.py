@@ -11,12 +11,15 @@ import datetime
 import os
 import random
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from integration.spark_judge import Judge
+from spark_upsert.errors import DataError
+from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Task
 from tests.support.sql_answers import Answers, Refused, answers_here, differences
 from tests.support.sql_cases import Expressions, Written, random_rows
 from tests.support.sql_differences import DIFFERENCES, FEWEST_DIGITS, NO_VALUE, Difference
@@ -89,6 +92,41 @@ def test_a_difference_is_as_it_is_listed(judge: Judge, difference: Difference) -
     assert isinstance(there, Answers)
     assert shown(there) == difference.spark
     assert shown(instead) == difference.here
+
+
+AVERAGED = {
+    (5, 2): ("1.50", "2.25", "-9.99"),
+    (20, 5): ("1.5", "2"),
+    (36, 0): ("1", "2"),
+    (38, 0): ("1", "2", "4"),
+    (38, 18): ("1234567890.5", "0.000000000000000001"),
+    (38, 38): ("0.5", "-0.25", "0.1"),
+    (37, 0): ("9" * 37,),
+    (38, 37): ("1.5",),
+}
+
+
+@pytest.mark.parametrize("digits", AVERAGED, ids=str)
+def test_an_average_of_decimals_is_that_of_spark(judge: Judge, digits: tuple[int, int]) -> None:
+    values = pa.array(map(Decimal, AVERAGED[digits]), pa.decimal128(*digits))
+    rows = pa.record_batch({"d": values})
+    plan = Aggregation(
+        id="group",
+        input=ArrowScan(id="rows", schema=rows.schema),
+        aggregates=(Aggregate("mean", "avg", "d"),),
+    )
+    there = judge.aggregate("avg(d)", rows)
+    mean = there.as_py()
+    with Task(plan) as task:
+        assert task.schema.field("mean").type == there.type
+        task.add_split("rows", rows)
+        task.no_more_splits("rows")
+        if mean is None:
+            with pytest.raises(DataError, match="does not fit"):
+                next(iter(task.iter_batches()))
+        else:
+            [batch] = task.iter_batches()
+            assert batch["mean"].to_pylist() == [mean]
 
 
 def shown(answers: Answers | Refused) -> str:

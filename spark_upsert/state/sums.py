@@ -164,11 +164,11 @@ def wide_from_limbs(limbs: Limbs, scale: int, *, mask: Mask) -> pa.Array:
 def average_type(type_: pa.DataType) -> pa.DataType:
     """Return the type of an average of decimals.
 
-    Four digits more, as Spark has it, but never at the cost of those before the point.
+    That of Spark: four digits more behind the point, at the cost of those before it where there are
+    38 in all. So the average of 1 and 2 is 1.5 whatever the digits of their type.
     """
-    before = type_.precision - type_.scale
-    scale = min(type_.scale + _MORE_DIGITS, _DIGITS - before)
-    return pa.decimal128(before + scale, scale)
+    precision, scale = (min(n + _MORE_DIGITS, _DIGITS) for n in (type_.precision, type_.scale))
+    return pa.decimal128(precision, scale)
 
 
 def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:

@@ -398,14 +398,17 @@ class Expressions:
     def _one_number(self, kind: str, depth: int) -> Written:
         if kind == "double" and self._chance.random() < 0.3:
             return self._called("sqrt", [self.of(self._chance.choice(NUMBERS), depth - 1)], kind)
-        number = self.of(kind, depth - 1)
-        if kind in ("double", "float") and self._chance.random() < 0.2:
-            return self._called("sign", [number], "double")
-        if kind in ("double", "float"):
+        number = as_bigint(self.of(kind, depth - 1))
+        is_float = number.kind in ("double", "float")
+        if self._chance.random() < 0.2:
+            if is_float:
+                return self._called("sign", [number], "double")
+            return to_whole("sign", number)
+        if is_float:
             number = replace(number, spark=number.spark + FEWEST_DIGITS)
         places = self._chance.choice((None, 0, 1, 2, 3, 6, -1, -2, 15, 20, 40, -40))
         more = [] if places is None else [Written(str(places), str(places), "whole")]
-        return self._called("round", [number, *more], kind)
+        return self._called("round", [number, *more], number.kind)
 
     def _to_whole(self, kind: str, depth: int) -> Written:
         number = self.of(self._chance.choice(NUMBERS), depth - 1)

@@ -163,7 +163,11 @@ def as_bigint(number: Written) -> Written:
 
 def in_few_digits(number: Written) -> Written:
     """Return a float of which any Java knows the fewest digits."""
-    return replace(number, text=f"round({number.text}, 2)", spark=f"round({number.spark}, 2)")
+    text, spark = (
+        f"CASE WHEN abs({each}) < 1000 THEN round({each}, 2) END"
+        for each in (number.text, number.spark)
+    )
+    return replace(number, text=text, spark=spark)
 
 
 FEWEST_DIGITS = "/* fewest digits */"

@@ -14,8 +14,8 @@ sum        decimals                       a decimal of ten more digits, 38 at mo
 sum        floats                         float64
 min, max   what can be a key              the column's type; NaN is above all else, -0.0 is 0.0
 avg        integers, floats               float64; of integers: from the exact sum
-avg        decimals                       a decimal of four more digits behind the point, as far as
-                                          there is room; rounded half up, from the exact sum
+avg        decimals                       a decimal of four more digits behind the point, 38 in all
+                                          at most; rounded half up, from the exact sum
 =========  =============================  ==========================================================
 
 Nulls count for nothing; of nothing but nulls, all but counts are null. An exact sum that does not
@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import convert
+from spark_upsert.conversions import UnfitError, convert
 from spark_upsert.model.words import is_hashable, ordered_words, validity
 from spark_upsert.state.sums import (
     average_type,
@@ -266,7 +266,10 @@ class Average:
             mask = ~np.asarray(limbs[0].is_valid())
             parts = [np.asarray(limb.fill_null(0)) for limb in limbs]
             total = wide_from_limbs(parts, self.sum.type.scale, mask=mask)
-            return convert(averages(total, count, self.type.scale), self.type)
+            try:
+                return convert(averages(total, count, self.type.scale), self.type)
+            except UnfitError as error:
+                raise OverflowError(str(error)) from error
         low, high = (np.asarray(limb.fill_null(0)) for limb in limbs)
         # A sum of 53 bits, as nearly all are, is a float64 without loss; others lose their last.
         total = high.astype(np.float64) * 2.0**32 + low.astype(np.float64)

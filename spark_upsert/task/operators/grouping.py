@@ -135,7 +135,8 @@ class Grouping:
                 columns.append(accumulator.lower(states))
             except OverflowError as error:
                 raise DataError(
-                    f"the sum '{each.name}' of a group does not fit into {accumulator.type}.",
+                    f"the {each.function} '{each.name}' of a group does not fit into "
+                    f"{accumulator.type}.",
                     hint=f"cast '{each.column}' to a wider type in a projection below it.",
                     column=each.column,
                 ) from error
