@@ -38,7 +38,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import convert, try_convert
+from spark_upsert.conversions import convert, readable, try_convert
 from spark_upsert.model.arrays import Mask
 from spark_upsert.payloads.base64 import decode_base64
 from spark_upsert.payloads.budgets import Parts, Unreadable
@@ -416,33 +416,16 @@ def _lists_of(bad: Mask, offsets: npt.NDArray[np.int32]) -> Mask:
 
 # -- numbers to times --------------------------------------------------------------------
 
-_DAYS_MIN, _DAYS_MAX = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31: what Spark holds. PostgreSQL's `infinity` is beyond."""
-_DAY_US = 86_400_000_000
+_UNITS = {TimeUnit.MILLIS: "ms", TimeUnit.MICROS: "us", TimeUnit.NANOS: "ns"}
 
 
 def _days(array: pa.Array) -> tuple[pa.Array, Mask]:
-    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
-    bad = (numbers < _DAYS_MIN) | (numbers > _DAYS_MAX)
-    days = pa.array(numbers.astype(np.int32), mask=~_valid(array) | bad)
-    return days.cast(pa.date32()), bad
+    """Return days since 1970 as dates; PostgreSQL's `infinity` is none."""
+    return readable(array.view(pa.date32()))
 
 
 def _times(array: pa.Array, unit: TimeUnit, declared: pa.DataType) -> tuple[pa.Array, Mask]:
-    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
-    least, most = _DAYS_MIN * _DAY_US, (_DAYS_MAX + 1) * _DAY_US - 1
-    match unit:
-        case TimeUnit.MILLIS:
-            bad = (numbers < least // 1000) | (numbers > most // 1000)
-            micros = np.where(bad, 0, numbers) * 1000
-        case TimeUnit.MICROS:
-            bad = (numbers < least) | (numbers > most)
-            micros = numbers
-        case TimeUnit.NANOS:
-            bad = numbers % 1000 != 0
-            micros = numbers // 1000
-    times = pa.array(micros.astype(np.int64), mask=~_valid(array) | bad)
-    return times.cast(declared), bad
+    return try_convert(array.view(pa.timestamp(_UNITS[unit])), declared)
 
 
 def _valid(array: pa.Array) -> Mask:

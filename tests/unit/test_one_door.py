@@ -28,8 +28,6 @@ OWN = {
     "payloads.base64:decode_base64": (2, BYTES),
     "payloads.confluent:ConfluentDecoder._other_ids": (1, SHOWN),
     "payloads.confluent:header_ids": (1, BYTES),
-    "payloads.connect:_days": (1, CHECKED),
-    "payloads.connect:_times": (1, CHECKED),
     "payloads.connect:natural_wire": (1, "Avro's timestamps, which our reader has checked"),
     "payloads.json_text:JsonDecoder._decode_block": (1, "values that our reader has checked"),
     "payloads.json_text:_lines": (1, BYTES),
