@@ -47,9 +47,10 @@ def gathered(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
             found[name].add(piece.rows, column)
         if piece.reasons is not None:
             why.add(piece.rows, piece.reasons)
-    reasons = why.whole(pa.string(), count)
+    places: dict[tuple[int, ...], pa.Array | None] = {}
+    reasons = why.whole(pa.string(), count, places)
     return Payloads(
-        tuple(found[field.name].whole(field.type, count) for field in fields),
+        tuple(found[field.name].whole(field.type, count, places) for field in fields),
         reasons if reasons.null_count < count else None,
     )
 
@@ -67,13 +68,30 @@ class _Parts:
         self._rows.append(rows)
         self._parts.append(part)
 
-    def whole(self, type_: pa.DataType, count: int) -> pa.Array:
+    def whole(
+        self, type_: pa.DataType, count: int, known: dict[tuple[int, ...], pa.Array | None]
+    ) -> pa.Array:
+        """Return the column; ``known`` keeps the places of parts for the columns that share them.
+
+        The rows of all pieces are alive until the last column is made, and so are their ids.
+        """
         if not self._parts:
             return pa.nulls(count, type_)
+        key = tuple(map(id, self._rows))
+        if key not in known:
+            known[key] = self._places(count)
+        whole = self._parts[0] if len(self._parts) == 1 else pa.concat_arrays(self._parts)
+        places = known[key]
+        return whole if places is None else whole.take(places)
+
+    def _places(self, count: int) -> pa.Array | None:
+        """Return where each row of the whole stands in the parts; None if all stand in order."""
         rows = np.concatenate(self._rows)
+        if len(rows) == count and bool((np.diff(rows) > 0).all()):
+            return None
         places = np.full(count, -1, dtype=np.int64)
         places[rows] = np.arange(len(rows))
-        return pa.concat_arrays(self._parts).take(pa.array(places, mask=places < 0))
+        return pa.array(places, mask=places < 0)
 
 
 def decoded(decoder: Decoder, payloads: pa.Array) -> Payloads:
