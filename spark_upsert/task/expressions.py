@@ -84,6 +84,8 @@ class Bound:
             found = self._evaluate(batch)
         except (pa.ArrowException, OverflowError) as error:
             raise _no_value(self.text, error) from error
+        except RecursionError as error:
+            raise _too_deep(self.text) from error
         return _as_array(found, batch.num_rows)
 
     def true_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -109,10 +111,14 @@ def bind(condition: str | pc.Expression, schema: pa.Schema) -> Bound:
             hint="its part without columns has no value: write another there, or NULL.",
         ) from error
     except RecursionError as error:
-        raise PlanError(
-            f"'{text}' is nested too deep for the stack of its caller.",
-            hint="compute a part of it in a projection below.",
-        ) from error
+        raise _too_deep(text) from error
+
+
+def _too_deep(text: str) -> PlanError:
+    return PlanError(
+        f"'{text}' is nested too deep for the stack of its caller.",
+        hint="compute a part of it in a projection below.",
+    )
 
 
 def _bound(text: str, condition: str | pc.Expression, schema: pa.Schema) -> Bound:

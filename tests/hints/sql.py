@@ -198,7 +198,7 @@ def _(told: Told) -> None:
     assert value_of("TIMESTAMP '2026-01-31 12:00:00' < TIMESTAMP '2026-01-31 12:00:00-01:00'")
 
 
-@follows("task.expressions:bind:2")
+@follows("task.expressions:_too_deep")
 def _(told: Told) -> None:
     deep = " OR ".join(["b"] * 199)
 

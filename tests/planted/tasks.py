@@ -25,6 +25,7 @@ from tests.promises import test_task_promises as promises
 SETS = promises.test_p2_what_comes_before_a_barrier_is_made_of_the_splits_before_it
 LOGIC = promises.test_p2_logic_has_three_values
 NAN = promises.test_p2_a_number_that_is_none_equals_itself_and_is_above_all
+WRITTEN = promises.test_p2_a_decimal_is_equal_to_the_double_that_is_written_alike
 LOOKED_AT = promises.test_p2_what_has_no_value_counts_only_where_it_is_looked_at
 
 
@@ -193,6 +194,15 @@ def _() -> Patch:
 @bug("NaN is below nothing and above nothing", NAN)
 def _() -> Patch:
     return patch.dict(functions.FUNCTIONS, {">": pc.greater})
+
+
+@bug("a decimal becomes a double by two roundings", WRITTEN)
+def _() -> Patch:
+    def nearest(original: Any, value: Any, type_: pa.DataType) -> Any:
+        is_rounded = pa.types.is_decimal(value.type) and pa.types.is_floating(type_)
+        return pc.cast(value, type_, safe=False) if is_rounded else original(value, type_)
+
+    return wrapped(functions, "nearest", nearest)
 
 
 @bug("all branches are looked at", LOOKED_AT)

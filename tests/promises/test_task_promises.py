@@ -207,6 +207,15 @@ def test_p2_what_has_no_value_counts_only_where_it_is_looked_at() -> None:
         assert bind(text, rows.schema)(rows).to_pylist() == expected
 
 
+def test_p2_a_decimal_is_equal_to_the_double_that_is_written_alike() -> None:
+    texts = [f"{whole}.{cents:02}" for whole in range(10, 30) for cents in range(100)]
+    rows = pa.record_batch({"price": list(map(float, texts)), "text": texts})
+    equal = "price = CAST(text AS DECIMAL(4, 2))"
+    assert all(bind(equal, rows.schema)(rows).to_pylist())
+    for text in ("price = 19.99", "price IN (1, 19.99)", "price BETWEEN 19.99 AND 19.99"):
+        assert bind(text, rows.schema).true_rows(rows)["text"].to_pylist() == ["19.99"]
+
+
 def test_p2_any_plan_gives_what_plain_python_gives() -> None:
     """Of one driver in that order; of several, between the same barriers."""
     for seed in range(100):

@@ -433,6 +433,16 @@ def test_a_caller_too_deep_for_an_expression_is_told_so(name: str) -> None:
         called(sys.getrecursionlimit() - len(inspect.stack()) - 60)
 
 
+def test_a_caller_too_deep_for_the_values_of_an_expression_is_told_so() -> None:
+    bound = bind(DEEP["terms"], ROWS.schema)
+
+    def called(levels: int) -> Any:
+        return called(levels - 1) if levels else bound(ROWS)
+
+    with pytest.raises(PlanError, match="nested too deep for the stack of its caller"):
+        called(sys.getrecursionlimit() - len(inspect.stack()) - 60)
+
+
 def test_an_encoded_column_is_read_as_its_values() -> None:
     rows = pa.record_batch({"s": pa.array(["a", "b", None]).dictionary_encode()})
     assert bind("s = 'a'", rows.schema)(rows).to_pylist() == [True, False, None]
