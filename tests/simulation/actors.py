@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -402,13 +403,42 @@ class Follower(Actor):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         random = world.random
-        self._options = {
+        self._is_to_catch_up = False
+        self._lives = Random(f"lives of {world.seed}")
+        """Draws what its user changes when it starts again; nothing else depends on that."""
+        self._options: dict[str, Any] = {
             "splits": random.randint(1, 3),
             "consumerId": "follower",
             **({"maxRowsPerTrigger": random.randint(1, 4)} if random.random() < 0.5 else {}),
             **({"maxEpochsPerTrigger": random.randint(1, 3)} if random.random() < 0.5 else {}),
         }
         self._begin()
+
+    def _change_options(self) -> None:
+        """Be given other options, as each life may be (`options.lives`)."""
+        draw = self._lives
+        choices: dict[str, list[Any]] = {
+            "splits": [1, 2, 3],
+            "parallelism": [None, 1, 4],
+            "maxRowsPerTrigger": [None, 1, 3, 100],
+            "maxEpochsPerTrigger": [None, None, 1, 2],
+            "maxBytesPerTrigger": [None, None, 1, 900],
+            "deduplicationMode": [None, "none", "dropCarryovers", "netChanges"],
+            "computeUpdates": [None, "true", "false"],
+            "startingVersion": [None, None, None, "latest", "0"],
+            "consumerTtl": [None, "7 days"],
+        }
+        if not self._query.batches:
+            del choices["startingVersion"]  # What it has to have is the whole table.
+        for name, texts in choices.items():
+            if draw.random() < 0.4:
+                chosen = draw.choice(texts)
+                self._options.pop(name, None)
+                self._options |= {} if chosen is None else {name: chosen}
+        if self._is_to_catch_up:
+            for name in ("maxRowsPerTrigger", "maxBytesPerTrigger", "maxEpochsPerTrigger"):
+                self._options.pop(name, None)
+        self.world.trace.append(f"{self} reads by {self._options}")
 
     def __str__(self) -> str:
         return "follower"
@@ -421,6 +451,7 @@ class Follower(Actor):
 
     def live(self) -> Iterator[None]:
         self._query.restart()
+        self._change_options()
         while True:
             try:
                 if self._query.is_pending or self._query.plan():
@@ -431,11 +462,13 @@ class Follower(Actor):
             except DataLossError:
                 self._require_no_lease()
                 self.world.trace.append(f"{self} begins anew")
+                self._options.pop("startingVersion", None)
                 self._begin()
             yield
 
     def finish(self) -> None:
         """Catch up with the table, once there are no faults any more."""
+        self._is_to_catch_up = True
         life = self.live()
         for _ in range(_BATCHES_MAX):
             next(life)

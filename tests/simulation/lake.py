@@ -144,6 +144,8 @@ class Lake:
         draw, reader = self._random, self.reader
         if draw.random() < 0.2:
             reader.restart()
+            if self.ground.lives.random() < 0.3:
+                reader.try_what_is_refused()
         fault = None
         if draw.random() < 0.15:
             kind = draw.choice([KilledError, BrokenError])

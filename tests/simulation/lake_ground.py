@@ -46,6 +46,8 @@ class Ground:
         self.dice = random.Random(f"pressure of {self.seed}")
         """Draws what concerns caps, pressure and waits: what it draws changes nothing else."""
         self.options = Drawn(draw, self.dice)
+        self.lives = random.Random(f"lives of {self.seed}")
+        """Draws what the user of the query changes when it starts again."""
         self.wall = Wall(self.now, follows=self.options.has_age)
         """By which is told since when an input waits: it may stand still, and jump."""
         self.slept_s = 0.0
@@ -72,6 +74,16 @@ class Ground:
 
     def __str__(self) -> str:
         return f"{self.options} over {self.named or self.options.pattern}"
+
+    def change_options(self) -> None:
+        """Draw other options for the next life of the query."""
+        if self.lives.random() < 0.5:
+            self.options.change(self.lives)
+            self.tell(f"the next life reads by {self.options}")
+
+    def is_there(self, name: str) -> bool:
+        """Return whether an input is a table that is there."""
+        return name not in self.gone and isinstance(self.models.get(name), TableModel)
 
     def tell(self, event: str) -> None:
         """Add something that happened to the trace."""

@@ -49,6 +49,8 @@ class Ledger:
         """The inputs of the rows of the batch that is noted, where that is known."""
         self._ahead: set[str] = set()
         """The inputs that had something when it was noted."""
+        self._limits = dict(ground.options.limits)
+        """Those by which the batch that is noted was planned."""
         self._waits: Counter[str] = Counter()
         self._held_s: float | None = None
         """Since when this process is known to hold a batch back."""
@@ -136,6 +138,7 @@ class Ledger:
             Whether others acted meanwhile.
         """
         is_first = not self.tapes
+        self._limits = dict(self._ground.options.limits)
         self._note(tapes, standing, is_amid=is_amid)
         if is_first and not is_amid:
             self._check_priorities(standing)
@@ -297,7 +300,7 @@ class Ledger:
             expected = list(range(self._count, self._count + len(rows)))
             assert numbers == expected, f"an exact order has a gap: {numbers}, not {expected}"
         self._count += len(rows)
-        most = how.rows_max
+        most = self._limits["maxRowsPerTrigger"]
         assert most is None or len(rows) <= most, "the limit is exceeded"
         if self._expected is not None:
             sequence = [row["_input"] for row in rows]
@@ -337,7 +340,7 @@ class Ledger:
                 return
             steps += found
         counting = [step for step in steps if any(step)]
-        for index, (name, most) in enumerate(self._ground.options.limits.items()):
+        for index, (name, most) in enumerate(self._limits.items()):
             total = sum(step[index] for step in counting)
             is_kept = most is None or total <= most or len(counting) == 1
             assert is_kept, f"{name}: {total} in {counting}"

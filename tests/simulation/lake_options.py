@@ -98,6 +98,47 @@ class Drawn:
         self.latency_target = "300 ms" if self.is_pressed and draw.random() < 0.8 else None
         self.has_auto_priority = self.has_priorities and draw.random() < 0.5
 
+    def change(self, draw: random.Random) -> None:
+        """Be given other options where the query starts again: those that it may be (`lives`)."""
+        self.parallelism = draw.randint(1, 3)
+        self.splits = draw.choice([None, 1, 2, 3])
+        # Where one row is all that a batch takes, whose turn it is is seen best.
+        if not self.is_pressed and self.rows_max != 1 and draw.random() < 0.5:
+            most = draw.choice([None, 2, 5, 9])
+            if most is None or self.rows_min is None or most >= self.rows_min:
+                self.limits["maxRowsPerTrigger"] = most
+            if not self.is_exact:
+                self.limits["maxBytesPerTrigger"] = draw.choice([None, 800, 6_000])
+                self.limits["maxEpochsPerTrigger"] = draw.choice([None, 1, 3])
+        if not self.is_exact and draw.random() < 0.5:
+            self.mode = draw.choice(list(Deduplication))
+        if self.is_feed and draw.random() < 0.3:
+            self.has_pairs = not self.has_pairs
+
+    def forbidden(self, draw: random.Random, names: list[str]) -> tuple[dict[str, str], str] | None:
+        """Draw a change that is refused, and what is said of it; None if there is none.
+
+        Parameters
+        ----------
+        names : list of str
+            The inputs that are named, in their order.
+        """
+        if not self.is_exact:
+            changes = [({"merge": "roundrobin"}, "takes what is ready first")]
+        else:
+            other = {Deduplication.NONE: "dropCarryovers"}.get(self.mode, "none")
+            changes = [
+                ({"deduplicationMode": other}, "'deduplicationMode' was"),
+                ({"merge": "interleave", "interleaveSeed": "99"}, "is that of another order"),
+                (
+                    {"merge": "interleave", "interleaveSeed": "", "mergeColumns": "_input"},
+                    "is that of an exact order",
+                ),
+            ]
+            if self.pattern is None and len(names) > 1:
+                changes.append(({"inputs": ",".join(reversed(names))}, "in another order"))
+        return draw.choice(changes)
+
     def __str__(self) -> str:
         return ", ".join(f"{name}={text}" for name, text in self.of_query().items())
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
@@ -154,6 +155,8 @@ class Reader:
         """Give the query a checkpoint without anything in it."""
         ground = self._ground
         self.query = LakeQuery(self._stream)
+        self._reads: dict[int, tuple[Any, ...]] = {}
+        """By which options each batch was read."""
         self._kept_up = self._kept_up_noted = KeptUp()
         self.ledger = Ledger(ground)
         store = StoreBelow(ClockedStore(ground.now), "sink")
@@ -174,6 +177,10 @@ class Reader:
         plan = ReadPlan.parse(ground.options.given(ground.named))
         columns = plan_columns(plan)
         self.ledger.reread(columns)
+        return self._stream_of(plan, columns)
+
+    def _stream_of(self, plan: ReadPlan, columns: pa.Schema) -> Stream:
+        ground = self._ground
         inputs = stream_inputs(plan, columns)
         return Stream(
             inputs,
@@ -204,10 +211,38 @@ class Reader:
     def restart(self) -> None:
         """End the process; the next act begins another one, which knows of nothing it said."""
         self.query.restart()
+        self._ground.change_options()
         self.ledger.forget_held()
         self._gate.rested_s = inf
         self._is_known_to_press = False
         self._kept_up = self._kept_up_noted
+
+    def try_what_is_refused(self) -> None:
+        """Give a fresh process an option that it must refuse, whether a batch is pending or not."""
+        ground, query = self._ground, self.query
+        drawn = ground.options.forbidden(ground.lives, ground.named)
+        standing = self.standing()
+        has_table = any(ground.is_there(name) for name in standing)
+        if (
+            drawn is None
+            or self.reasons()
+            or not has_table
+            or standing.keys() != {*ground.present()}
+        ):
+            return
+        change, message = drawn
+        if "inputs" in change and query.is_pending:
+            return  # That batch has its inputs in the order that its offset says.
+        given = {**ground.options.given(ground.named), **change}
+        if "merge" in change and not ground.options.is_exact:
+            given = {name: text for name, text in given.items() if not _is_live_only(name)}
+        plan = ReadPlan.parse({name: text for name, text in given.items() if text})
+        self.process = Process(self._let_others_act)  # One without faults.
+        columns = plan_columns(plan)
+        stream = self._stream_of(plan, columns)
+        refusal = _refusal_of(stream, query.noted, is_pending=query.is_pending)
+        assert message in refusal, f"{change} is not refused, but: {refusal or 'taken'}"
+        ground.tell(f"{change} is refused")
 
     # -- where it stands -------------------------------------------------------------
 
@@ -294,9 +329,15 @@ class Reader:
         self._ground.tell(f"batch {number} has {len(rows)} rows")
         before, after = map(self.positions, self.query.noted[-2:])
         ledger.check(number, rows, before, after, lowest)
+        self._reads[number] = self._read_by()
         if self._sink is not None:
             for _ in range(self._random.choice([1, 1, 2])):
                 self._sink.take(number, rows, ledger.columns)
+
+    def _read_by(self) -> tuple[Any, ...]:
+        """Return what decides the rows of a batch by the options of this process."""
+        how = self._ground.options
+        return how.mode, how.has_pairs
 
     def forget_replays(self) -> None:
         """Take note that no batch that was delivered can be read again."""
@@ -313,6 +354,8 @@ class Reader:
         if not self.positions(query.noted[number + 1]).keys() <= set(self._ground.present()):
             return
         self.restart()
+        if self._reads[number] != self._read_by():
+            return  # Other options show it as other rows.
         again, before = query.replayed(number), query.batches[number]
         told, known = (_alike(rows, before) for rows in (again, before))
         if not how.is_exact:
@@ -328,6 +371,24 @@ class Reader:
                 found, rows = self._sink.rows_of(name), self._ground.model(name).rows
                 expected = {key: row.get("v") for key, row in rows.items()}
                 assert found == expected, f"of {name} the sink has {found}, not {expected}"
+
+
+def _refusal_of(stream: Stream, noted: list[str], *, is_pending: bool) -> str:
+    """Return why a stream does not go on from where a query stands; nothing if it does."""
+    before, end = (json.loads(each) for each in noted[-2:])
+    try:
+        if is_pending:
+            stream.splits(before, end)
+        else:
+            stream.latest(end)
+    except OptionError as error:
+        return error.message
+    return ""
+
+
+def _is_live_only(name: str) -> bool:
+    live = ("maxBytesPerTrigger", "maxEpochsPerTrigger", "minRowsPerTrigger", "maxTriggerDelay")
+    return name in live or name == "autoPriority" or name.endswith(".priority")
 
 
 def _alike(rows: list[Row], others: list[Row]) -> list[Row]:

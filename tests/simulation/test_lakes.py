@@ -49,7 +49,7 @@ LAKES = int(os.environ.get("SIMULATION_LAKES", "48"))
 
 SLICES = 12
 
-LOOKED_AT = range(48)
+LOOKED_AT = range(64)
 """Lakes of which the trace is looked at."""
 
 
