@@ -493,8 +493,11 @@ def live(play_of: Callable[..., Play], folder: Path, life: int) -> None:
             world.apply(random_epoch(chance, list(world.shapes)))
         play = play_of(chance, world, folder.absolute())
         for _ in range(ACTS):
-            # Steps are looked up, or computed of snapshots where enough has changed.
-            with patch.object(ways, "STEP_ROWS_MIN", chance.choice([0, 10_000])):
+            # Steps are looked up, in pieces if they touch much, or computed of snapshots.
+            with (
+                patch.object(ways, "STEP_ROWS_MIN", chance.choice([0, 10_000])),
+                patch.object(ways, "PIECE_ROWS", chance.choice([5, 1 << 17, 1 << 17])),
+            ):
                 play.act()
         play.finish()
 
