@@ -286,6 +286,14 @@ ANSWERS = [
         Decimal("0.5714"),
         pa.decimal128(38, 4),
     ),
+    Answer(
+        "an average of decimals whose sum has no type",
+        "avg",
+        pa.decimal128(38, 0),
+        [Decimal("9" * 34)] * 20_000,
+        Decimal("9" * 34 + ".0000"),
+        pa.decimal128(38, 4),
+    ),
     Answer("an average of nulls is null", "avg", pa.int64(), [None], None, pa.float64()),
 ]
 
