@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,8 +12,6 @@ import pyarrow as pa
 from spark_upsert.index import advance, rows, upkeep
 from spark_upsert.index.index import Index
 from spark_upsert.state.indexed import shown
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Kind
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_index_promises as promises
 
@@ -36,15 +34,7 @@ def _() -> Patch:
 
 @bug("the bridge passes over an overwrite", FOUND)
 def _() -> Patch:
-    def appended(original: Any, self: Log, lower: int, upper: int) -> Any:
-        commits = original(self, lower, upper)
-        return (replace(c, kind=Kind.APPEND, restored=None) for c in commits)
-
-    def between(original: Any, index: Any, shows: int, at: Any) -> Any:
-        with wrapped(Log, "commits", appended):
-            return original(index, shows, at)
-
-    return wrapped(rows, "keys_between", between)
+    return patch.object(rows, "Kind", SimpleNamespace(OVERWRITE=None))
 
 
 @bug("what the index proposes is not looked up", FOUND)

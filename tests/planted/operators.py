@@ -48,7 +48,7 @@ def test_p2_averages_of_decimals() -> None:
 
 @bug("wide rows of a join are counted and not weighed", test_p7_a_batch_of_a_join_is_of_some_bytes)
 def _() -> Patch:
-    return patch.object(Joined, "_fitting", lambda self, left, right: len(left))
+    return patch.object(Joined, "_fitting", lambda self, left, right, room: len(left))
 
 
 @bug("null joins null", JOINS)
@@ -88,8 +88,8 @@ def _() -> Patch:
 
 @bug("the last rows of a match are lost where a batch is full", JOINS)
 def _() -> Patch:
-    def next_(original: Any, self: Joined, rows_max: int) -> Any:
-        found = original(self, rows_max)
+    def next_(original: Any, self: Joined, rows_max: int, **held: int) -> Any:
+        found = original(self, rows_max, **held)
         if found is not None and found.num_rows == rows_max:
             self._given += 1
         return found
