@@ -161,3 +161,30 @@ def test_p5_rows_that_an_exact_order_has_counted_do_not_go_with_their_input(seed
 def made_of(inputs: Inputs, given: Mapping[str, str], **more: str) -> Stream:
     query = asked(given, **more)
     return Stream(NamedInputs(inputs, may_lack=query.allow_input_removal), query, clock=Now())
+
+
+class Moded(Told):
+    """An input whose options decide how many rows an epoch has."""
+
+    mode = "none"
+
+    def decides(self) -> dict[str, str]:
+        return {"deduplicationMode": self.mode}
+
+
+def test_p1_other_options_do_not_pass_rows_by_that_an_exact_order_has_counted() -> None:
+    for merge in ("concat", "roundrobin"):
+        inputs = {"a": Moded("a", [4]), "b": Moded("b", [4])}
+        options = {"inputs": "a,b", "merge": merge, "maxRowsPerTrigger": "1"}
+        query = ReadPlan.parse(options).query
+        stream = Stream(NamedInputs(inputs), query, clock=Now())
+        start = stream.initial()
+        end = stream.latest(start)
+        inputs["a"].mode = "dropCarryovers"
+        for plan in (partial(stream.splits, start, end), partial(stream.latest, end)):
+            with pytest.raises(OptionError, match="'deduplicationMode' was"):
+                plan()
+        there = dict(reversed(inputs.items()))
+        inputs["a"].mode = "none"
+        with pytest.raises(OptionError, match="in another order"):
+            Stream(NamedInputs(there), query, clock=Now()).latest(end)
