@@ -45,6 +45,11 @@ TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         {"or use IN": f"n IN ({', '.join(map(str, range(500)))})"},
     ),
     (
+        "task.sql:_Parser.any",
+        "(" * 60 + "n" + ")" * 60,
+        {"compute a part of it in a projection below": "n"},
+    ),
+    (
         "task.sql:_tokens",
         "s = ‘a’",
         {
