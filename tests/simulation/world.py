@@ -49,7 +49,7 @@ KEYS = 5
 ORDERS = 10_000
 """More order keys than a world comes to use."""
 
-ACTS_MAX = 2000
+ACTS_MAX = 5000
 """A world that has not come to rest by then is stuck."""
 
 CHECKPOINT_EVERY = 4
