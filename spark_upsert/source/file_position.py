@@ -336,7 +336,7 @@ def _went_away(folder: str, expected: Day, files: list[FileStatus]) -> DataLossE
         f"{len(files)} are left, although older ones are still there: whether one was replaced by "
         "a newer file of its name cannot be told.",
         hint="remove delivered files from the oldest on. If none was replaced, go on by "
-        f"{setting('failOnDataLoss', 'false')}, once.",
+        f"{setting('failOnDataLoss', 'false')}, until the next file is delivered.",
         path=folder,
     )
 

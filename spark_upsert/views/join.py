@@ -472,9 +472,14 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
         one, other = left.schema.field(on.left).type, right.schema.field(on.right).type
         may_differ = node.how is not How.FULL and common_type(one, other) is not None
         if one != other and not may_differ:
+            sides = ((right, on.right), (left, on.left))
+            free = next((name for side, name in sides if name not in (side.key or ())), None)
             raise PlanError(
                 f"'{on.left}' is joined with '{on.right}', {one} against {other}: cast one.",
-                hint=f"select it before as CAST({on.right} AS ...), or store it so.",
+                hint="store it so: keys are not cast."
+                if free is None
+                else f"select it before as CAST({free} AS ...), and join with reverse='scan'; or "
+                "store it so.",
                 column=on.left,
             )
         if not is_hashable(one):

@@ -8,11 +8,13 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_upsert.options.inputs import InputOptions, ReadPlan
+from spark_upsert.source import discovery, file_position
 from spark_upsert.source.explain_read import explain_read
 from spark_upsert.source.kinds import (
     batch_inputs,
@@ -23,13 +25,17 @@ from spark_upsert.source.kinds import (
     stream_offsets,
 )
 from spark_upsert.source.merged_read import MergedRead
+from spark_upsert.source.passage import steps_of
 from spark_upsert.source.stream import Stream
 from spark_upsert.source.view_kind import ViewKind
+from spark_upsert.source.work import refuse_own_epochs, splits_of
+from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
 from tests.hints.options import Change, changed
 from tests.hints.tables import ROW, write
+from tests.support.notebooks import few_are_many
 
 Given = Mapping[str, str]
 Rows = list[dict[str, Any]]
@@ -855,3 +861,187 @@ def _(told: Told) -> None:
         ViewKind().describe(InputOptions(name="v", format="view", own=view_of(path)))
     told("join within one plan")
     assert len(batch(view_of(path))) == 1
+
+
+def replayed(site: str, alter: Alter, format_: str = "table", **more: str) -> None:
+    """Follow the hint about a batch whose offset was altered before it was replayed."""
+
+    @follows(f"source.{site}")
+    def _(told: Told) -> None:
+        if format_ == "table":
+            rows = {"id": [1, 2, 3], "n": [1, 2, 3], "v": ["a", "b", "c"]}
+            for name in ("east", "west"):
+                write(told.folder, rows, name)
+            paths = {name: str(told.folder / name) for name in ("east", "west")}
+            given = inputs_of(paths, **more)
+        else:
+            put(told.folder / "files", "a", SMALL)
+            given = files_of(told.folder / "files")
+        query = Query()
+        start, end = query.planned(given)
+        count = len(query.replay(given, start, end))
+        altered_end = json.loads(json.dumps(end))
+        alter(altered_end)
+        with told:
+            query.replay(given, start, altered_end)
+        told("give the query a new checkpointLocation")
+        assert len(Query().run(given)) >= count
+
+
+TURNS = {"merge": "roundrobin", "maxRowsPerTrigger": "3"}
+
+replayed("exact:ExactOrder.passages", lambda o: o["positions"].pop("west"), **TURNS)
+replayed("passage:_rows_and_no_more", lambda o: state(o)["given"].update(east=1, west=2), **TURNS)
+replayed(
+    "file_position:FilePosition.delivered_since",
+    lambda o: o["positions"]["files"].update(batch=[]),
+    "parquet",
+)
+
+
+@follows("source.inputs:Removed.steps")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "east", "west")
+    given = inputs_of(paths, **TURNS)
+    query = Query()
+    start, end = query.planned(given)
+    fewer = inputs_of({"east": paths["east"]}, **TURNS, allowInputRemoval="true")
+    with told:
+        query.replay(fewer, start, end)
+    told("name it again until that batch is done")
+    assert len(query.replay(given, start, end)) == 2
+    query.checkpoint = json.dumps(end)
+    told("and remove it then")
+    assert query.run(fewer) == []
+
+
+@follows("source.passage:_rows")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", pa.concat_tables([SMALL, SMALL]))
+    given = {**files_of(folder), **TURNS}
+    query = Query()
+    start, end = query.planned(given)
+    counted = json.loads(json.dumps(end))
+    state(counted).update(given={"files": 9}, rows=9)
+    with told:
+        query.replay(given, start, counted)
+    told("restore it")
+    assert len(query.replay(given, start, end)) == 2
+    told("give the query a new checkpointLocation")
+    assert len(Query().run(given)) == 2
+
+
+class Days:
+    """A folder of files of one day each, and a query whose checkpoint tells few apart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.query = Query()
+        for day in range(1, 6):
+            self.put(f"f{day}", day)
+        self.run()
+
+    def put(self, name: str, day: int) -> None:
+        put(self.folder, name, SMALL, at_s=day * 86_400)
+
+    def run(self, **more: str) -> Rows:
+        with patch.object(file_position, "WINDOW", 2), patch.object(file_position, "DAYS", 3):
+            return self.query.run({**files_of(self.folder), **more})
+
+
+@follows("source.file_position:_came_late")
+def _(told: Told) -> None:
+    days = Days(told.folder / "files")
+    days.put("late", 1)
+    before = days.query.checkpoint
+    with told:
+        days.run()
+    told("go on without it by fail_on_data_loss=false")
+    assert days.run(failOnDataLoss="false") == []
+    told("renew its time (touch, or copy it in place)")
+    days.query.checkpoint = before
+    days.put("late", 9)
+    assert len(days.run()) == 1
+
+
+@follows("source.file_position:_went_away")
+def _(told: Told) -> None:
+    days = Days(told.folder / "files")
+    (days.folder / "f2").unlink()
+    before = days.query.checkpoint
+    with told:
+        days.run()
+    told("remove delivered files from the oldest on")
+    (days.folder / "f1").unlink()
+    days.run()
+    days.put("f1", 1)
+    days.query.checkpoint = before
+    told("go on by fail_on_data_loss=false, until the next file is delivered")
+    assert days.run(failOnDataLoss="false") == []
+    days.put("f6", 7)
+    assert len(days.run(failOnDataLoss="false")) == 1
+    assert days.run() == []
+
+
+@follows("source.passage:without_order")
+def _(told: Told) -> None:
+    path = lake(told.folder, "east")["east"]
+    with told:
+        steps_of("east", object())
+    told("leave out 'merge' and 'interleaveSeed' to take what is ready first")
+    assert len(batch(inputs_of({"east": path}))) == 1
+
+
+@follows("source.discovery:Discovery._bounded")
+def _(told: Told) -> None:
+    lake(told.folder, "east", "west", "north")
+    given = {"path": str(told.folder), "inputsPattern": "*"}
+    with patch.object(discovery, "FOLDERS_MAX", 2):
+        with told:
+            batch(given)
+        told("narrow 'inputsPattern'")
+        assert len(batch({**given, "inputsPattern": "*east*"})) == 1
+        told("or read with several queries")
+        assert len(batch({**given, "inputsPattern": "*st"})) == 2
+        assert len(batch({**given, "inputsPattern": "n*"})) == 1
+
+
+@follows("source.bases:_unusable")
+def _(told: Told) -> None:
+    lake(told.folder / "lake", "east", "west")
+    offsets, moved = told.folder / "offsets", told.folder / "moved"
+    given = {"path": str(told.folder / "lake"), "inputsPattern": "*", "offsetsPath": str(offsets)}
+    query = Query()
+    with few_are_many(inputs=1):
+        query.run(given)
+        shutil.move(offsets, moved)
+        with told:
+            query.run(given)
+        told("If the folder was moved, name it by offsets_path=...")
+        query.run({**given, "offsetsPath": str(moved)})
+        told("restore that file from a copy")
+        shutil.copytree(moved, offsets)
+        query.run(given)
+        told("give the query a new checkpointLocation")
+        shutil.rmtree(offsets)
+        assert len(Query().run(given)) == 2
+
+
+@follows("source.work:refuse_own_epochs")
+def _(told: Told) -> None:
+    own = Transaction(writer=Transaction.writer_of_query("one"), number=0)
+    paths = lake(told.folder, "east", "west")
+    Table.open(paths["east"]).append(pa.table(ROW), transaction=own)
+
+    def checked(path: str) -> None:
+        given = {"path": path}
+        stream = stream_of(given)
+        end = stream.latest(stream.initial(), everything=True)
+        for work in stream.splits(stream.initial(), end):
+            refuse_own_epochs(splits_of(work), "one")
+
+    with told:
+        checked(paths["east"])
+    told("write into another table")
+    checked(paths["west"])

@@ -68,6 +68,21 @@ TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         {"write DECIMAL(38, 2)": "CAST(n AS DECIMAL(38, 2))"},
     ),
     ("task.sql:_Parser._call:2", "uper(s)", {"Did you mean 'UPPER'": "upper(s)"}),
+    (
+        "task.sql:_Parser._call:3",
+        "upper(s, s)",
+        {"docs/tasks.md lists the functions": "upper(s)"},
+    ),
+    (
+        "task.sql:_Parser._unexpected",
+        "s RLIKE 'a.*'",
+        {"docs/tasks.md lists what expressions may hold": "s LIKE 'a%'"},
+    ),
+    (
+        "task.sql:_Parser._unexpected:2",
+        "n >",
+        {"docs/tasks.md lists what expressions may hold": "n > 1"},
+    ),
     ("task.expressions:_Evaluation._column", "n.x", {"only structs have fields": "p.x"}),
     (
         "task.expressions:_no_value",

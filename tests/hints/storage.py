@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
 
+from spark_upsert.store import objects
 from spark_upsert.store.copies import LocalCopies
 from spark_upsert.store.objects import _ENDPOINT_VARIABLE
 from spark_upsert.store.resolve import open_store
@@ -27,6 +29,16 @@ PLACES: tuple[tuple[str, Place, Mapping[str, Place]], ...] = (
         "store.settings:ObjectSettings.of",
         (BUCKET, {"region": "eu-west-1", "aws_region": "eu-west-2"}),
         {"keep one of them": (BUCKET, {"region": "eu-west-1"})},
+    ),
+    (
+        "store.objects:_client",
+        (BUCKET, {"region": "eu-west-1", "skip_signature": "perhaps"}),
+        {
+            "docs/object-stores.md lists the options of each cloud": (
+                BUCKET,
+                {"region": "eu-west-1"},
+            )
+        },
     ),
     (
         "store.settings:cloud_of",
@@ -124,3 +136,15 @@ def _(told: Told) -> None:
         LocalCopies(told.folder / "file").folder()
     told("set 'storage.cache_dir' to a folder on a local disk")
     assert LocalCopies(told.folder / "copies").folder().is_dir()
+
+
+@follows("store.objects:_refuse_after_fork")
+def _(told: Told) -> None:
+    with patch.object(objects, "_runtime_process", os.getpid() + 1), told:
+        open_store(BUCKET, OPEN).read("a")
+    for method in ("spawn", "forkserver"):
+        told(f"'{method}'")
+        process = multiprocessing.get_context(method).Process(target=objects._refuse_after_fork)
+        process.start()
+        process.join()
+        assert process.exitcode == 0

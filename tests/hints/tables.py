@@ -11,10 +11,15 @@ import pyarrow as pa
 from spark_upsert.changelog.new_values import new_values
 from spark_upsert.flow import TableSink
 from spark_upsert.flow.tables import write as write_by
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.shared_calls import told_to_another
 from spark_upsert.source.kinds import plan_columns
-from spark_upsert.state.log.manifest import Commit
+from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.table import Table
+from spark_upsert.views import agg
+from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
 
 Rows = Mapping[str, Any]
@@ -622,3 +627,27 @@ def _(told: Told) -> None:
     told("pa.table a dict of columns")
     table.append(pa.table({"id": [2]}))
     assert table.snapshot().num_rows == 2
+
+
+@follows("model.engines:MergeEngine.check:3")
+def _(told: Told) -> None:
+    columns = pa.schema({"k": pa.int64(), "n": pa.int32()})
+    engine = MergeEngine(Engine.AGGREGATION, {"n": Rule.SUM}, multiplicity="n")
+    with told:
+        TableSchema.of(columns, keys=["k"], engine=engine)
+    told("let a view make the table ('keep')")
+    write(told.folder)
+    view = Plan.of_table(str(told.folder / "table")).group_by("v").agg(n=agg.count())
+    view.refresh(str(told.folder / "kept"))
+    assert Table.open(str(told.folder / "kept")).schema.engine.multiplicity == "n"
+
+
+@follows("shared_calls:told_to_another")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    with told:
+        raise told_to_another(KeyboardInterrupt())
+    told("an append with a transaction is applied once, however often it is repeated")
+    twice = Transaction(writer="w", number=0)
+    assert table.append(rows_of({**ROW, "id": [2]}), transaction=twice)
+    assert not table.append(rows_of({**ROW, "id": [2]}), transaction=twice)

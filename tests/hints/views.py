@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from spark_upsert.table import Table
 from spark_upsert.views import agg
 from spark_upsert.views.builder import Plan
+from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.plan import DEPTH_MAX, Filter, Node, plan_from_json
 from spark_upsert.views.types import type_of
@@ -30,6 +31,8 @@ ORDERS = pa.table(
     }
 )
 CUSTOMERS = pa.table({"id": [7, 8], "name": ["x", "y"], "code": ["7", "8"]})
+
+SIGNED = pa.table({"sign": [1], "customer": ["7"]})
 
 
 class World:
@@ -91,6 +94,30 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
             "give on={left: right}": lambda w: (
                 w.orders.join(w.customers.select("id", "name"), on={"customer": "id"})
             )
+        },
+    ),
+    (
+        "views.join:_require_columns:3",
+        lambda w: w.customers.join(w.of(SIGNED, "signed", keys="sign"), on={"id": "customer"}),
+        {
+            "select it before as CAST(customer AS ...), and join with reverse='scan'": lambda w: (
+                w.customers.join(
+                    w.of(SIGNED, "signed", keys="sign").select("sign", customer="CAST(customer AS BIGINT)"),
+                    on={"id": "customer"},
+                    reverse="scan",
+                )
+            ),
+            "or store it so": lambda w: w.customers.join(
+                w.of({"sign": [1], "customer": [7]}, "stored", keys="sign", indexBy="customer"),
+                on={"id": "customer"},
+            ),
+        },
+    ),
+    (
+        "views.join:_require_columns:3",
+        lambda w: w.orders.join(w.of({"id": ["1"], "n": [1]}, "texts"), on="id"),
+        {
+            "store it so": lambda w: w.orders.join(w.of({"id": [1], "n": [1]}, "stored"), on="id"),
         },
     ),
     (
@@ -492,3 +519,15 @@ def _(told: Told) -> None:
         Query().run({**plan, "startingTimestamp": str(born_ms)})
     told("or with all rows: without a start")
     assert len(Query().run(plan)) == 1
+
+
+@follows("views.groups.grouping:Grouping.from_json")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    view = count(world.orders, "customer")
+    world.kept(view)
+    with told:
+        Grouping.from_json("{}")
+    told("keep the view in another path")
+    kept = world.kept(view, "other")
+    assert len(world.rows(kept)) == 2
