@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 from unittest.mock import patch
 
@@ -144,7 +145,5 @@ def _(told: Told) -> None:
         open_store(BUCKET, OPEN).read("a")
     for method in ("spawn", "forkserver"):
         told(f"'{method}'")
-        process = multiprocessing.get_context(method).Process(target=objects._refuse_after_fork)
-        process.start()
-        process.join()
-        assert process.exitcode == 0
+        with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+            pool.submit(objects._refuse_after_fork).result()

@@ -32,8 +32,6 @@ ORDERS = pa.table(
 )
 CUSTOMERS = pa.table({"id": [7, 8], "name": ["x", "y"], "code": ["7", "8"]})
 
-SIGNED = pa.table({"sign": [1], "customer": ["7"]})
-
 
 class World:
     """Two tables, and what is made of them."""
@@ -63,6 +61,10 @@ class World:
     def of(self, rows: Rows | pa.Table, name: str, **options: str) -> Plan:
         write(self.folder, rows, name, **options)
         return Plan.of_table(str(self.folder / name))
+
+
+def signed(world: World) -> Plan:
+    return world.of({"sign": [1], "customer": ["7"]}, "signed", keys="sign")
 
 
 Make = Callable[[World], Plan]
@@ -98,11 +100,11 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
     ),
     (
         "views.join:_require_columns:3",
-        lambda w: w.customers.join(w.of(SIGNED, "signed", keys="sign"), on={"id": "customer"}),
+        lambda w: w.customers.join(signed(w), on={"id": "customer"}),
         {
             "select it before as CAST(customer AS ...), and join with reverse='scan'": lambda w: (
                 w.customers.join(
-                    w.of(SIGNED, "signed", keys="sign").select("sign", customer="CAST(customer AS BIGINT)"),
+                    signed(w).select("sign", customer="CAST(customer AS BIGINT)"),
                     on={"id": "customer"},
                     reverse="scan",
                 )
