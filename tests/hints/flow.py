@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,13 +34,14 @@ from spark_upsert.flow import (
 from spark_upsert.flow import running as running_module
 from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.checks import DEPTH_MAX
-from spark_upsert.flow.fusion import Influence
+from spark_upsert.flow.fusion import Influence, Legacy
 from spark_upsert.flow.local import collect, run
 from spark_upsert.flow.sampling import sampled
 from spark_upsert.flow.width import changed_width
 from spark_upsert.table import Table
 from spark_upsert.task import ArrowScan, Filter, HashJoin, JoinKind
 from tests.hints.hint import Told, follows
+from tests.support import flow_runs
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int64()))])
 ROWS = pa.table({"k": [1, 2], "t": ["a", "b"], "x": [[1], []]}, schema=SCHEMA)
@@ -751,3 +752,49 @@ def _(told: Told) -> None:
     run(graph([rows, sink(work=to)], "Src > Snk"))
     told("take its rows instead of writing them")
     assert collect(graph([rows, sink()], "Src > Snk"))["Snk"].equals(FLAT)
+
+
+# Tasks of an engine -------------------------------------------------------------------------
+
+PAIRS = flow_runs.rows_of(6)
+
+
+def wide_rows() -> Graph:
+    flow = Flow()
+    rows = flow.source("Src", ArrowSource(PAIRS))
+    with flow.parallel("R", 2, partition_by=["k"]):
+        rows = flow.operator("A", PythonFunction(iter, PAIRS.schema), rows)
+    flow.sink("Snk", KEPT, rows)
+    return flow.graph()
+
+
+@follows("flow.passes:Pass._require_same")
+def _(told: Told) -> None:
+    plan = fused(expanded(wide_rows()), Legacy())
+    with told:
+        flow_runs.by_stages(plan, {"Src": PAIRS.slice(0, 1)}, numbered=lambda task: task + 9)
+    told("put all into one graph, whose sink takes what would be a union")
+    flow = Flow()
+    rows = [flow.source(name, ArrowSource(PAIRS)) for name in ("one", "two")]
+    flow.sink("Snk", KEPT, *rows)
+    assert collect(flow.graph())["Snk"].num_rows == 12
+    told("or write the sinks, and read the tables")
+    to = TableSink(str(told.folder / "to"), {"keys": "v"})
+    flow = Flow()
+    flow.sink("Snk", to, flow.source("Src", ArrowSource(PAIRS)))
+    run(flow.graph())
+    assert Table.open(to.path).snapshot().num_rows == 6
+
+
+@follows("flow.passes:_Elements.task_of")
+def _(told: Told) -> None:
+    plan = fused(expanded(wide_rows()), Legacy())
+
+    def mixed(tasks: Iterable[list[pa.RecordBatch]], count: int) -> list[list[pa.RecordBatch]]:
+        rows = pa.Table.from_batches([batch for task in tasks for batch in task])
+        return [rows.combine_chunks().to_batches(), *([] for _ in range(count - 1))]
+
+    with patch.object(flow_runs, "_exchanged", mixed), told:
+        flow_runs.by_stages(plan, {"Src": PAIRS})
+    told("leave the exchanges of the flow as they are")
+    assert flow_runs.by_stages(plan, {"Src": PAIRS})["Snk"].num_rows == 6

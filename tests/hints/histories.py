@@ -11,18 +11,22 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.flow import Placement, expanded, fused
 from spark_upsert.flow.fusion import Legacy
+from spark_upsert.index import upkeep
 from spark_upsert.merge.graph import Graph, Merge, Source, Transform, Unmapped, Work
 from spark_upsert.merge.pressure import Pressure, Relief
 from spark_upsert.merge.schemas import OneSchema
 from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.options.write import WriteOptions
+from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.state.log.manifest import Commit, Transaction
+from spark_upsert.state.multiplicity import require_possible
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
@@ -41,8 +45,10 @@ from tests.hints.views import World, count
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
 from tests.support.stores import forget_runs_and_logs
-from tests.support.tables import append, schema_of
+from tests.support.tables import append, rows_at, schema_of
 from tests.unit.test_pressed import Flood
+from tests.unit.test_retention import EVERY
+from tests.unit.test_retention import _dreamt as dreamt
 
 YEARS_S = 80 * 365 * DAY_S
 DAY_MS = int(1000 * DAY_S)
@@ -526,3 +532,86 @@ def _(told: Told) -> None:
         open_store("s3://bucket/lake")
     told("pip install 'upsertflow[objectstore]'")
     open_store("s3://bucket/lake")
+
+
+@follows("state.log.log:Log._settle")
+def _(told: Told) -> None:
+    row = [Command(1000, 1, 1)]
+    with patch.object(checkpoints, "CHECKPOINT_EVERY", EVERY):
+        _, sleeper = dreamt(7, before=False)
+        with told:
+            append(sleeper, row)
+        told("look at the table before you write these rows again")
+        assert rows_at(sleeper)[1000] == 1
+        told("give writes a transaction ('txnAppId' and 'txnVersion')")
+        _, sleeper = dreamt(7, before=False)
+        assert append(sleeper, row, transaction=by("w", 1))
+
+
+@follows("upsert.guards:_require_unfenced")
+def _(told: Told) -> None:
+    write(told.folder)
+
+    def expire() -> None:
+        for number in range(2, 5):
+            write(told.folder, {**ROW, "id": [number]})
+        table = Table.open(str(told.folder / "table"))
+        table.expire(retain_versions=0, safety_ms=0)
+        table.vacuum(grace_ms=0)
+
+    staged_then(told, expire)
+
+
+@follows("upsert.guards:is_new")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    table.append(rows_of(ROW), transaction=by("a", 1))
+
+    def commit(*writers: str) -> Commit | None:
+        options = WriteOptions.parse({"keys": "id", "path": str(told.folder / "table")})
+        plan = table.plan(options, rows_of(ROW).schema)
+        base = Snapshot(table.store, plan.base)
+        commands = [plan.envelope.commands(batch) for batch in rows_of(ROW).to_batches()]
+        staged = (stage(base, commands, late_rows=LateRows.FAIL),)
+        transactions = tuple(by(writer, 1) for writer in writers)
+        return table.commit(WriteSet(base=base, staged=staged, transactions=transactions))
+
+    with told:
+        commit("a", "b")
+    told("stage the others again without the rows of those")
+    assert commit("b")
+
+
+@follows("state.multiplicity:require_possible")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    view = count(world.orders, "customer")
+    world.kept(view)
+    kept = Table.open(str(told.folder / "kept"))
+    [entries] = [batch for batch in kept.scan() if batch.num_rows]
+    counted = kept.schema.engine.multiplicity
+    retracted = {
+        name: pc.negate(column) if name == counted else column
+        for name, column in zip(entries.schema.names, entries.columns, strict=True)
+    }
+    with told:
+        require_possible(kept.schema, retracted, "kept")
+    told("Make the table anew from its view ('keep' into another path)")
+    assert len(world.rows(world.kept(view, "other"))) == 2
+
+
+@follows("index.index:Index.iter_keys_having")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder, {**ROW, "c": [7]}, indexBy="c")
+    with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
+        for number in range(4):
+            write(told.folder, {**ROW, "c": [8], "id": [number]})
+    index = table.index_of("c")
+    assert index is not None
+    table.expire(retain_versions=1, safety_ms=0)
+    with told:
+        index.keys_having(pa.array([7]))
+    told("build it anew: upsertflow index PATH")
+    assert "index" in upsertflow.commands
+    table.build_indexes()
+    assert index.keys_having(pa.array([8])).keys.num_rows == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pyarrow.parquet as pq
 
 from spark_upsert.loader import FileRows, Loader, TableRows
 from spark_upsert.loader.arrays import as_numpy, imported
+from spark_upsert.loader.windows import _as_batch
+from spark_upsert.store.folder import LocalFolder
 from spark_upsert.table import Table
 from tests.hints.hint import Told, follows
 from tests.support.loading import loader_of
@@ -225,3 +228,35 @@ def _(told: Told) -> None:
         Loader(TableRows(path=other), batch_rows=2).load_state_dict(state)
     told("give the path of the table that the checkpoint is of")
     Loader(TableRows(path=path), batch_rows=2).load_state_dict(state)
+
+
+@follows("loader.file_rows:_Reader._opened")
+def _(told: Told) -> None:
+    path = files(told.folder / "files")
+    source = FileRows(path=path)
+    failing = OSError(errno.EIO, "the disk hangs")
+    with patch.object(LocalFolder, "open", side_effect=failing), told:
+        loaded(source)
+    told("try again")
+    assert len(loaded(source)) == 3
+
+
+@follows("loader.windows:_as_batch")
+def _(told: Told) -> None:
+    class Huge:
+        """What a table does whose texts do not fit into one array: it stays in pieces."""
+
+        num_rows = ROWS.num_rows
+
+        def combine_chunks(self) -> pa.Table:
+            return pa.concat_tables([ROWS, ROWS])
+
+    huge: Any = Huge()
+    with told:
+        _as_batch(huge)
+    path = files(told.folder / "files")
+    told("give a smaller 'window_rows'")
+    assert len(loaded(FileRows(path=path), window_rows=2)) == 3
+    told("or write smaller row groups")
+    pq.write_table(ROWS, f"{path}/0.parquet", row_group_size=1)
+    assert len(loaded(FileRows(path=path))) == 3

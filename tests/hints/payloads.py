@@ -20,14 +20,20 @@ from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.budgets import PARTS_MAX
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.json_text import JsonDecoder
-from spark_upsert.payloads.own_schema import Inline, fields_in
+from spark_upsert.payloads.own_schema import ByRegistry, Inline, OwnDecoder, fields_in
 from spark_upsert.payloads.raw import RawDecoder
-from spark_upsert.payloads.registry import _fetch_of, forget_schemas, latest_schema
+from spark_upsert.payloads.registry import Registered, _fetch_of, forget_schemas, latest_schema
 from tests.hints.envelopes import KAFKA, RECORDS, ROWS_OF_KAFKA, record
 from tests.hints.hint import Told, follows
 from tests.hints.tables import write, write_and_open
-from tests.support.own_schemas import inline, member, struct
+from tests.support.own_schemas import INLINE, inline, member, struct
+from tests.support.own_schemas import avro as avro_of
+from tests.support.own_schemas import record as record_of
 from tests.support.registry import RegistryDouble, running_registry
+from tests.support.stores import MemoryStore
+from tests.unit.test_routed_schemas import message as sent
+from tests.unit.test_routed_schemas import rows_of
+from tests.unit.test_routed_schemas import write as write_routed
 
 ROW = json.dumps({"type": "record", "name": "r", "fields": [{"name": "v", "type": "string"}]})
 EMPTY = json.dumps({"type": "record", "name": "r", "fields": []})
@@ -270,3 +276,81 @@ def _(told: Told) -> None:
         assert fields_in(Inline("value"), [pa.array([message])]) is not None
     told("a path that names the column that tells them apart ('/lake/{topic}')")
     assert is_routed_write({"path": "/lake/{topic}"})
+
+
+FIVE, HALF = sent("a", 1, n=("int32", 5)), sent("a", 3, n=("double", 0.5))
+LONG = sent("a", 2, n=("int64", 2**40))
+
+
+@follows("payloads.own_schema:_contradiction")
+def _(told: Told) -> None:
+    with told:
+        write_routed(MemoryStore(), 0, [LONG, HALF], **INLINE)
+    told("correct what writes the later one")
+    write_routed(MemoryStore(), 0, [LONG, FIVE], **INLINE)
+    told("where both are to be read as JSON, declare the columns, as by value_schema=")
+    root = MemoryStore()
+    write_routed(root, 0, [LONG, HALF], **{**INLINE, "valueSchema": "n DOUBLE"})
+    assert [row["n"] for row in rows_of(root, "a")] == [2**40, 0.5]
+
+
+@follows("payloads.own_schema:_conformed")
+def _(told: Told) -> None:
+    narrow = OwnDecoder(Inline("value"), pa.schema({"n": pa.int32()}))
+    with told:
+        narrow.decode(pa.array([LONG[2]]))
+    told("correct what writes it")
+    narrow.decode(pa.array([FIVE[2]]))
+    told("a wider type of the same kind is taken with merge_schema=true")
+    root = MemoryStore()
+    write_routed(root, 0, [FIVE], **INLINE)
+    write_routed(root, 1, [LONG], **INLINE, mergeSchema="true")
+    assert [row["n"] for row in rows_of(root, "a")] == [5, 2**40]
+
+
+@follows("upsert.envelopes.found:_instead")
+def _(told: Told) -> None:
+    root = MemoryStore()
+    plain = ("a", b'{"id": 1}', b'{"n": 5}')
+    with told:
+        write_routed(root, 0, [plain], **INLINE)
+    told("JSON with schemas ('schemas.enable=true' of Connect's converter)")
+    write_routed(root, 0, [FIVE], **INLINE)
+    told("JSON without them is read by value_schema=id BIGINT, name STRING")
+    other = MemoryStore()
+    write_routed(other, 0, [("a", FIVE[1], b'{"name": "x"}')], **{**INLINE, **told.options})
+    assert rows_of(other, "a") == [{"id": 1, "name": "x"}]
+
+
+@follows("upsert.envelopes.found:FoundSide.event")
+def _(told: Told) -> None:
+    events = {"envelope": "debezium", "valueFormat": "json", "valueSchema": "inline"}
+    root = MemoryStore()
+    with told:
+        write_routed(root, 0, [FIVE], **events, keys="id")
+    told("use the envelope 'kafka' for them")
+    write_routed(root, 0, [FIVE], **INLINE)
+    assert rows_of(root, "a") == [{"id": 1, "n": 5}]
+
+
+@follows("payloads.own_schema:ByRegistry._require_no_newer")
+def _(told: Told) -> None:
+    row, more = record_of("R", v="string"), record_of("R", v="string", w="string")
+
+    def read(double: RegistryDouble, newest: Registered) -> None:
+        schemas = ByRegistry(settings(double.url), "AVRO", "value", is_connect=False, newest=newest)
+        payloads = [avro_of(double.register("t-value", more), more, {"v": "a", "w": "b"})]
+        assert [part.own for part in schemas.parts(pa.array(payloads))]
+
+    with registry() as double:
+        double.register("t-value", row)
+        newest = latest_schema(settings(double.url), "t-value")
+        with told:
+            read(double, newest)
+        told("run the write again")
+        forget_schemas()
+        read(double, latest_schema(settings(double.url), "t-value"))
+    told("write to a path that names columns of the rows")
+    root = MemoryStore()
+    write_routed(root, 0, [FIVE, sent("b", 1, w=("string", "b"))], **INLINE)
+    assert rows_of(root, "b") == [{"id": 1, "w": "b"}]
