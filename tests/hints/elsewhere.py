@@ -37,6 +37,8 @@ APART: dict[str, str] = {
     ),
     "routed.park_staged:CommandParking._tell": "is a line of the log, which tells to run what "
     "tests.unit.test_unpark_hints runs",
+    "source.versions:readable_from": "is a line of the log beside a loss that was allowed: a read "
+    "anew is a read of the table",
     "routed.park_staged:_refuse_steps": "guards what no write into many tables can stage: a step "
     "of a view is written by itself",
     **dict.fromkeys(

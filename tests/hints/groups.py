@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from spark_upsert.store import LocalStore
@@ -101,3 +103,30 @@ def _(told: Told) -> None:
     assert len(batch({"path": given["path"], "inputsPattern": "*"})) == 2
     told("or again when the query has written to this table next")
     assert len(batch(given)) == 2
+
+
+def remade(given: Mapping[str, str]) -> Path:
+    """Make a table of a group anew; return where the one that was there is."""
+    path = Path(given["path"]) / "a"
+    shutil.move(path, path.parent.parent / "before")
+    write(path.parent, {"id": [1], "v": [1]}, "a")
+    return path.parent.parent / "before"
+
+
+@follows("source.group_reads:at_batch")
+@follows("source.table_input:TableInput._require_batch")
+def _(told: Told) -> None:
+    given = group(told.folder / "root", batches=2)
+    before = remade(given)
+    is_stream = "table_input" in told.site.name
+    with told:
+        if is_stream:
+            Query().run(given)
+        else:
+            batch(given)
+    told("until then, read without 'consistent'")
+    assert len(batch({"path": given["path"], "inputsPattern": "*"})) == 2
+    told("put the table back that was replaced")
+    shutil.rmtree(Path(given["path"]) / "a")
+    shutil.move(before, Path(given["path"]) / "a")
+    assert len(Query().run(given) if is_stream else batch(given)) == 2

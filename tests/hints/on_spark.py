@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructField, StructType, TimeType
+from pyspark.sql.types import LongType, StructField, StructType, TimeType
 
 from pyspark_upsertflow import flow as flows
 from pyspark_upsertflow.keeping import _require_own_checkpoint
@@ -21,19 +21,23 @@ from pyspark_upsertflow.readers import read_schema
 from spark_upsert.flow import ArrowSource, Collected, Flow, Given, Graph, PythonFunction, TableSink
 from spark_upsert.flow.work import Work
 from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.view import ViewOptions, put_off_text
 from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
 from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.source.stream import Stream
 from spark_upsert.table import Table
 from spark_upsert.task import ArrowScan, Limit
-from spark_upsert_sink.deferred import SPLIT, without_split
+from spark_upsert.views.builder import Plan
+from spark_upsert_sink.deferred import SPLIT, rows_behind, without_split
 from spark_upsert_sink.transactions import refuse_application
 from spark_upsert_sink.types import require_kept
+from spark_upsert_sink.writers import UpsertBatchWriter
 from tests.hints.hint import Told, follows, follows_on_spark
 from tests.hints.options import changed
 from tests.hints.reads import Query
-from tests.hints.tables import write_and_open
+from tests.hints.tables import write, write_and_open
 from tests.support import python_sources
+from tests.unit.test_python_input import world_of
 
 # Flows --------------------------------------------------------------------------------------
 
@@ -347,3 +351,68 @@ def _(told: Told) -> None:
     assert batch(given) == 2
     told("choose another source")
     streamed(lines(told.folder, SOURCE))
+
+
+@follows_on_spark("pyspark_upsertflow.flow:_frame_of")
+def _(told: Told, spark: SparkSession) -> None:
+    exact = pa.table({"k": [1], "t": pa.array([1], pa.timestamp("ns"))})
+    with told:
+        flows.frames(spark, flow_of(ArrowSource(exact)))
+    told("cast them before, as they are to be")
+    rough = exact.set_column(1, "t", exact["t"].cast(pa.timestamp("us"), safe=False))
+    assert flows.frames(spark, flow_of(ArrowSource(rough)))["to0"].count() == 1
+
+
+@follows("pyspark_upsertflow.python_input:_batches")
+def _(told: Told) -> None:
+    with told:
+        streamed(lines(told.folder, "BrokenLines"))
+    told("the fault is that source's")
+    streamed(lines(told.folder, "Lines"))
+
+
+@follows("pyspark_upsertflow.python_input:PythonInput._require_forward")
+def _(told: Told) -> None:
+    world = world_of(told.folder, "ForgetfulLines")
+    world.write("a", "b", "c")
+    world.query.drain()
+    world.query.restart()
+    with told:
+        world.query.plan()
+    told("give the query a new checkpointLocation")
+    fresh = world_of(told.folder, "ForgetfulLines")
+    fresh.write("a", "b", "c")
+    fresh.query.drain()
+    assert fresh.texts == ["a", "b", "c"]
+    told("set fail_on_data_loss=false")
+    world.given["failOnDataLoss"] = "false"
+    world.query.restart()
+    assert world.query.plan()
+
+
+@follows("spark_upsert_sink.writers:UpsertBatchWriter.__init__")
+def _(told: Told) -> None:
+    path = write_and_open(told.folder).store.url
+    columns = StructType([StructField("id", LongType())])
+    given = {"path": path, "keys": "id", "mergeSchema": "true"}
+    view = Plan.of_table(path)
+    deferred = {"deferred": put_off_text({"plan": view.to_json()})}
+    with told:
+        UpsertBatchWriter({**given, **deferred}, columns, False)
+    told("drop it")
+    UpsertBatchWriter(given, columns, False)
+
+
+@follows("spark_upsert_sink.deferred:_require_nothing_else")
+@follows("source.view_records:_foreign")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    view = ViewOptions.put_off(put_off_text({"plan": Plan.of_table(table.store.url).to_json()}), {})
+    columns = table.schema.columns
+    row = {"id": 7} if "_require" in told.site.name else {SPLIT: b"no split"}
+    rows = pa.RecordBatch.from_pylist([row], schema=pa.schema([*columns, (SPLIT, pa.binary())]))
+    with told:
+        list(rows_behind(iter([rows]), view, columns, None))
+    told("drop 'deferred', which only 'keep' sets")
+    write(told.folder, pa.table({"id": [7], "n": [7], "v": ["a"]}))
+    assert Table.open(table.store.url).snapshot().num_rows == 2

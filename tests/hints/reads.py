@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ from spark_upsert.source.stream import Stream
 from spark_upsert.source.view_kind import ViewKind
 from spark_upsert.source.work import refuse_own_epochs, splits_of
 from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.store.folder import LocalFolder
 from spark_upsert.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
@@ -1045,3 +1047,15 @@ def _(told: Told) -> None:
         checked(paths["east"])
     told("write into another table")
     checked(paths["west"])
+
+
+@follows("source.file_input:_Files.translated:4")
+def _(told: Told) -> None:
+    folder = told.folder / "files"
+    put(folder, "a", SMALL)
+    given = files_of(folder, schema="id INT, v STRING")
+    hangs = patch.object(LocalFolder, "open", side_effect=OSError(errno.EIO, "the disk hangs"))
+    with hangs, told:
+        batch(given)
+    told("try again")
+    assert len(batch(given)) == 1

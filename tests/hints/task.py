@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -602,3 +603,16 @@ def _(told: Told) -> None:
         plan_to_json(Filter(id="f", input=SCAN, where=pc.field("k") > 1))
     told("write it as SQL")
     plan_to_json(Filter(id="f", input=SCAN, where="k > 1"))
+
+
+@follows("task.pipelines:_Builder._operator")
+def _(told: Told) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Other(Node):
+        kind: ClassVar[str] = "other"
+        input: Node
+
+    with told:
+        rows_of(Other(id="other", input=SCAN))
+    told("use another node")
+    assert len(rows_of(Filter(id="other", input=SCAN, where="k > 1"))) == 2

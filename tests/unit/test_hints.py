@@ -19,13 +19,6 @@ from tests.hints.hint import FOLLOWED, ON_SPARK, Following, Told, follow
 from tests.hints.sites import Site, sites
 
 ROOT = Path(__file__).parents[2]
-OWED = ROOT / "tests/hints/owed.txt"
-"""Hints from before this test that no test follows yet: names may only leave it."""
-
-
-def owed() -> list[str]:
-    return OWED.read_text(encoding="utf-8").split()
-
 
 CASES = [(site, test) for site, tests in sorted(FOLLOWED.items()) for test in tests]
 
@@ -36,13 +29,13 @@ def test_what_a_hint_tells_works(site: str, test: Following, tmp_path: Path) -> 
 
 
 def test_every_hint_is_followed() -> None:
-    known = {*FOLLOWED, *ON_SPARK, *ELSEWHERE, *APART, *owed()}
+    known = {*FOLLOWED, *ON_SPARK, *ELSEWHERE, *APART}
     missing = [f"{each.place}: {name}" for name, each in sites().items() if name not in known]
     assert not missing, "follow these hints by tests in tests/hints:\n" + "\n".join(missing)
 
 
 def test_no_test_follows_a_hint_that_is_not_there() -> None:
-    named = [*{*FOLLOWED, *ON_SPARK}, *ELSEWHERE, *APART, *owed()]
+    named = [*{*FOLLOWED, *ON_SPARK}, *ELSEWHERE, *APART]
     assert sorted(name for name in named if name not in sites()) == []
     assert sorted({name for name in named if named.count(name) > 1}) == []
 
