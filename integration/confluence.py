@@ -127,7 +127,7 @@ def _check_rows(folder: Path, table: Table, changes: dict[str, pa.Table]) -> int
     assert {key: v for key, (v, _) in rows_of(folder / "table").items()} == expected
     require_order(table.changes())
     kinds = [kind for each in changes.values() for kind in each.column("_change_type").to_pylist()]
-    return len(kinds) - kinds.count("update_preimage")
+    return len(kinds)
 
 
 def _check_numbers(table: Table, changes: dict[str, pa.Table]) -> int:
