@@ -117,7 +117,7 @@ def test_p5_a_value_is_a_folder_below_the_root(
 
 BAD_VALUES = {
     "empty": ("/l/{a}", ("",), "a='' makes an empty folder name"),
-    "empty before a point": ("/l/{a}.{b}", ("", "x"), "a='', b='x' makes a hidden folder name"),
+    "empty before a point": ("/l/{a}.{b}", ("", "x"), "a='', b='x' makes the hidden"),
     "256 bytes": ("/l/{a}", ("x" * 256,), "a folder name of 256 bytes"),
     "256 bytes when escaped": ("/l/{a}", ("é" * 43,), "a folder name of 258 bytes"),
 }
