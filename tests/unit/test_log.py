@@ -222,6 +222,21 @@ def test_who_has_looked_may_read_what_is_before_without_another_look() -> None:
     assert log.head().version == 6
 
 
+def test_who_commits_behind_a_look_and_loses_the_race_looks_again() -> None:
+    """What was seen is not the newest, and would lose each further attempt."""
+    store, steps = MemoryStore(), Steps()
+    log = Log(FaultyStore(store, steps), clock=Ticks())
+    other = grown(store, 5)
+    log.head()
+    other.append(epoch())
+    before = len(steps.names)
+    with log.as_seen():
+        commit = log.append(epoch())
+    assert commit is not None
+    assert commit.version == 7
+    assert len([name for name in steps.names[before:] if name.startswith("put")]) <= 2
+
+
 def behind_a_look(log: Log, happens: Callable[[], None], read: Callable[[Log], object]) -> None:
     with log.as_seen():
         happens()

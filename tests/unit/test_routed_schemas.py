@@ -11,7 +11,7 @@ from spark_upsert.errors import SchemaError, StorageError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.payloads.registry import forget_schemas
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.plan import plan_routed, table_below
+from spark_upsert.routed.plan import plan_routed, plan_rows_of, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import Store
@@ -73,6 +73,31 @@ def test_each_table_has_the_columns_of_its_topic() -> None:
         {"id": 1, "text": "x", "when": None},
         {"id": 2, "text": "y", "when": 3},
     ]
+
+
+def test_tasks_that_let_one_table_gain_a_column_at_once_both_stage_their_rows() -> None:
+    """The second finds the column there, though it has looked before the first one made it."""
+    root = MemoryStore()
+    write(root, 0, [message("a", 1, n=("int64", 1))], **INLINE)
+    options = RoutedOptions.parse({"path": "/lake/{topic}", **INLINE, "mergeSchema": "true"})
+    sent = [message("a", number, n=("int64", number), m=("int64", 7)) for number in (2, 3)]
+    rows = [
+        [
+            pa.RecordBatch.from_pylist(
+                [{"key": key, "value": value, "topic": topic, "partition": n, "offset": 5}], KAFKA
+            )
+        ]
+        for n, (topic, key, value) in enumerate(sent)
+    ]
+    tables = [table_below(root, "a") for _ in rows]
+    for table in tables:
+        table.log.head()
+    plans = [
+        plan_rows_of(table, options.of("a", "a"), batches, KAFKA)
+        for table, batches in zip(tables, rows, strict=True)
+    ]
+    assert {plan.base.version for plan in plans} == {1}
+    assert {tuple(plan.base.schema.columns.names) for plan in plans} == {("id", "n", "m")}
 
 
 def test_tables_may_say_themselves_what_others_find() -> None:

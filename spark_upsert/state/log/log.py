@@ -87,8 +87,10 @@ class Log(LogReader):
         ContentionError
             Other writers won `COMMIT_TRIES_MAX` races.
         """
-        for _ in range(COMMIT_TRIES_MAX):
-            yield self.head()
+        yield self.head()
+        for _ in range(COMMIT_TRIES_MAX - 1):
+            # A race that was lost shows that what was seen (`as_seen`) is not the newest.
+            yield self.newest()
         raise ContentionError(
             f"{COMMIT_TRIES_MAX} attempts to commit to '{self._store.url}' lost against others.",
             hint="retry later, or write with fewer writers at once.",

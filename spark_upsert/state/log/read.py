@@ -145,10 +145,16 @@ class LogReader:
         OtherTableError
             There is not the table that this log has seen before.
         """
-        manifest = self.try_head()
-        if manifest is None:
+        return self._required(self.try_head())
+
+    def newest(self) -> Manifest:
+        """Return the same from a look at the storage, within `as_seen`, too."""
+        return self._required(self._look())
+
+    def _required(self, found: Manifest | None) -> Manifest:
+        if found is None:
             raise TableNotFoundError.at(self._store.url)
-        return manifest
+        return found
 
     def has_newer(self) -> bool:
         """Return whether there is a version behind the newest one that was seen; one request.
