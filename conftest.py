@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,16 @@ def rank(file: str) -> tuple[int, str]:
     if file.startswith(("integration/", "tests/crash/", "tests/simulation/")):
         return 2, Path(file).name
     return 3, ""
+
+
+def pytest_configure() -> None:
+    """Let an interrupt end the run and each of its lanes, however the run was started.
+
+    A shell without job control starts its background commands with interrupts ignored, and all that
+    they start inherits it: Python then installs no handler, and the run goes on for ever.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

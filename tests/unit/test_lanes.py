@@ -105,7 +105,7 @@ def test_spark_starts_once_and_the_failures_of_all_lanes_are_reported_at_the_end
         assert files[::2] == files[1::2], "each file has two tests"
 
 
-def test_an_interrupt_ends_all_lanes(project: Path) -> None:
+def test_an_interrupt_ends_all_lanes_of_a_run_in_the_background(project: Path) -> None:
     (project / "tests" / "test_hangs.py").write_text(
         "import os, threading\n"
         "from pathlib import Path\n"
@@ -115,21 +115,27 @@ def test_an_interrupt_ends_all_lanes(project: Path) -> None:
     )
     shutil.copy(project / "tests" / "test_hangs.py", project / "tests" / "test_hangs_too.py")
     os.mkfifo(project / "pipe")
+    # As a script starts what runs beside it: `make test &`.
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
     # Ctrl-C goes to the group that the terminal shows.
-    run = subprocess.Popen(
-        [*LANES, "-k", "hangs"],
+    with subprocess.Popen(
+        [*ignoring, *LANES, "-k", "hangs"],
         cwd=project,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-    )
-    with (project / "pipe").open() as pipe:
-        lanes = [int(pipe.readline()), int(pipe.readline())]
-    assert lanes[0] != lanes[1]
-    os.killpg(run.pid, signal.SIGINT)
-    output, _ = run.communicate(timeout=240)
+    ) as run:
+        try:
+            with (project / "pipe").open() as pipe:
+                lanes = [int(pipe.readline()), int(pipe.readline())]
+            assert lanes[0] != lanes[1]
+            os.killpg(run.pid, signal.SIGINT)
+            output, _ = run.communicate(timeout=240)
+        except BaseException:
+            os.killpg(run.pid, signal.SIGKILL)
+            raise
     assert run.returncode == pytest.ExitCode.INTERRUPTED, output
     with pytest.raises(ProcessLookupError):
         os.killpg(run.pid, 0)
