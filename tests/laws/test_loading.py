@@ -17,6 +17,7 @@ from spark_upsert.loader.share import Remainder, Share
 from tests.support.loading import (
     MemoryRows,
     carried,
+    check_turns,
     flat,
     ids_of,
     loader_of,
@@ -174,7 +175,9 @@ def test_lanes_are_pieces_that_are_served_in_turn(
 
 @settings(max_examples=CASES)
 @given(case=cases(worlds=2), workers=st.integers(1, 5), first=st.integers(0, 6))
-def test_workers_in_turn_give_what_one_gives(case: Case, workers: int, first: int) -> None:
+def test_any_number_of_workers_gives_in_turn_what_one_gives(
+    case: Case, workers: int, first: int
+) -> None:
     names = ("batch_rows", "seed", "window_rows", "world", "remainder", "lanes")
     stretch = Stretch(
         splits=MemoryRows(case.counts),
@@ -184,13 +187,7 @@ def test_workers_in_turn_give_what_one_gives(case: Case, workers: int, first: in
         first=first,
         ahead=0,
     )
-    one = ids_of(stretch.batches())
-    parts = [ids_of(stretch.batches(worker, workers)) for worker in range(workers)]
-    lengths = [len(part) for part in parts]
-    assert lengths == sorted(lengths, reverse=True), "no turn ends early"
-    assert max(lengths) - min(lengths) <= 1
-    in_turn = [part[turn] for turn in range(lengths[0]) for part in parts if turn < len(part)]
-    assert in_turn == one
+    check_turns(stretch, workers)
 
 
 @settings(max_examples=CASES)

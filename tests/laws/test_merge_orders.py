@@ -23,7 +23,7 @@ from spark_upsert.merge.orders import (
     spend,
 )
 from spark_upsert.merge.wyrand import draws, raw_numbers
-from tests.support.merging import Generator, batches_of, picks_of, rows_in
+from tests.support.merging import Generator, batches_of, check_picks, rows_in
 
 STATES = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1])
 BOUNDS = (
@@ -75,11 +75,10 @@ def test_raw_numbers_equal_those_of_numbers_without_a_length(state: int, count: 
 
 
 @given(order=ORDERS, remaining=REMAINING, limit=LIMITS)
-def test_an_order_is_the_one_told_row_by_row(
+def test_any_order_is_the_one_that_is_told_slowly(
     order: Order, remaining: list[int], limit: int | None
 ) -> None:
-    picks, behind = advance(order, remaining, limit)
-    assert (picks.tolist(), behind) == picks_of(order, remaining, limit)
+    check_picks(order, remaining, limit)
 
 
 @given(order=ORDERS, remaining=REMAINING, cuts=st.lists(st.integers(0, 9), max_size=30))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.routed.routes import Router
 from spark_upsert.routed.template import Template
+from tests.support.routes import Values, check_routes
 
 TEXTS = st.none() | st.sampled_from(["", "a", "b", "a.b", "_a", "é", "x" * 300])
 STRINGS = [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]
@@ -30,25 +30,14 @@ def batch_of(rows: list[tuple[str | None, str | None, bool]], type_: pa.DataType
 
 @pytest.mark.parametrize("type_", STRINGS, ids=str)
 @given(rows=ROWS, first=st.integers(0, 3))
-def test_each_row_goes_where_its_own_values_lead(
+def test_rows_of_any_text_type_go_where_their_own_values_lead(
     type_: pa.DataType, rows: list[Any], first: int
 ) -> None:
     template = Template.parse("/l/{t}.{S.u}")
     batch = batch_of(rows, type_)
-    router = Router(template, batch.schema)
-    expected: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
-    for at, (text, other, is_null) in list(enumerate(rows))[first:]:
-        expected[text, None if is_null else other].append(at)
-    routed = router.route(batch.slice(first))
-    found = [(route.values, own.column("at").to_pylist()) for route, own in routed.split()]
-    assert dict(found) == expected
-    assert len(found) == len(expected)
-    assert [routed.routes[code].values for code in routed.codes] == [
-        (text, None if is_null else other) for text, other, is_null in rows[first:]
-    ]
-    for route in routed.routes:
-        has_folder = None not in route.values and "x" * 300 not in route.values
-        has_folder &= route.values[0] != ""
-        assert (route.folder is not None) is (route.problem is None) is has_folder
-        if route.folder is not None:
-            assert template.try_values(route.folder) == route.values
+    values = [(text, None if is_null else other) for text, other, is_null in rows[first:]]
+    check_routes(Router(template, batch.schema), template, batch.slice(first), values, names_folder)
+
+
+def names_folder(values: Values) -> bool:
+    return None not in values and "x" * 300 not in values and values[0] != ""

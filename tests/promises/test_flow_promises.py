@@ -18,8 +18,8 @@ from spark_upsert.flow import (
 )
 from spark_upsert.flow.local import collect
 from spark_upsert.task import Aggregate, Aggregation, ArrowScan
-from tests.support.flow_recipes import SOURCES, drawn, graph_of, model_of, plan_of
-from tests.support.flow_runs import ROWS, by_stages, rows_of, sorted_rows
+from tests.support.flow_recipes import check_rows_of_fusions, drawn
+from tests.support.flow_runs import ROWS, by_stages, rows_of
 
 COUNT = pa.schema({"n": pa.int64()})
 
@@ -27,14 +27,7 @@ COUNT = pa.schema({"n": pa.int64()})
 @pytest.mark.parametrize("seed", range(3))
 def test_p6_every_fusion_gives_the_rows_of_width_one(seed: int) -> None:
     draw = random.Random(seed)
-    recipe = drawn(draw, steps_max=4)
-    rows = {name: rows_of(17 + at) for at, name in enumerate(SOURCES.values())}
-    taken = {SOURCES[source]: rows[SOURCES[source]] for source in recipe.sources}
-    expected = model_of(recipe, rows)
-    graph = graph_of(recipe, {name: ArrowSource(table) for name, table in rows.items()})
-    for plan in (fused(expanded(graph), Legacy()), plan_of(graph, draw), plan_of(graph, draw)):
-        for found in (collect(plan), by_stages(plan, taken)):
-            assert {sink: sorted_rows(table) for sink, table in found.items()} == expected
+    check_rows_of_fusions(drawn(draw, steps_max=4), 17, draw)
 
 
 @pytest.mark.parametrize("other", [False, True])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from spark_upsert.table import Table
 from tests.support.loading import (
     MemoryRows,
     carried,
+    check_turns,
     flat,
     ids_of,
     loader_of,
@@ -75,14 +77,13 @@ def test_p4_the_order_is_the_same_everywhere() -> None:
 
 def test_p4_workers_in_turn_give_what_one_gives() -> None:
     loader = loader_of(COUNTS, lanes=3)
-    one = ids_of(iter(loader))
+    whole = ids_of(iter(loader))
     stretch = Stretch(
         splits=MemoryRows(COUNTS), settings=loader._settings, rank=0, epoch=0, first=2, ahead=0
     )
+    assert ids_of(stretch.batches()) == whole[2:]
     for workers in (1, 2, 3):
-        parts = [ids_of(stretch.batches(worker, workers)) for worker in range(workers)]
-        turns = range(len(parts[0]))
-        assert [p[turn] for turn in turns for p in parts if turn < len(p)] == one[2:]
+        check_turns(stretch, workers)
 
 
 def test_p4_the_rows_of_a_version_do_not_depend_on_its_files() -> None:
@@ -121,9 +122,17 @@ def test_p5_a_file_that_is_another_one_is_never_read_as_if_it_were_the_same() ->
 
 def test_p5_a_checkpoint_of_other_settings_is_refused() -> None:
     state = loader_of(COUNTS).state_dict()
-    for settings in ({"seed": 9}, {"world": 2}, {"batch_rows": 2}, {"lanes": 2}):
-        with pytest.raises(OptionError):
-            loader_of(COUNTS, **settings).load_state_dict(state)
+    others: dict[str, tuple[Any, Any]] = {
+        "seed": (1, 2),
+        "batch_rows": (3, 4),
+        "window_rows": (5, 6),
+        "world": (1, 2),
+        "remainder": ("keep", "drop"),
+        "lanes": (1, 2),
+    }
+    for name, (own, value) in others.items():
+        with pytest.raises(OptionError, match=rf"(?s){name}={value!r}.*{name}={own!r}.*Hint: give"):
+            loader_of(COUNTS, **{name: value}).load_state_dict(state)
 
 
 def test_p5_an_error_is_not_the_end_of_the_epoch() -> None:

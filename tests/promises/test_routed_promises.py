@@ -12,6 +12,7 @@ import pytest
 from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.routed.routes import Router
 from spark_upsert.routed.template import Template, is_routed
+from tests.support.routes import check_routes
 
 BAD_TEMPLATES = {
     "names no column": ("/lake/orders", "names no column"),
@@ -236,12 +237,5 @@ def test_p5_each_row_goes_where_its_own_values_lead(seed: int) -> None:
         batch = pa.record_batch({n: pa.array(v, pa.string()) for n, v in columns.items()})
         batch = batch.append_column("at", pa.array(range(count)))
         router = router or Router(template, batch.schema)
-        expected: dict[tuple[str | None, ...], list[int]] = {}
-        for at, values in enumerate(zip(*columns.values(), strict=True)):
-            expected.setdefault(values, []).append(at)
-        for route, own in router.route(batch).split():
-            assert expected.pop(route.values, None) == own.column("at").to_pylist()
-            assert (route.folder is None) is (None in route.values or route.values[1] == "")
-            if route.folder is not None:
-                assert template.try_values(route.folder) == route.values
-        assert not expected
+        values = list(zip(*columns.values(), strict=True))
+        check_routes(router, template, batch, values, lambda own: None not in own and own[1] != "")

@@ -24,6 +24,7 @@ from spark_upsert.task import (
     Unnest,
     bind,
 )
+from tests.support.logic import truth, written
 from tests.support.task_worlds import played as played_alone
 from tests.support.tasks import NUMBERS, Watched, numbers, run, scan
 
@@ -164,7 +165,7 @@ def test_p4_a_set_goes_on_behind_what_was_delivered() -> None:
         assert rows == list(range(delivered, 10))
 
 
-TRUTHS = {"TRUE": True, "FALSE": False, "NULL": None}
+TRUTHS = (True, False, None)
 
 
 def test_p2_logic_has_three_values() -> None:
@@ -173,14 +174,12 @@ def test_p2_logic_has_three_values() -> None:
     def value(text: str) -> Any:
         return bind(text, NUMBERS)(rows)[0].as_py()
 
-    for one, a in TRUTHS.items():
-        for other, b in TRUTHS.items():
-            both = False if False in (a, b) else None if None in (a, b) else True
-            any_ = True if True in (a, b) else None if None in (a, b) else False
-            assert value(f"{one} AND {other}") is both
-            assert value(f"{one} OR {other}") is any_
-        assert value(f"n IN (2, {one})".replace("TRUE", "1").replace("FALSE", "3")) is a
-        assert value(f"NOT ({one})") is (None if a is None else not a)
+    for a in TRUTHS:
+        one = written(a).replace("TRUE", "1").replace("FALSE", "3")
+        assert value(f"n IN (2, {one})") is a
+        trees = [(a, word, b) for b in TRUTHS for word in ("AND", "OR")]
+        for tree in [("NOT", a), *trees]:
+            assert value(written(tree)) is truth(tree)
 
 
 def test_p2_a_number_that_is_none_equals_itself_and_is_above_all() -> None:

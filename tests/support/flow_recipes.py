@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from spark_upsert.flow import (
+    ArrowSource,
     Automatic,
     Collected,
     Estimate,
@@ -32,8 +33,17 @@ from spark_upsert.flow import (
     iter_drawn,
 )
 from spark_upsert.flow.builder import Output
+from spark_upsert.flow.local import collect
 from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Filter, HashJoin, JoinKind, Node
-from tests.support.flow_runs import ROWS, Rows, evens, plus_one, sorted_rows
+from tests.support.flow_runs import (
+    ROWS,
+    Rows,
+    by_stages,
+    evens,
+    plus_one,
+    rows_of,
+    sorted_rows,
+)
 
 SCAN = ArrowScan(id="input", schema=ROWS)
 
@@ -252,3 +262,25 @@ _MODELS: dict[str, Callable[[Rows], Rows]] = {
         (key, sum(v for k, v in rows if k == key)) for key in {k for k, _ in rows}
     ],
 }
+
+
+def check_rows_of_fusions(recipe: Recipe, count: int, draw: Random) -> None:
+    """Run a recipe at width 1, and fused in two ways, each in one place and by stages.
+
+    Each way gives the rows of the model. ``count`` is how many rows the first source has.
+    """
+    rows = {name: rows_of(count + at) for at, name in enumerate(SOURCES.values())}
+    sources = {name: ArrowSource(table) for name, table in rows.items()}
+    taken = {SOURCES[source]: rows[SOURCES[source]] for source in recipe.sources}
+    graph = graph_of(recipe, sources)
+    found = [collect(graph_of(recipe, sources, is_wide=False))]
+    for plan in (fused(expanded(graph), Legacy()), plan_of(graph, draw)):
+        found += [
+            collect(plan),
+            by_stages(plan, taken),
+            by_stages(plan, taken, parts=3, turn=1),
+            by_stages(plan, taken, numbered=lambda number: number // 2, is_woken=True),
+        ]
+    expected = model_of(recipe, rows)
+    for each in found:
+        assert {sink: sorted_rows(table) for sink, table in each.items()} == expected

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.loader import Loader
+from spark_upsert.loader.loader import Stretch
 from spark_upsert.loader.splits import Record
 from spark_upsert.loader.windows import THREAD_NAME
 
@@ -62,6 +63,17 @@ def ids_of(batches: Any) -> list[list[int]]:
 
 def flat(batches: Sequence[Sequence[int]]) -> list[int]:
     return [row for batch in batches for row in batch]
+
+
+def check_turns(stretch: Stretch, workers: int) -> None:
+    """Read a stretch by several workers: their batches, taken in turn, are those of one."""
+    one = ids_of(stretch.batches())
+    parts = [ids_of(stretch.batches(worker, workers)) for worker in range(workers)]
+    lengths = [len(part) for part in parts]
+    assert lengths == sorted(lengths, reverse=True), "no turn ends early"
+    assert max(lengths) - min(lengths) <= 1
+    in_turn = [part[turn] for turn in range(lengths[0]) for part in parts if turn < len(part)]
+    assert in_turn == one
 
 
 def carried(state: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from spark_upsert.merge.orders import Concat, Order, RoundRobin, Seeded
+from spark_upsert.merge.orders import Concat, Order, RoundRobin, Seeded, advance
 
 ROWS = pa.schema({"input": pa.string(), "row": pa.int64()})
 
@@ -56,6 +56,12 @@ def picks_of(order: Order, remaining: Sequence[int], limit: int | None) -> tuple
         left[pick] -= 1
         picks.append(pick)
     return picks, order
+
+
+def check_picks(order: Order, remaining: Sequence[int], limit: int | None) -> None:
+    """Take an order's picks, and the order behind them: both are those that are told row by row."""
+    picks, behind = advance(order, remaining, limit)
+    assert (picks.tolist(), behind) == picks_of(order, remaining, limit)
 
 
 def batches_of(name: str, sizes: Sequence[int]) -> Iterator[pa.RecordBatch]:

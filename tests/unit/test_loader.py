@@ -186,24 +186,6 @@ def test_a_checkpoint_behind_the_last_batch_of_a_longer_rank_is_the_end_of_a_sho
     assert shorter.epoch == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("seed", 2),
-        ("batch_rows", 4),
-        ("window_rows", 6),
-        ("world", 2),
-        ("remainder", "drop"),
-        ("lanes", 2),
-    ],
-)
-def test_a_checkpoint_of_other_settings_is_refused(name: str, value: Any) -> None:
-    state = loader_of(COUNTS).state_dict()
-    own = state["order"][name]
-    with pytest.raises(OptionError, match=rf"(?s){name}={value!r}.*{name}={own!r}.*Hint: give"):
-        loader_of(COUNTS, **{name: value}).load_state_dict(state)
-
-
 def test_a_checkpoint_of_other_rows_is_refused_and_leaves_the_loader_as_it_is() -> None:
     loader = loader_of(COUNTS)
     list(islice(loader, 2))

@@ -11,18 +11,6 @@ from tests.support.schedules import DeadlockError, at_random, every_schedule, pl
 SEEDS = range(150)
 
 
-@pytest.mark.parametrize("name", PLAYS)
-def test_all_rows_come_out_however_threads_run(name: str) -> None:
-    play = PLAYS[name]
-    for seed in SEEDS:
-        play.run(at_random(seed))
-        assert len(play.taken) == sum(play.lengths)
-        if not play.is_live:
-            assert [int(each) for each, _ in play.taken] == [
-                index for index, length in enumerate(play.lengths) for _ in range(length)
-            ]
-
-
 BOTH = pytest.mark.parametrize("is_live", [True, False], ids=["live", "concat"])
 
 

@@ -171,7 +171,7 @@ def test_without_the_option_the_write_stops_and_names_the_table(root: MemoryStor
     assert GroupTable(root).at().batch is None
 
 
-def test_rows_do_not_come_before_those_that_are_parked(root: MemoryStore) -> None:
+def test_a_write_that_may_not_park_stops_at_a_table_with_parked_rows(root: MemoryStore) -> None:
     write(root, 0, [("a", 1, 1)])
     with pytest.raises(DataError, match="table 'a': rows of earlier batches are parked") as caught:
         write(root, 1, [("a", 2, 2)], onTableError="fail")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import DataError, PlanError
 from spark_upsert.task.expressions import bind, bind_condition, columns_of, plain_column
+from tests.support.logic import truth, written
 
 NAN, INF = math.nan, math.inf
 
@@ -448,28 +449,6 @@ def test_an_encoded_column_is_read_as_its_values() -> None:
     assert bind("s = 'a'", rows.schema)(rows).to_pylist() == [True, False, None]
 
 
-LOGIC = {"AND": min, "OR": max}
-RANKS = {False: 0, None: 1, True: 2}
-
-
-def truth(tree: Any) -> bool | None:
-    """Return what Kleene's logic says, by ranks: the slow obvious version."""
-    if not isinstance(tree, tuple):
-        return tree
-    if len(tree) == 2:
-        inner = truth(tree[1])
-        return None if inner is None else not inner
-    ranked = LOGIC[tree[1]](RANKS[truth(tree[0])], RANKS[truth(tree[2])])
-    return {rank: value for value, rank in RANKS.items()}[ranked]
-
-
-def written(tree: Any) -> str:
-    if isinstance(tree, tuple):
-        words = (each if isinstance(each, str) else written(each) for each in tree)
-        return f"({' '.join(words)})"
-    return {True: "TRUE", False: "FALSE", None: "NULL"}[tree]
-
-
 TREES = st.recursive(
     st.sampled_from([True, False, None]),
     lambda inner: (
@@ -481,5 +460,5 @@ TREES = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(TREES)
-def test_logic_is_that_of_three_values(tree: Any) -> None:
+def test_any_tree_of_logic_has_the_slow_truth(tree: Any) -> None:
     assert bind(written(tree), ROWS.schema)(ROWS.slice(0, 1)).to_pylist() == [truth(tree)]
