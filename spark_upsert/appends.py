@@ -14,9 +14,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from spark_upsert.errors import BatchTooLargeError, TableFullError, UpsertFlowError
-from spark_upsert.options.write import FULL_WAIT_MS
 from spark_upsert.schedule.governor import commit_window_ms
 from spark_upsert.shared_calls import SharedCalls
+from spark_upsert.state.caps import FULL_WAIT_MS
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
@@ -24,7 +24,7 @@ from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
 from spark_upsert.upsert.admission import Admission
 from spark_upsert.upsert.commands import Envelope
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.stash import Stash
 from spark_upsert.upsert.together import (
@@ -159,5 +159,5 @@ def _commands(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the commands of rows, as a version of the table understands them."""
     if envelope is None:
-        envelope = plan_rows(head, rows.schema, deletes=deletes).envelope
+        envelope = envelope_of_rows(head.schema, rows.schema, deletes=deletes)
     yield from map(envelope.commands, rows.to_batches())

@@ -41,7 +41,7 @@ from spark_upsert.model.epochs import Fate, fate_of
 from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stage import Staged, stage_sealed
 from spark_upsert.upsert.stash import Stash
 from spark_upsert.upsert.write_set import WriteSet
@@ -116,8 +116,8 @@ class FeedbackUpsert:
 
     def _plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of rows that are plain columns of the table."""
-        plan = plan_rows(self._table.log.head(), rows.schema, deletes=self._deletes)
-        return plan.envelope.commands(rows)
+        schema = self._table.log.head().schema
+        return envelope_of_rows(schema, rows.schema, deletes=self._deletes).commands(rows)
 
     @property
     def persist_upper(self) -> Timestamp:

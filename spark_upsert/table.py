@@ -43,8 +43,8 @@ from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.options.write import FULL_WAIT_MS, WriteOptions
 from spark_upsert.source.versions import manifest_at
+from spark_upsert.state.caps import FULL_WAIT_MS
 from spark_upsert.state.check import Report, check
 from spark_upsert.state.compaction import (
     Compacted,
@@ -87,7 +87,6 @@ from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.commit import commit
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.given_rows import GivenRows, as_table, filled, merged
-from spark_upsert.upsert.plan import Alter, Create, WritePlan, plan_write
 from spark_upsert.upsert.restore import restoration
 from spark_upsert.upsert.stage import Staged
 from spark_upsert.upsert.write_set import WriteSet
@@ -95,9 +94,6 @@ from spark_upsert.watchers import Watcher, Watchers
 
 _HOLDS_MAX = 100
 """An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
-
-_ALTERATIONS_MAX = 20
-"""A write alters once. More often only if another writer takes back what it did."""
 
 ROUND_JOBS_MAX = 256
 """Compactions of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
@@ -315,36 +311,6 @@ class Table:
         return self.log.head()
 
     # -- writing ---------------------------------------------------------------------
-
-    def plan(
-        self, options: WriteOptions, incoming: pa.Schema, *, unborn_id: str | None = None
-    ) -> WritePlan:
-        """Plan a write upon the newest version (`upsert.plan.plan_write`).
-
-        Where the options allow it, the table is altered first; where there is none, the plan
-        is upon an unborn one, which the epoch makes. It has the identity ``unborn_id``, if several
-        plans are to be upon the same one (`unborn`).
-
-        Raises
-        ------
-        OptionError, SchemaError
-            Something does not fit; the table is as it was.
-        """
-        manifest = self.log.try_head()
-        for _ in range(_ALTERATIONS_MAX):
-            step = plan_write(manifest, options, incoming)
-            match step:
-                case WritePlan():
-                    return step
-                case Create(schema=schema, properties=properties):
-                    manifest = self.unborn(schema, properties, table_id=unborn_id)
-                case Alter(schema=schema, properties=properties):
-                    manifest = self.alter(schema, properties)
-        raise ContentionError(
-            f"others altered the table at '{self.store.url}' {_ALTERATIONS_MAX} times in a row "
-            "while this write was planned.",
-            hint="let only one of the writers set properties; then write again.",
-        )
 
     def append(
         self,

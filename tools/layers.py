@@ -44,9 +44,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.options", "spark_upsert.task.operators"),
     ("spark_upsert.upsert", "spark_upsert.task"),
     ("spark_upsert.upsert.envelopes",),
-    ("spark_upsert.upsert.plan", "spark_upsert.watchers", "spark_upsert.index"),
+    ("spark_upsert.watchers", "spark_upsert.index"),
     ("spark_upsert.appends",),
     ("spark_upsert.table",),
+    ("spark_upsert.upsert.plan",),
     ("spark_upsert.views", "spark_upsert.routed"),
     ("spark_upsert.flow",),
     (
@@ -89,7 +90,7 @@ def imports(known: dict[str, Path]) -> Iterator[Import]:
     """Yield which module imports which."""
     for module, path in known.items():
         for name in _imported(path):
-            found = _module_of(name, known)
+            found = module_of(name, known)
             if found not in (None, module):
                 yield Import(module, found or "")
 
@@ -102,17 +103,18 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def _imported(path: Path) -> tuple[str, ...]:
-    return tuple(name for node in ast.walk(tree_of(path)) for name in _names(node))
+    return tuple(name for node in ast.walk(tree_of(path)) for name in names(node))
 
 
-def _names(node: ast.AST) -> Iterator[str]:
+def names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that an import takes, with the modules before them."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _module_of(name: str, known: dict[str, Path]) -> str | None:
+def module_of(name: str, known: dict[str, Path]) -> str | None:
     """Return the module that a name lies in."""
     while name and name not in known:
         name = name.rpartition(".")[0]

@@ -126,7 +126,7 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
                 # At 1, as Spark does: the worker's own folder stays at 0.
                 sys.path.insert(1, found)
             try:
-                from pyspark_upsertflow import DefaultSource
+                from pyspark_upsertflow.source import DefaultSource
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(
                     f"{sys.executable} cannot import {error.name}, which the format 'upsertflow' "

@@ -14,7 +14,7 @@ from spark_upsert.state.compaction import Job
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import WritePlan
+from spark_upsert.upsert.plan import WritePlan, plan_upon
 
 JOBS_MAX = 16
 """Compactions planned for one epoch. They travel to every task, so they are few; the rest waits."""
@@ -52,7 +52,7 @@ def plan_sink(
     consumer may need.
     """
     table = Table(open_store(options.path, options.storage))
-    write = table.plan(options, incoming)
+    write = plan_upon(table, options, incoming)
     refusal = None
     if not (transaction is not None and write.base.has(transaction)):
         try:
@@ -65,7 +65,7 @@ def plan_sink(
         except (TableFullError, BatchTooLargeError, ThrottledError) as error:
             refusal = error
         else:
-            write = write if head is write.base else table.plan(options, incoming)
+            write = write if head is write.base else plan_upon(table, options, incoming)
     jobs: list[Job] = []
     if not (overwrite or write.base.is_unborn):
         with table.log.as_seen():  # What the write is planned upon will do.

@@ -26,6 +26,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 
@@ -111,7 +112,7 @@ def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
     """
     options = WriteOptions.parse({**_texts(sink.options), **more, "path": sink.path})
     table = Table(open_store(options.path, options.storage))
-    plan = table.plan(options, rows.schema)
+    plan = plan_upon(table, options, rows.schema)
     base = Snapshot(table.store, plan.base)
     commands = (plan.envelope.commands(batch) for batch in rows.to_batches())
     staged = (stage(base, commands, late_rows=LateRows.FAIL),)

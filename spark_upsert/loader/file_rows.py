@@ -35,7 +35,8 @@ from spark_upsert.loader.splits import Record
 from spark_upsert.log_fields import Fields
 from spark_upsert.model.names import find_column
 from spark_upsert.parallel import in_order
-from spark_upsert.store.folder import FileStatus, Folder, open_folder
+from spark_upsert.store.folder import FileStatus, Folder
+from spark_upsert.store.folders import open_folder
 from spark_upsert.store.records import text, whole
 from spark_upsert.store.resolve import is_remote
 

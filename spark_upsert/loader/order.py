@@ -18,7 +18,7 @@ Where each permutation comes from, exactly, so that every machine and version dr
     permutation(state)    of 0 .. n - 1: the n raw numbers of that state with their b lowest bits
                           replaced by their index, sorted; b is the bit length of n - 1
 
-Raw numbers are those of `merge.wyrand`. Splits without rows are left out beforehand. Rejected:
+Raw numbers are those of `model.wyrand`. Splits without rows are left out beforehand. Rejected:
 numpy's generators, whose permutations may change between its versions (NEP 19), and a buffer from
 which rows are drawn one by one, whose state would be all the rows in it.
 """
@@ -31,8 +31,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_upsert.merge.wyrand import raw_numbers
 from spark_upsert.model.arrays import Positions
+from spark_upsert.model.wyrand import raw_numbers
 
 
 def mixed(first: int, *words: int) -> int:

@@ -12,13 +12,11 @@ Imported only where it is asked for: it needs torch.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_upsert.errors import OptionError
 from spark_upsert.loader.arrays import as_torch, imported
-
-if TYPE_CHECKING:
-    from spark_upsert.loader.loader import Stretch
+from spark_upsert.loader.stretch import Stretch
 
 _data = imported("torch.utils.data")
 _IterableDataset: Any = _data.IterableDataset

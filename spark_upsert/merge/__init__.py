@@ -11,7 +11,11 @@ from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.counters import Counters, InputCounters
 from spark_upsert.merge.documents import DocumentClose, DocumentOpen
 from spark_upsert.merge.merged import merge
-from spark_upsert.merge.orders import (
+from spark_upsert.merge.portions import HAND_OFF_ROWS
+from spark_upsert.merge.pressure import Pressure, Relief
+from spark_upsert.merge.readers import WIDTH, Handed
+from spark_upsert.merge.threaded import concat, live, streamed
+from spark_upsert.model.orders import (
     Concat,
     Order,
     RoundRobin,
@@ -21,10 +25,6 @@ from spark_upsert.merge.orders import (
     order_from_json,
     spend,
 )
-from spark_upsert.merge.portions import HAND_OFF_ROWS
-from spark_upsert.merge.pressure import Pressure, Relief
-from spark_upsert.merge.readers import WIDTH, Handed
-from spark_upsert.merge.threaded import concat, live, streamed
 
 __all__ = [
     "CHANNEL_EVENTS",

@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any
 
 from spark_upsert.errors import OptionError
-from spark_upsert.merge.orders import Concat, Order, RoundRobin, Seeded
-from spark_upsert.merge.wyrand import SEED_END
+from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded
+from spark_upsert.model.wyrand import SEED_END
 
 _KEYS = ("mode", "interleave_seed")
 

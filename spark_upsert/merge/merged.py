@@ -10,13 +10,13 @@ from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.config import MergeConfig
 from spark_upsert.merge.counters import Counters
 from spark_upsert.merge.documents import MARKS
-from spark_upsert.merge.orders import Concat, Order, iter_picks
 from spark_upsert.merge.portions import HAND_OFF_ROWS
 from spark_upsert.merge.pressure import Pressure
 from spark_upsert.merge.readers import WIDTH, Open
 from spark_upsert.merge.schemas import OneSchema
 from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.merge.threaded import concat, live
+from spark_upsert.model.orders import Concat, Order, iter_picks
 
 
 def merge(

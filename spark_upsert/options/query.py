@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_upsert.errors import OptionError
-from spark_upsert.merge import Concat, Order, RoundRobin, Seeded
-from spark_upsert.merge.wyrand import SEED_END
+from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded
+from spark_upsert.model.wyrand import SEED_END
 from spark_upsert.options.parse import Options, choice, one_of, whole_number
 
 LATENCY_TARGET_MS = 60_000

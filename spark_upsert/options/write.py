@@ -17,11 +17,9 @@ from spark_upsert.options.registry import SchemaFrom, registry_settings, schema_
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.payloads.registry import RegistrySettings
+from spark_upsert.state.caps import FULL_WAIT_MS
 from spark_upsert.state.properties import PROPERTIES, checked
 from spark_upsert.state.tombstones import LateRows
-
-FULL_WAIT_MS = 60_000
-"""A consumer that goes on has made room after a minute, for its batches are shorter than that."""
 
 
 class Truncates(Enum):

@@ -37,7 +37,7 @@ from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
 from spark_upsert.upsert.admission import Admission
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.write_set import WriteSet
 
@@ -279,7 +279,7 @@ class GroupTable:
         rows = pa.Table.from_pylist(
             [batch.to_row(), *(member.to_row() for member in members)], schema=COLUMNS
         )
-        envelope = plan_rows(head, rows.schema).envelope
+        envelope = envelope_of_rows(head.schema, rows.schema)
         base = Snapshot(table.store, head)
         write_set = WriteSet(
             base=base,
@@ -312,7 +312,7 @@ class GroupTable:
                 if member is None:
                     return []
                 rows = pa.Table.from_pylist([member.to_row()], schema=COLUMNS)
-                envelope = plan_rows(head, rows.schema).envelope
+                envelope = envelope_of_rows(head.schema, rows.schema)
                 base = Snapshot(self.table.store, head)
                 return [stage(base, map(envelope.commands, rows.to_batches()))]
 

@@ -48,7 +48,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stage import Staged, stage
 
 FOLDER = "_parked"
@@ -304,7 +304,7 @@ class ParkedTable:
             )
             for chunk, (count, ipc) in enumerate(_pieces(batches))
         )
-        envelope = plan_rows(head, COLUMNS).envelope
+        envelope = envelope_of_rows(head.schema, COLUMNS)
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
 
     def commit(self, staged: Mapping[str, Sequence[Staged]], transaction: Transaction) -> None:

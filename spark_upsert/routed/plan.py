@@ -29,7 +29,7 @@ from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table import Table
 from spark_upsert.upsert.envelopes.found import found_options
-from spark_upsert.upsert.plan import WritePlan
+from spark_upsert.upsert.plan import WritePlan, plan_upon
 
 _LOOKS_AT_ONCE = 16
 """At tables that the group does not know."""
@@ -161,7 +161,7 @@ def plan_rows_of(
     incoming : pyarrow.Schema
         Their columns.
     unborn_id : str, optional
-        As of `Table.plan`.
+        As of `plan_upon`.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def plan_rows_of(
     try:
         found = found_options(options, rows, schema)
         with table.log.as_seen():
-            return table.plan(found, incoming, unborn_id=unborn_id)
+            return plan_upon(table, found, incoming, unborn_id=unborn_id)
     except SchemaError as error:
         if options.envelope.finds and options.on_error is None:
             _advise_quarantine(error, schema)

@@ -11,16 +11,16 @@ from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.source.versions import manifest_at
+from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.quarantine import quarantine_schema
-from spark_upsert.table import Table
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import grouping_of
 
 _CHANGE_COLUMNS = tuple(field.name for field in CHANGELOG_FIELDS)
 
 
-def read_columns(table: Table, options: ReadOptions) -> pa.Schema:
+def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
     """Return the columns of a read of a table, batch or stream, by its options alone.
 
     Raises
@@ -29,10 +29,10 @@ def read_columns(table: Table, options: ReadOptions) -> pa.Schema:
         A column is asked for that the table does not have.
     """
     if options.change_feed:
-        own = shown_columns(table.log.head(), options)
+        own = shown_columns(log.head(), options)
         return pa.schema([*_chosen(own, options), *CHANGELOG_FIELDS])
     version, time_ms = options.version_as_of, options.timestamp_as_of_ms
-    manifest = manifest_at(table.log, version=version, time_ms=time_ms)
+    manifest = manifest_at(log, version=version, time_ms=time_ms)
     if options.metadata is Metadata.QUARANTINE:
         return quarantine_schema(manifest.schema)
     return pa.schema(_chosen(shown_columns(manifest, options), options))

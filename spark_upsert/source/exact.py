@@ -1,6 +1,6 @@
 """Exact orders over inputs that are read batch by batch.
 
-The sequence of rows is that of `spark_upsert.merge.orders` over the rows that each input has, and
+The sequence of rows is that of `spark_upsert.model.orders` over the rows that each input has, and
 a batch is a piece of it. Positions stay at the bounds of steps (`steps`); where the sequence is cut
 within a step, the offset says how many of its rows are delivered. So many small batches are one
 large one, for any limit and any place to begin again. What comes in the meantime may lie before
@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any
 
 from spark_upsert.errors import OptionError, about_input
-from spark_upsert.merge import Concat, Order, RoundRobin, Seeded, order_from_json, spend
+from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded, order_from_json, spend
 from spark_upsert.options.query import MERGE_SEQ, QueryOptions
 from spark_upsert.source.at_once import of_each
 from spark_upsert.source.input import Backlog, SteppedInput
@@ -57,7 +57,7 @@ class Standing:
     ``given``  the rows that each input gave; absent if nobody counted them
     ``mode``   which order it is
     ``names``  the inputs, in the order in which they were declared
-    ``order``  its state (`merge.orders`)
+    ``order``  its state (`model.orders`)
     ``reads``  what decides which rows the steps of inputs have (`lives`); absent from
                offsets that were written before it was kept
     ``rows``   how many rows the sequence has so far; null if somebody did not count

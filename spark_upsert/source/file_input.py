@@ -56,7 +56,8 @@ from spark_upsert.source.file_texts import CsvReader, JsonReader, compression_of
 from spark_upsert.source.input import Backlog, Piece
 from spark_upsert.source.position import Json, Position
 from spark_upsert.source.steps import StreamStep, refuse_gaps
-from spark_upsert.store.folder import FileStatus, Folder, open_folder
+from spark_upsert.store.folder import FileStatus, Folder
+from spark_upsert.store.folders import open_folder
 
 FILES_MAX = 1000
 """Files of one batch without limits: their names are in its offset, some 60 kB."""

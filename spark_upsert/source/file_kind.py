@@ -16,7 +16,8 @@ from spark_upsert.source.columns import chosen
 from spark_upsert.source.explain_words import columns_field, counted, field
 from spark_upsert.source.file_input import FileInput, FileSplit, file_columns, file_identity
 from spark_upsert.source.steps import Step
-from spark_upsert.store.folder import Folder, open_folder
+from spark_upsert.store.folder import Folder
+from spark_upsert.store.folders import open_folder
 
 FILE_FORMATS = tuple(each.value for each in FileFormat)
 

@@ -92,7 +92,7 @@ class TableKind:
         table = awaited(open_table(own), own.table_timeout_ms)
         if not own.change_feed:  # Changes have the newest columns, wherever they end.
             own = at_batch(own, table, options.pin)
-        return Described(read_columns(table, own), table_identity(table))
+        return Described(read_columns(table.log, own), table_identity(table))
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
         """Return a table as the input of a stream (`Kind.stream`)."""

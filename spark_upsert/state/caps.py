@@ -19,6 +19,10 @@ EPOCHS = "maxBacklogEpochs"
 ON_FULL = "onFull"
 BACKPRESSURE = "backpressure"
 
+FULL_WAIT_MS = 60_000
+"""How long a write waits for room unless it is said: the batches of a consumer that goes on are
+shorter than a minute, so that it has made room by then."""
+
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
-from spark_upsert.store.local import LocalStore
 from spark_upsert.store.regular import opened_regular
-from spark_upsert.store.resolve import open_store
 from spark_upsert.store.system_errors import translated
 
 _HIDDEN = ("_", ".")
@@ -47,7 +45,7 @@ class Folder(Protocol):
 
     @property
     def url(self) -> str:
-        """The folder, in the form that `open_folder` takes."""
+        """The folder, in the form that `folders.open_folder` takes."""
         ...
 
     def files(self, *, is_recursive: bool) -> Iterator[FileStatus]:
@@ -67,21 +65,6 @@ class Folder(Protocol):
     def open(self, name: str) -> pa.NativeFile:
         """Return the bytes of a file, which the caller closes; raises FileNotFoundError."""
         ...
-
-
-def open_folder(path: str, options: Mapping[str, str] | None = None) -> Folder:
-    """Return the folder at a local path or a URL.
-
-    Parameters and errors are those of `store.open_store`.
-    """
-    store = open_store(path, options)
-    if isinstance(store, LocalStore):
-        return LocalFolder(store.url)
-    from spark_upsert.store.object_folder import ObjectFolder
-    from spark_upsert.store.objects import ObjectStore
-
-    assert isinstance(store, ObjectStore)
-    return ObjectFolder(store)
 
 
 class LocalFolder:

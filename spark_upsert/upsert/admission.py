@@ -24,8 +24,7 @@ from spark_upsert.errors import (
     ThrottledError,
     UpsertFlowError,
 )
-from spark_upsert.options.write import FULL_WAIT_MS
-from spark_upsert.state.caps import Caps, OnFull, heeds_pressure
+from spark_upsert.state.caps import FULL_WAIT_MS, Caps, OnFull, heeds_pressure
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Draft, Manifest
 from spark_upsert.state.retention import (

@@ -1,9 +1,9 @@
 """The plan of a write: what its rows mean, and what must become of the table first.
 
-Pure: options, columns and the newest manifest in; a plan, or the change that must come before
-it, out. Spark's sink and `Table.append` ask the same function, so each check of options and
-columns stands here or below, once. Everything that can be wrong with them is found before a
-row moves.
+`plan_write` is pure: options, columns and the newest manifest in; a plan, or the change that must
+come before it, out. Every write with options asks it, so each check of options and columns stands
+here or below, once. Everything that can be wrong with them is found before a row moves. `plan_upon`
+asks it of a table, and changes the table as it says.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, SchemaError, setting
-from spark_upsert.model.engines import MergeEngine, Rule
+from spark_upsert.errors import ContentionError, OptionError, SchemaError, setting
+from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.names import find_column, joined_names
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
-from spark_upsert.options.write import EnvelopeOptions, Truncates, WriteOptions
+from spark_upsert.options.write import Truncates, WriteOptions
 from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.state.properties import keeps_rows
 from spark_upsert.state.tombstones import LateRows
+from spark_upsert.table import Table
 from spark_upsert.upsert.commands import Envelope
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.envelopes.changelog import ChangelogEnvelope
@@ -30,6 +31,9 @@ from spark_upsert.upsert.envelopes.forms import form_of
 
 ERROR_COLUMN = "error"
 """Name of the column of inline errors, unless an option says otherwise."""
+
+_ALTERATIONS_MAX = 20
+"""A write alters once. More often only if another writer takes back what it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,43 +108,35 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     return WritePlan(base=manifest, envelope=envelope)
 
 
-def plan_rows(
-    manifest: Manifest,
-    incoming: pa.Schema,
-    *,
-    deletes: str | None = None,
-    nulls_as_deletes: bool = False,
+def plan_upon(
+    table: Table, options: WriteOptions, incoming: pa.Schema, *, unborn_id: str | None = None
 ) -> WritePlan:
-    """Plan to append plain columns to a table as it is.
+    """Plan a write upon the newest version of a table (`plan_write`).
 
-    Values are cast to the table's types, and one that does not fit is an error when it comes.
-    Columns that the table lacks and that order the rows or mark deletes are not stored.
+    Where the options allow it, the table is altered first; where there is none, the plan
+    is upon an unborn one, which the epoch makes. It has the identity ``unborn_id``, if several
+    plans are to be upon the same one (`Table.unborn`).
 
     Raises
     ------
     OptionError, SchemaError
-        A column is missing, unknown or cannot mark deletes.
+        Something does not fit; the table is as it was.
     """
-    schema = manifest.schema
-    types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}
-    for name in schema.columns.names:
-        if schema.engine.rule(name) is Rule.COLLECT:
-            types[name.lower()] = types[name.lower()].value_type
-    own = {name.lower() for name in schema.columns.names}
-    apart = {field.name for field in schema.order} | {*schema.engine.column_order.values()}
-    apart = {name.lower() for name in (*apart, *([deletes] if deletes else []))}
-    options = WriteOptions(
-        path="",
-        deletes=deletes,
-        columns=tuple(name for name in incoming.names if name.lower() not in apart - own),
-        envelope=EnvelopeOptions(nulls_as_deletes=nulls_as_deletes),
+    manifest = table.log.try_head()
+    for _ in range(_ALTERATIONS_MAX):
+        step = plan_write(manifest, options, incoming)
+        match step:
+            case WritePlan():
+                return step
+            case Create(schema=schema, properties=properties):
+                manifest = table.unborn(schema, properties, table_id=unborn_id)
+            case Alter(schema=schema, properties=properties):
+                manifest = table.alter(schema, properties)
+    raise ContentionError(
+        f"others altered the table at '{table.store.url}' {_ALTERATIONS_MAX} times in a row "
+        "while this write was planned.",
+        hint="let only one of the writers set properties; then write again.",
     )
-    cast = pa.schema(
-        [field.with_type(types.get(field.name.lower(), field.type)) for field in incoming]
-    )
-    plan = plan_write(manifest, options, cast)
-    assert isinstance(plan, WritePlan), "a table is not altered by rows of its own columns"
-    return plan
 
 
 def usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:

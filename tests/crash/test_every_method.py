@@ -33,6 +33,7 @@ from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Manifest, Transaction
 from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert.watchers import SealedEpoch
@@ -232,7 +233,7 @@ class Life:
             late_rows=LateRows.REJECT,
         )
         incoming = pa.schema([*rows, *others])
-        self.see("plan", lambda: self.table.plan(options, incoming).base.schema.columns.names)
+        self.see("plan", lambda: plan_upon(self.table, options, incoming).base.schema.columns.names)
 
     def table_schema(self) -> Any:
         """Return the table's schema, read without faults."""

@@ -16,7 +16,7 @@ from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stash import Stash
 from spark_upsert.upsert.together import APART, Append, Told, append_together, sealed
 from tests.support.stores import (
@@ -55,7 +55,7 @@ def call(table: Table, index: int) -> Append:
     head = table.log.head()
     with Stash(head.schema) as stash:
         for batch in rows(index).to_batches():
-            stash.add(plan_rows(head, batch.schema, deletes=None).envelope.commands(batch))
+            stash.add(envelope_of_rows(head.schema, batch.schema, deletes=None).commands(batch))
         found = sealed(head.schema, stash, own(index), LateRows.FAIL)
     assert found is not None
     return found

@@ -51,7 +51,7 @@ APART: dict[str, str] = {
             "state.log.read:LogReader._look",
             "state.retention.worker:_named",
             "table:Table.hold_all",
-            "table:Table.plan",
+            "upsert.plan:plan_upon",
             "routed.unmoved:commit_behind",
         ),
         "tells to try again what others have won every time: the worlds of tests.simulation do",

@@ -34,6 +34,7 @@ from spark_upsert.store.records import encode
 from spark_upsert.table import Table
 from spark_upsert.upsert.kept_position import KeptPosition
 from spark_upsert.upsert.moves import Move, refused
+from spark_upsert.upsert.plan import plan_upon
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert.views.kept_rows import made_for_rows
@@ -311,7 +312,7 @@ def staged_then(told: Told, between: Callable[[], None], **options: str) -> None
     given = {"keys": "id", "path": str(told.folder / "table"), **options}
     parsed = WriteOptions.parse(given)
     table = Table(open_store(parsed.path))
-    plan = table.plan(parsed, rows_of(ROW).schema)
+    plan = plan_upon(table, parsed, rows_of(ROW).schema)
     base = Snapshot(table.store, plan.base)
     commands = (plan.envelope.commands(batch) for batch in rows_of(ROW).to_batches())
     staged = (stage(base, commands, late_rows=LateRows.FAIL),)
@@ -343,7 +344,7 @@ def _(told: Told) -> None:
         given = {"keys": "id", "path": str(told.folder / "table"), **options}
         parsed = WriteOptions.parse(given)
         table = Table(open_store(parsed.path))
-        plan = table.plan(parsed, rows_of(ROW).schema)
+        plan = plan_upon(table, parsed, rows_of(ROW).schema)
         base = Snapshot(table.store, plan.base)
         staged = tuple(
             stage(
@@ -479,7 +480,7 @@ def _(told: Told) -> None:
     )
     options = WriteOptions.parse({**truncates, "path": str(told.folder / "table")})
     table = Table.open(options.path)
-    envelope = table.plan(options, event.schema).envelope
+    envelope = plan_upon(table, options, event.schema).envelope
     with told:
         table.append(event, envelope=envelope, late_rows=LateRows.APPLY)
     told("use mode 'append' and no lateRows=apply")
@@ -569,7 +570,7 @@ def _(told: Told) -> None:
 
     def commit(*writers: str) -> Commit | None:
         options = WriteOptions.parse({"keys": "id", "path": str(told.folder / "table")})
-        plan = table.plan(options, rows_of(ROW).schema)
+        plan = plan_upon(table, options, rows_of(ROW).schema)
         base = Snapshot(table.store, plan.base)
         commands = [plan.envelope.commands(batch) for batch in rows_of(ROW).to_batches()]
         staged = (stage(base, commands, late_rows=LateRows.FAIL),)

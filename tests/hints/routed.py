@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from spark_upsert.cli.commands import _version_behind, upsertflow
 from spark_upsert.cli.routed import list_tables, open_in
 from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed import plan as routed_plan
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.park import ParkedTable
@@ -22,6 +23,7 @@ from spark_upsert.routed.template import Template
 from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from tests.hints.hint import Told, follows
 from tests.support.own_schemas import INLINE
 from tests.support.routed_worlds import transaction
@@ -67,15 +69,15 @@ def _(told: Told) -> None:
 
 @follows("routed.park:as_parkable")
 def _(told: Told) -> None:
-    root, plan = root_of(told), Table.plan
+    root, plan = root_of(told), plan_upon
 
-    def faulty(self: Table, *args: Any, **how: Any) -> Any:
-        if self.store.url.endswith("/a"):
+    def faulty(table: Table, *args: Any, **how: Any) -> Any:
+        if table.store.url.endswith("/a"):
             raise IndexError("a fault of this version")
-        return plan(self, *args, **how)
+        return plan(table, *args, **how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Table, "plan", faulty)
+        patch.setattr(routed_plan, "plan_upon", faulty)
         write(root, 0, [("a", 1, 1), ("b", 1, 1)])
         with told:
             unpark(root)

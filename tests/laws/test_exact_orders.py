@@ -113,7 +113,9 @@ def test_tables_too_their_snapshots_included(
         options = options_of(**begin)
         return over(
             {
-                name: TableInput(options, read_columns(table.table, options), table=table.open())
+                name: TableInput(
+                    options, read_columns(table.table.log, options), table=table.open()
+                )
                 for name, table in zip("abc", tables, strict=False)
             },
             query,

@@ -14,7 +14,7 @@ from spark_upsert.state.compaction import compact_runs
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.tombstones import PROPERTY, LateRows
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from tests.support.stores import MemoryStore
@@ -153,7 +153,7 @@ def test_applied_late_rows_leave_the_changelog_and_the_numbers_exact(
         # Staged before the compaction, committed behind it.
         base = table.at()
         columns = rows(commands, index).schema
-        envelope = plan_rows(base.manifest, columns, deletes="deleted").envelope
+        envelope = envelope_of_rows(base.manifest.schema, columns, deletes="deleted")
         batches = [envelope.commands(b) for b in rows(commands, index).to_batches()]
         staged = stage(base, batches, late_rows=LateRows.APPLY)
         if when != "no":

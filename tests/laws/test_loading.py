@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.loader.loader import Settings, Stretch
 from spark_upsert.loader.order import Order
 from spark_upsert.loader.share import Remainder, Share
+from spark_upsert.loader.stretch import Settings, Stretch
 from tests.support.loading import (
     MemoryRows,
     carried,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.merge.assembly import arrange
-from spark_upsert.merge.orders import (
+from spark_upsert.model.orders import (
     Concat,
     Order,
     RoundRobin,
@@ -22,7 +22,7 @@ from spark_upsert.merge.orders import (
     rows_of_inputs,
     spend,
 )
-from spark_upsert.merge.wyrand import draws, raw_numbers
+from spark_upsert.model.wyrand import draws, raw_numbers
 from tests.support.merging import Generator, batches_of, check_picks, rows_in
 
 STATES = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1])

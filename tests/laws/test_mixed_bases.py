@@ -14,7 +14,7 @@ from spark_upsert.state.log.manifest import Commit
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stage import Staged, stage
 from spark_upsert.upsert.write_set import WriteSet
 from tests.support.stores import MemoryStore
@@ -45,7 +45,7 @@ def rows_of(rng: random.Random) -> pa.Table:
 def staged_upon(table: Table, rows: pa.Table, late_rows: LateRows) -> Staged:
     """Stage the rows of one task upon what is the newest version to it."""
     head = table.log.head()
-    envelope = plan_rows(head, rows.schema, deletes="gone").envelope
+    envelope = envelope_of_rows(head.schema, rows.schema, deletes="gone")
     commands = map(envelope.commands, rows.to_batches())
     return stage(Snapshot(table.store, head), commands, late_rows=late_rows)
 

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.loader import file_rows, loader, order, windows
-from spark_upsert.loader.loader import Loader, Pass, Settings
+from spark_upsert.loader.loader import Loader, Pass
 from spark_upsert.loader.order import Order, Window
 from spark_upsert.loader.share import Remainder, Share
+from spark_upsert.loader.stretch import Settings
 from spark_upsert.state.snapshot import Snapshot
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_loader_promises as promises

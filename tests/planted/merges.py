@@ -9,12 +9,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.merge import assembly, orders, wyrand
+from spark_upsert.merge import assembly
 from spark_upsert.merge.channel import Channel
 from spark_upsert.merge.documents import Documents
 from spark_upsert.merge.pressure import Pressure
 from spark_upsert.merge.readers import Readers
 from spark_upsert.merge.spill import SpillingStore
+from spark_upsert.model import orders, wyrand
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_merge_promises as merges
 

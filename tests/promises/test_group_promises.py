@@ -12,7 +12,7 @@ from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stash import Stash
 from spark_upsert.upsert.together import Append, Told, append_together, sealed
 from tests.support.groups import check_round
@@ -29,7 +29,7 @@ def append(
         columns["seq"] = [seq] * len(rows)
     batch = pa.RecordBatch.from_pydict(columns)
     with Stash(head.schema) as stash:
-        stash.add(plan_rows(head, batch.schema, deletes=None).envelope.commands(batch))
+        stash.add(envelope_of_rows(head.schema, batch.schema, deletes=None).commands(batch))
         call = sealed(head.schema, stash, transaction, LateRows.FAIL)
     assert call is not None
     return call

@@ -17,7 +17,7 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.loader import FileRows, Loader, TableRows
-from spark_upsert.loader.loader import Stretch
+from spark_upsert.loader.stretch import Stretch
 from spark_upsert.table import Table
 from tests.support.loading import (
     MemoryRows,

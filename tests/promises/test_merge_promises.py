@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from spark_upsert.errors import StorageError
-from spark_upsert.merge import assembly, orders, spill, wyrand
+from spark_upsert.merge import assembly, spill
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.documents import DocumentClose, DocumentOpen, Documents
 from spark_upsert.merge.merged import merge
-from spark_upsert.merge.orders import Concat, Order, RoundRobin, Seeded, rows_of_inputs
 from spark_upsert.merge.pressure import Pressure
 from spark_upsert.merge.spill import SpillingStore
+from spark_upsert.model import orders, wyrand
+from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded, rows_of_inputs
 from tests.support.merging import Generator, batches_of, check_picks, rows_in
 from tests.support.plays import PLAYS, BrokenInputError, Play
 from tests.support.schedules import Choose, at_random

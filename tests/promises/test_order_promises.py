@@ -14,7 +14,7 @@ from itertools import count
 import pytest
 
 from spark_upsert.errors import DataLossError, OptionError
-from spark_upsert.merge.orders import Order
+from spark_upsert.model.orders import Order
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.source.inputs import NamedInputs

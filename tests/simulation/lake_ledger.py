@@ -14,7 +14,7 @@ from math import floor, inf
 import pyarrow as pa
 
 from spark_upsert.merge import order_from_json
-from spark_upsert.merge.orders import Order, RoundRobin
+from spark_upsert.model.orders import Order, RoundRobin
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.source.file_position import FilePosition
 from spark_upsert.source.position import Position

@@ -31,6 +31,7 @@ from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.lake_gate import Gate
@@ -105,7 +106,7 @@ class Sink:
         """Write a batch, dealt to some tasks."""
         table = Table(self.store, clock=self.clock)
         given = {"path": "/unused", "envelope": "changelog", "keys": "_input,k"}
-        plan = table.plan(WriteOptions.parse({**given, "mergeSchema": "true"}), columns)
+        plan = plan_upon(table, WriteOptions.parse({**given, "mergeSchema": "true"}), columns)
         base = Snapshot(self.store, plan.base)
         dealt = self.dice.sample(rows, len(rows))
         tasks = self.dice.randrange(1, 4)

@@ -12,7 +12,7 @@ from spark_upsert.errors import UpsertFlowError
 from spark_upsert.state.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.lake_gate import Gate
@@ -160,7 +160,7 @@ class Writers:
         epoch = self._epoch(model)
         base = Snapshot(table.store, found[0])
         rows = _rows(model, epoch)
-        envelope = plan_rows(base.manifest, rows.schema, deletes="gone").envelope
+        envelope = envelope_of_rows(base.manifest.schema, rows.schema, deletes="gone")
         commands = [envelope.commands(each) for each in rows.to_batches()]
         staged = WriteSet(base=base, staged=(stage(base, commands),), transactions=())
         self._staged.append((name, epoch, staged))

@@ -18,7 +18,7 @@ from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
 from spark_upsert.upsert.envelopes.found import found_options
-from spark_upsert.upsert.plan import usual_late_rows
+from spark_upsert.upsert.plan import plan_upon, usual_late_rows
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from spark_upsert_sink.plan import SinkPlan, plan_sink
@@ -96,7 +96,7 @@ def write_found(path: Path, rows: pa.Table, **options: Any) -> Commit | None:
     table = Table(open_store(given.path, {}))
     head = table.log.try_head()
     found = found_options(given, rows.to_batches(2), None if head is None else head.schema)
-    planned = table.plan(found, rows.schema)
+    planned = plan_upon(table, found, rows.schema)
     base = Snapshot(table.store, planned.base)
     commands = (planned.envelope.commands(batch) for batch in rows.to_batches(3))
     staged = stage(base, commands, late_rows=LateRows.FAIL)

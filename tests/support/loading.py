@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.loader import Loader
-from spark_upsert.loader.loader import Stretch
 from spark_upsert.loader.splits import Record
+from spark_upsert.loader.stretch import Stretch
 from spark_upsert.loader.windows import THREAD_NAME
 
 IDS = pa.schema({"id": pa.int64()})

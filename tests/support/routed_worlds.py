@@ -26,6 +26,7 @@ from spark_upsert.state.log.manifest import QUERY, Transaction
 from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from tests.support.stores import Fault, FaultyStore, KilledError, MemoryStore, Moment, Steps
 
 ROWS = pa.schema(
@@ -165,10 +166,10 @@ class Model:
 
 def append(table: Table, options: RoutedOptions, topic: str, rows: pa.RecordBatch) -> None:
     """Append rows to one table by its own options, as another writer."""
-    write = table.plan(options.of(topic, topic), rows.schema)
+    write = plan_upon(table, options.of(topic, topic), rows.schema)
     if write.base.is_unborn:
         table.ensure(write.base.schema, write.base.properties)
-        write = table.plan(options.of(topic, topic), rows.schema)
+        write = plan_upon(table, options.of(topic, topic), rows.schema)
     table.append(pa.Table.from_batches([rows]), envelope=write.envelope, late_rows=LateRows.REJECT)
 
 

@@ -24,6 +24,7 @@ from spark_upsert.source.table_position import TablePosition
 from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from tests.support.clocked import HOUR_S, ClockedStore, Now
@@ -47,7 +48,7 @@ def stream_of(
 ) -> Stream:
     """Return the stream that options mean, over a table that is open; by default time stands."""
     options = options_of(**given)
-    columns = read_columns(table, options)
+    columns = read_columns(table.log, options)
     return Stream(
         NamedInputs({UNNAMED: TableInput(options, columns, table=table)}),
         options.query,
@@ -244,7 +245,7 @@ class Chained:
             feed = feed.remove(feed.get_field_index("_diff"))
         keys = {"keys": ",".join(kind.keys), "hashPrefix": str(kind.hash_prefix)}
         options = WriteOptions.parse({"path": "/unused", "envelope": "changelog", **keys})
-        plan = table.plan(options, feed)
+        plan = plan_upon(table, options, feed)
         base = Snapshot(self.store, plan.base)
         dealt = self.dice.sample(rows, len(rows))
         tasks = [self._batches(part, feed) for part in self._cut(dealt)]

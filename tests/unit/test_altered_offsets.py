@@ -71,7 +71,7 @@ class World:
         options = options_of(startingVersion="earliest", readChangeFeed="false")
         table = Table(self.store)
         inputs: dict[str, Input] = {
-            "t": TableInput(options, read_columns(table, options), table=table),
+            "t": TableInput(options, read_columns(table.log, options), table=table),
             "f": file_input(self.folder, "json", schema="k BIGINT, v BIGINT", maxRowsPerTrigger=2),
         }
         return Stream(

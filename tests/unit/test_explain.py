@@ -58,7 +58,7 @@ def append(table: Table, ids: Iterable[int], *, overwrite: bool = False) -> None
 def explained(table: Table, **given: str) -> str:
     """Return what a batch read says, without the sizes of files."""
     options = ReadOptions.parse({"path": table.store.url, "splits": "1", **given})
-    read = BatchRead(options, read_columns(table, options))
+    read = BatchRead(options, read_columns(table.log, options))
     text = read.explain(read.splits())
     return SIZES.sub("", text)
 
@@ -233,7 +233,7 @@ def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def planned(table: Table, **given: str) -> None:
     options = ReadOptions.parse({"path": table.store.url, "splits": "2", **given})
-    BatchRead(options, read_columns(table, options)).splits()
+    BatchRead(options, read_columns(table.log, options)).splits()
 
 
 def told(caplog: pytest.LogCaptureFixture, table: Table) -> list[str]:
@@ -257,7 +257,7 @@ def test_a_batch_of_a_stream_is_told_too(table: Table, caplog: pytest.LogCapture
     caplog.set_level(logging.INFO, "spark_upsert")
     options = ReadOptions.parse({"path": table.store.url, "splits": "1"})
     stream = Stream(
-        NamedInputs({UNNAMED: TableInput(options, read_columns(table, options))}), options.query
+        NamedInputs({UNNAMED: TableInput(options, read_columns(table.log, options))}), options.query
     )
     begin = stream.initial()
     middle = stream.latest(begin)

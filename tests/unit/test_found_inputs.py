@@ -422,7 +422,7 @@ class Thousand:
         schema = TableSchema.of(COLUMNS, keys=["k"])
         for number in range(COUNT):
             Table(StoreBelow(self.objects, f"t{number:03}")).ensure(schema)
-        columns = read_columns(self.table("t000"), self.options)
+        columns = read_columns(self.table("t000").log, self.options)
         store = FaultyStore(self.objects, self.steps)
 
         def make(name: str, *, joins: bool) -> Input:

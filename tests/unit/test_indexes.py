@@ -37,7 +37,7 @@ from spark_upsert.state import snapshot as snapshots
 from spark_upsert.state.indexed import index_folder
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from tests.support.stores import (
@@ -605,7 +605,7 @@ def test_an_epoch_that_makes_the_table_makes_its_index() -> None:
     table = Table(store)
     unborn = Table.unborn(TableSchema.of(COLUMNS, keys=["id"]), {"indexBy": "c"})
     base = Snapshot(store, unborn)
-    commands = plan_rows(unborn, COLUMNS).envelope.commands(rows((1, 7)).to_batches()[0])
+    commands = envelope_of_rows(unborn.schema, COLUMNS).commands(rows((1, 7)).to_batches()[0])
     table.commit(WriteSet(base=base, staged=(stage(base, [commands]),)))
     assert index_of(table).keys_having(pa.array([7])).shows_version == 0
 

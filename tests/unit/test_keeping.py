@@ -20,6 +20,7 @@ from spark_upsert.source.explain_view import explain_view
 from spark_upsert.source.kinds import batch_inputs, plan_columns
 from spark_upsert.source.work import splits_of
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
@@ -341,9 +342,9 @@ def test_rows_are_one_table_in_any_order_and_repetition_of_batches(shop: KeptSho
         table = Table(MemoryStore())
         order = sent if not number else chance.sample(sent, len(sent))
         for rows in order:
-            table.ensure(table.plan(options, schema).envelope.schema)
+            table.ensure(plan_upon(table, options, schema).envelope.schema)
             batch = pa.Table.from_pylist(rows, schema=schema)
-            table.append(batch, envelope=table.plan(options, schema).envelope)
+            table.append(batch, envelope=plan_upon(table, options, schema).envelope)
         contents.append(sorted(map(str, table.snapshot().to_pylist())))
     names = {row["id"]: row["name"] for row in shop.customers.snapshot().to_pylist()}
     expected_ = [

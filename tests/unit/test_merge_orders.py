@@ -10,7 +10,7 @@ import pytest
 from spark_upsert.errors import OptionError
 from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.config import MergeConfig, Mode
-from spark_upsert.merge.orders import (
+from spark_upsert.model.orders import (
     Concat,
     RoundRobin,
     Seeded,
@@ -19,7 +19,7 @@ from spark_upsert.merge.orders import (
     order_from_json,
     spend,
 )
-from spark_upsert.merge.wyrand import draws, raw_numbers
+from spark_upsert.model.wyrand import draws, raw_numbers
 from tests.support.merging import batches_of, rows_in
 
 INTERLEAVE = {"mode": "interleave"}

@@ -25,6 +25,7 @@ from spark_upsert.errors import (
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import park
+from spark_upsert.routed import plan as routed_plan
 from spark_upsert.routed import unpark as the_unpark
 from spark_upsert.routed.commit import GroupCommit, commit_routed
 from spark_upsert.routed.group import GroupTable
@@ -37,6 +38,7 @@ from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from tests.support.routed_worlds import transaction
 from tests.support.stores import MemoryStore
 
@@ -429,14 +431,14 @@ def test_a_value_that_is_no_utf8_names_no_table() -> None:
 def test_a_fault_of_ours_parks_the_table_that_meets_it(
     monkeypatch: pytest.MonkeyPatch, root: MemoryStore
 ) -> None:
-    plan_as_it_is = Table.plan
+    plan_as_it_is = plan_upon
 
-    def faulty(self: Table, *args: Any, **how: Any) -> Any:
-        if self.store.url.endswith("/a"):
+    def faulty(table: Table, *args: Any, **how: Any) -> Any:
+        if table.store.url.endswith("/a"):
             raise IndexError("the value 'secret' of a row")
-        return plan_as_it_is(self, *args, **how)
+        return plan_as_it_is(table, *args, **how)
 
-    monkeypatch.setattr(Table, "plan", faulty)
+    monkeypatch.setattr(routed_plan, "plan_upon", faulty)
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
     assert rows_in(root, "b") == {1: 1}
     [parked] = ParkedTable(root).parked()
@@ -448,7 +450,7 @@ def test_a_fault_of_ours_parks_the_table_that_meets_it(
     with pytest.raises(IndexError):
         write(MemoryStore(), 0, [("a", 1, 1)], onTableError="fail")
     assert counts(root) == {"a": 1}
-    monkeypatch.setattr(Table, "plan", plan_as_it_is)
+    monkeypatch.setattr(routed_plan, "plan_upon", plan_as_it_is)
     unpark(root, given={"mergeSchema": "true"})
     assert rows_in(root, "a") == {1: 1}
 

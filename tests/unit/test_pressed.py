@@ -51,7 +51,7 @@ class Flood:
         parsed = self._options
         own = Table(FaultyStore(self.store, self.steps), clock=self.now)
         self.stream = Stream(
-            NamedInputs({UNNAMED: TableInput(parsed, read_columns(own, parsed), table=own)}),
+            NamedInputs({UNNAMED: TableInput(parsed, read_columns(own.log, parsed), table=own)}),
             parsed.query,
             clock=self.now,
             wall=self.now,
@@ -300,7 +300,7 @@ class TestDeferral:
                 tables[name].append(pa.table({"id": [number]}))
         parsed = options_of(startingVersion="earliest", maxEpochsPerTrigger=1, **query)
         inputs = {
-            name: TableInput(parsed, read_columns(table, parsed), table=table)
+            name: TableInput(parsed, read_columns(table.log, parsed), table=table)
             for name, table in tables.items()
         }
         stream = Stream(NamedInputs(inputs), parsed.query, clock=now, wall=now)

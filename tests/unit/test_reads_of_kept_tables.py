@@ -78,7 +78,7 @@ def read(path: Path, **given: str) -> list[dict[str, Any]]:
     options = ReadOptions.parse({"path": str(path), **given})
     options.require_batch()
     table = Table(open_store(str(path), None))
-    batch = BatchRead(options, read_columns(table, options))
+    batch = BatchRead(options, read_columns(table.log, options))
     splits = pickle.loads(pickle.dumps(batch.splits()))
     return [row for split in splits for b in batch.read(split) for row in b.to_pylist()]
 

@@ -66,7 +66,8 @@ def work(
 def write_archive(file: Path) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("pyspark_upsertflow/__init__.py", REAL)
+        archive.writestr("pyspark_upsertflow/__init__.py", "")
+        archive.writestr("pyspark_upsertflow/source.py", REAL)
     return str(file)
 
 
@@ -129,9 +130,9 @@ def test_a_read_takes_the_parallelism_and_a_write_does_not(
     parallelism: int | None,
     read: dict[str, str],
 ) -> None:
-    package = types.ModuleType("pyspark_upsertflow")
+    package = types.ModuleType("pyspark_upsertflow.source")
     exec(REAL, package.__dict__)
-    monkeypatch.setitem(sys.modules, "pyspark_upsertflow", package)
+    monkeypatch.setitem(sys.modules, "pyspark_upsertflow.source", package)
     source: Any = by_value(None, parallelism)(given)
     assert source.reader(None) == source.streamReader(None) == read
     assert source.writer(None, False) == source.streamWriter(None, False) == given

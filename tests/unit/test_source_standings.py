@@ -122,7 +122,7 @@ def table(now: Now) -> Table:
 
 def input_of(table: Table, **given: str) -> TableInput:
     options = options_of(**given)
-    return TableInput(options, read_columns(table, options), table=table)
+    return TableInput(options, read_columns(table.log, options), table=table)
 
 
 def test_a_table_was_read_when_a_lease_was_renewed(table: Table, now: Now) -> None:

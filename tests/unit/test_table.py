@@ -23,7 +23,7 @@ from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_rows
+from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
 from spark_upsert.upsert.write_set import WriteSet
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
@@ -161,8 +161,8 @@ def test_a_row_of_nulls_is_a_row_unless_it_is_said_to_delete(tmp_path: Path) -> 
     rows = pa.table({"id": [1], "name": pa.nulls(1, pa.string()), "price": pa.nulls(1, pa.int64())})
     table.append(rows)
     assert table.snapshot().to_pylist() == [{"id": 1, "name": None, "price": None}]
-    plan = plan_rows(table.log.head(), rows.schema, nulls_as_deletes=True)
-    table.append(rows, envelope=plan.envelope)
+    envelope = envelope_of_rows(table.log.head().schema, rows.schema, nulls_as_deletes=True)
+    table.append(rows, envelope=envelope)
     assert table.snapshot().num_rows == 0
 
 
@@ -349,7 +349,7 @@ def test_two_deletes_of_one_key_are_no_ambiguity_whatever_their_values() -> None
 def stage_rows(base: Any, rows: pa.Table) -> list[Any]:
     from spark_upsert.upsert.stage import stage
 
-    envelope = plan_rows(base.manifest, rows.schema, deletes="gone").envelope
+    envelope = envelope_of_rows(base.manifest.schema, rows.schema, deletes="gone")
     return [stage(base, [envelope.commands(batch)]) for batch in rows.to_batches()]
 
 

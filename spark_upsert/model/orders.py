@@ -25,7 +25,7 @@ from typing import Any, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from spark_upsert.merge.wyrand import SEED_END, draws
+from spark_upsert.model.wyrand import SEED_END, draws
 
 Counts = npt.NDArray[np.int64]
 """Rows of each input, in the order in which the inputs were declared."""

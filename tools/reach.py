@@ -1,0 +1,159 @@
+"""Reach: what a module loads of ours, directly and by what it imports, in modules and lines.
+
+The table of layers (`tools.layers`) says which way imports may point; it does not say what they
+cost. One line that points down may still load half of the house, for a name or for an annotation.
+So a few modules have a bound on the lines that they need. And no files import each other in a
+circle: of such files each needs all.
+
+Imports within functions count, because they are needed when the function runs; those under ``if
+TYPE_CHECKING`` do not, for nothing is loaded by them. With a module its packages are loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from tools.layers import module_of, modules, names, tree_of
+
+Graph = Mapping[str, frozenset[str]]
+"""What each module imports."""
+
+
+class Bound(NamedTuple):
+    """The most that a module may need."""
+
+    module: str
+    lines_max: int
+    """Lines of files, as they are now and some room for those who write elsewhere."""
+    aim: int
+    """What the bound is to become."""
+    why: str
+    """What the module stands for."""
+
+
+BOUNDS = (
+    Bound("spark_upsert.source.serve", 26_000, 22_000, "a task that reads rows or changes"),
+    Bound("spark_upsert.upsert.commit", 18_200, 15_000, "a commit"),
+    Bound("spark_upsert.table", 22_800, 20_000, "a program that opens a table"),
+)
+"""They only fall: a cut that brings a module below its aim makes the aim its bound."""
+
+
+class Chain(NamedTuple):
+    """A way of imports, from a module to the one whose import costs most."""
+
+    modules: tuple[str, ...]
+    lines: int
+    """What the module would not need without the last import."""
+
+    def __str__(self) -> str:
+        return f"{' -> '.join(self.modules)} ({self.lines} lines)"
+
+
+@cache
+def loaded() -> Graph:
+    """Return what each module of ours loads at first hand: what it imports, and the packages."""
+    return {
+        module: frozenset((*imported, *_packages(module, *imported))) - {module}
+        for module, imported in imported_by_name().items()
+    }
+
+
+@cache
+def imported_by_name() -> Graph:
+    """Return what each module of ours imports."""
+    known = modules()
+    found = {
+        module: {module_of(name, known) for node in run_of(tree_of(path)) for name in names(node)}
+        for module, path in known.items()
+    }
+    return {
+        module: frozenset(each for each in imported if each not in (None, module))
+        for module, imported in found.items()
+    }
+
+
+@cache
+def lines_of() -> Mapping[str, int]:
+    """Return how many lines each module of ours has."""
+    texts = {module: path.read_text(encoding="utf-8") for module, path in modules().items()}
+    return {module: len(text.splitlines()) for module, text in texts.items()}
+
+
+def needed(graph: Graph, module: str) -> dict[str, tuple[str, ...]]:
+    """Return a shortest way of imports to each module that one needs, itself first."""
+    ways: dict[str, tuple[str, ...]] = {module: (module,)}
+    waiting = [module]
+    for each in waiting:
+        for imported in sorted(graph[each] - ways.keys()):
+            ways[imported] = (*ways[each], imported)
+            waiting.append(imported)
+    return ways
+
+
+def reach(graph: Graph, lines: Mapping[str, int], module: str) -> int:
+    """Return the lines that a module needs."""
+    return sum(lines[each] for each in needed(graph, module))
+
+
+def dearest_chain(graph: Graph, lines: Mapping[str, int], module: str) -> Chain:
+    """Return the way to the import without which a module would need least.
+
+    Each import of what it needs is left out once; of those that save the same the nearest is told.
+    """
+    ways = needed(graph, module)
+    whole = sum(lines[each] for each in ways)
+    dearest = Chain((module,), 0)
+    for importer, way in ways.items():
+        for imported in sorted(graph[importer]):
+            less = {**graph, importer: graph[importer] - {imported}}
+            saved = whole - reach(less, lines, module)
+            if saved > dearest.lines:
+                dearest = Chain((*way, imported), saved)
+    return dearest
+
+
+def circles(graph: Graph) -> list[tuple[str, ...]]:
+    """Return the modules that need each other, each circle once."""
+    needs = {module: needed(graph, module).keys() for module in graph}
+    found = {
+        tuple(sorted(other for other in needs[module] if module in needs[other]))
+        for module in graph
+    }
+    return sorted(circle for circle in found if len(circle) > 1)
+
+
+def run_of(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below one that are run: not those for checkers of types."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and _is_for_checkers(child.test):
+            for other in child.orelse:
+                yield other
+                yield from run_of(other)
+        else:
+            yield child
+            yield from run_of(child)
+
+
+def _is_for_checkers(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def _packages(*found: str) -> Iterator[str]:
+    known = modules()
+    for module in found:
+        while module := module.rpartition(".")[0]:
+            if module in known:
+                yield module
+
+
+if __name__ == "__main__":
+    for bound in BOUNDS:
+        ways = needed(loaded(), bound.module)
+        found = reach(loaded(), lines_of(), bound.module)
+        print(f"{bound.module}: {found} lines of {len(ways)} modules, {bound.why}")
+        print(f"    bound {bound.lines_max}, aim {bound.aim}")
+        print(f"    {dearest_chain(loaded(), lines_of(), bound.module)}")
