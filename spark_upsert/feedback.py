@@ -38,6 +38,7 @@ import pyarrow as pa
 
 from spark_upsert.model.epochs import Epoch as Timestamp
 from spark_upsert.model.epochs import Fate, fate_of
+from spark_upsert.model.schema import TableSchema
 from spark_upsert.state.log.manifest import Commit, Transaction
 from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.table import Table
@@ -94,7 +95,7 @@ class FeedbackUpsert:
     ) -> None:
         self._table = table
         self._writer = f"operator:{writer}"
-        self._commands = commands or self._plain
+        self._commands = commands
         self._deletes = deletes
         self._stashes: dict[int, Stash] = {}
         self._emitting: WriteSet | None = None
@@ -114,9 +115,8 @@ class FeedbackUpsert:
         for ts in list(self._stashes):
             self._close_stash(ts)
 
-    def _plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _plain(self, rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
         """Return the commands of rows that are plain columns of the table."""
-        schema = self._table.log.head().schema
         return envelope_of_rows(schema, rows.schema, deletes=self._deletes).commands(rows)
 
     @property
@@ -151,10 +151,12 @@ class FeedbackUpsert:
             return
         if ts < self._input_upper:
             raise ValueError(f"timestamp {ts} is before the input upper {self._input_upper}")
-        commands = self._commands(rows)
-        if ts not in self._stashes:
-            self._stashes[ts] = Stash(self._table.log.head().schema)
-        self._stashes[ts].add(commands)
+        stash = self._stashes.get(ts)
+        # The commands of a timestamp are of one schema, whatever the table becomes meanwhile.
+        schema = self._table.log.head().schema if stash is None else stash.schema
+        commands = self._plain(rows, schema) if self._commands is None else self._commands(rows)
+        stash = stash or self._stashes.setdefault(ts, Stash(schema))
+        stash.add(commands)
 
     def advance(self, input_upper: int) -> None:
         """Advance the input upper; smaller values are ignored."""

@@ -38,8 +38,11 @@ _NONE = -1
 
 
 def are_unplaced(commands: pa.RecordBatch, schema: TableSchema) -> Mask:
-    """Return which commands have a key and no order."""
-    if ORDER_KNOWN not in schema.order_columns:
+    """Return which commands have a key and no order.
+
+    Commands may be of a writer that began before the table kept errors: all of these have one.
+    """
+    if ORDER_KNOWN not in schema.order_columns or ORDER_KNOWN not in commands.schema.names:
         return np.zeros(commands.num_rows, dtype=np.bool_)
     unknown = ~_mask(commands.column(ORDER_KNOWN))
     if not unknown.any():

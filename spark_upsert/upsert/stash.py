@@ -66,6 +66,11 @@ class Stash:
         self.has_arrivals = False
         """Whether commands came that have a key and no order (`arrivals`)."""
 
+    @property
+    def schema(self) -> TableSchema:
+        """The schema of the commands."""
+        return self._schema
+
     def __repr__(self) -> str:
         return (
             f"Stash(rows={self.counters.rows:_}, superseded={self.counters.superseded:_}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -23,6 +24,7 @@ from spark_upsert.upsert.stage import stage
 from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.observer import Rows
 from tests.simulation.wire import Wire, batch_of
+from tests.simulation.writer_lives import WriterLife, dealt_anew
 from tests.support.reference import Command
 from tests.support.stores import BrokenError, KilledError
 from tests.support.streams import Query, Row, position_in, stream_of
@@ -105,6 +107,8 @@ class Writer(Actor):
             elif world.dice.random() < 0.3:
                 world.refused_late.add(transaction)
         self._next = 0
+        self._has_errors = False
+        """Whether some of its rows cannot be applied, since it has said that these are kept."""
 
     def __str__(self) -> str:
         return self.name
@@ -129,12 +133,55 @@ class Writer(Actor):
         world, transaction = self.world, self._transaction(self._next)
         script = world.scripts[transaction]
         is_late = transaction in world.refused_late and world.observer.may_be_late(script)
-        is_tied = world.schema.ties is Ties.FAIL and world.observer.may_be_tied(script)
+        may_fail = world.schema.ties is Ties.FAIL or world.may_fail_ties
+        is_tied = may_fail and world.observer.may_be_tied(script)
         assert is_late or is_tied, f"P5: {self} is refused, and no row of {script} is to blame"
         world.trace.append(f"{self} mends {'late' if is_late else 'tied'} rows")
         world.refused_late.discard(transaction)
         if is_tied:
             world.scripts[transaction] = world.mended(script)
+
+    def _start(self, table: Table) -> Generator[None, None, WriterLife]:
+        """Begin a life with other options than those of the last one."""
+        world = self.world
+        life = WriterLife(world)
+        world.change_sizes()
+        if table.log.try_head() is None:
+            return life
+        world.trace.append(f"{self} writes by {life}")
+        if world.lives.random() < 0.12:
+            yield from self.attempt(lambda: life.try_what_is_refused(table))
+        yield from self.attempt(lambda: life.plan(table))
+        self._change_what_is_due(life)
+        return life
+
+    def _change_what_is_due(self, life: WriterLife) -> None:
+        """Let the batch that comes next, planned before or not, follow the options of this life."""
+        world, transaction = self.world, self._transaction(self._next)
+        script = world.scripts.get(transaction)
+        if script is None:
+            return
+        if world.lives.random() < 0.3:
+            world.applied_late.discard(transaction)
+            world.refused_late.discard(transaction)
+            chosen = world.lives.choice([world.applied_late, world.refused_late, set()])
+            chosen.add(transaction)
+        if world.may_be_dealt_anew and len(script) > 1 and world.lives.random() < 0.3:
+            world.scripts[transaction] = dealt_anew(script, world.lives)
+        if life.given.get("onError") == "quarantine" and not self._has_errors:
+            self._has_errors = True
+            for number in itertools.count(self._next):
+                later = self._transaction(number)
+                if later not in world.scripts:
+                    break
+                world.scripts[later] = world.with_errors(world.scripts[later])
+
+    def _is_stopped(self, rate: float) -> bool:
+        """Draw whether its user stops it here, to start it again."""
+        if self.world.lives.random() >= rate:
+            return False
+        self.world.trace.append(f"{self} is stopped")
+        return True
 
     def told(self) -> None:
         """Note that the next transaction is known to be committed."""
@@ -151,6 +198,7 @@ class StagingWriter(Writer):
 
     def live(self) -> Iterator[None]:
         table = self.world.open()
+        life = yield from self._start(table)
         while not self.is_done:
             transaction = self._transaction(self._next)
             overwrite = transaction in self.world.overwrites
@@ -166,6 +214,8 @@ class StagingWriter(Writer):
             slowness = self.world.random.choice([0, 0, 1, 4])
             for _ in range(SLOW if self.world.dice.random() < 0.1 else slowness):
                 yield  # The commit is slow, and much may happen meanwhile.
+            if self._is_stopped(0.04):
+                return
             epoch = WriteSet(
                 base=base,
                 staged=tuple(staged),
@@ -173,9 +223,18 @@ class StagingWriter(Writer):
                 overwrite=overwrite,
                 late_rows=self.late_rows(),
             )
-            yield from self.attempt(lambda epoch=epoch: table.commit(epoch))  # type: ignore[misc]
+
+            def commit(epoch: WriteSet = epoch) -> None:
+                table.commit(
+                    epoch,
+                    admission=table.admission(life.full_wait_ms, heeds_pressure=not life.passes_by),
+                )
+
+            yield from self.attempt(commit)
             self.told()
             yield
+            if self._is_stopped(0.15):
+                return
 
     def _head_or_unborn(self, table: Table) -> Manifest:
         head = table.log.try_head()
@@ -190,6 +249,7 @@ class Appender(Writer):
 
     def live(self) -> Iterator[None]:
         table = yield from self.attempt(self.world.open)
+        life = yield from self._start(table)
         while not self.is_done:
             transaction = self._transaction(self._next)
             [task] = self.world.scripts[transaction]
@@ -202,11 +262,15 @@ class Appender(Writer):
                     transaction=transaction,
                     overwrite=transaction in self.world.overwrites,
                     late_rows=self.late_rows(),
+                    full_wait_ms=life.full_wait_ms,
+                    disable_backpressure=life.passes_by,
                 )
 
             yield from self.attempt(append)
             self.told()
             yield
+            if self._is_stopped(0.15):
+                return
 
 
 class Source:
@@ -427,6 +491,7 @@ class Follower(Actor):
             "computeUpdates": [None, "true", "false"],
             "startingVersion": [None, None, None, "latest", "0"],
             "consumerTtl": [None, "7 days"],
+            "consumerId": ["follower", "follower", "another"],
         }
         if not self._query.batches:
             del choices["startingVersion"]  # What it has to have is the whole table.
@@ -525,7 +590,7 @@ def cast_of(world: World) -> list[Actor]:
         kind = random.choice([StagingWriter, StagingWriter, Appender])
         people.append(kind(world, f"w{number}"))
     # What an operator reads is given: nobody tells its tied rows apart.
-    if random.random() < 0.5 and world.schema.ties is not Ties.FAIL:
+    if random.random() < 0.5 and world.schema.ties is not Ties.FAIL and not world.may_fail_ties:
         source = Source(world, "source")
         people += [Incarnation(world, source, i) for i in range(random.randint(1, 3))]
     people += [Compactor(world), Compactor(world)]

@@ -35,9 +35,10 @@ from spark_upsert.source.serve import serve
 from spark_upsert.source.splits import Split, changes_splits, rows_splits
 from spark_upsert.source.versions import manifest_at
 from spark_upsert.state.counters import EMPTY, Counters
+from spark_upsert.state.log.entries import commit_path
 from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice, Transaction
 from spark_upsert.state.run.file import RUNS
-from spark_upsert.state.tombstones import PROPERTY, TombstoneRetention, decode_mark
+from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention, decode_mark
 from spark_upsert.table import Table
 from tests.simulation.wire import prefix_of
 from tests.support.reference import NO_ORDER, Command, Identity, Placed, Reference, Row
@@ -66,7 +67,8 @@ class Observer:
         self._known: dict[int, set[Identity] | None] = {-1: None}
         """The keys of which a version held an entry; None where nothing was forgotten."""
         self._marks: dict[int, int | None] = {-1: None}
-        self._is_retention_altered = False
+        self._retentions = {world.retention}
+        """For how long deletes are kept, at any version so far."""
         self._times_ms: dict[int, int] = {}
         self._identities: dict[str, list[tuple[int, Identity]]] = {}
 
@@ -119,11 +121,12 @@ class Observer:
     def _check(self, table: Table, version: int, commit: Commit) -> None:
         manifest = table.log.at(version)
         self._times_ms[version] = commit.timestamp_ms
-        self._is_retention_altered |= manifest.properties[PROPERTY] != self._world.retention
+        self._retentions.add(manifest.properties[PROPERTY])
+        self._reference.policy = manifest.schema.on_error
         if commit.restored is not None:
             self._check_restore(commit, commit.restored)
         elif commit.is_epoch:
-            self._check_epoch(commit)
+            self._check_epoch(table, commit)
         else:
             self._check_upkeep(table, manifest)
         before, shown = self.rows[version - 1], self._shown(table, version)
@@ -137,21 +140,22 @@ class Observer:
         output = Counters.from_json(commit.counters).output_count
         assert output == count, f"P5: {output} counted, {count} changes"
         assert commit.live_rows == len(shown), f"P5: live rows {commit.live_rows} of {shown}"
-        if self._world.schema.has_quarantine:
+        if manifest.schema.has_quarantine:
             errors, standing = self._reference.errors(), self._quarantine(table, version)
             assert standing == errors, f"P4: in quarantine {standing}, not {errors}"
         self._remember_what_is_known(table, manifest)
 
-    def _check_epoch(self, commit: Commit) -> None:
+    def _check_epoch(self, table: Table, commit: Commit) -> None:
         (transaction,) = commit.transactions
+        path = commit_path(commit.version)
+        planned = self._world.proposals[path, self._world.store.objects[path]]
         assert transaction not in self._committed, "P1: a transaction came twice"
         for other, script in self._world.scripts.items():
             if other.writer == transaction.writer and other.number < transaction.number:
                 assert other in self._committed or not any(script), f"P1: {other} is passed over"
         self._committed.add(transaction)
-        base = self._world.bases[transaction]
-        head = commit.version - 1
-        applies_late = transaction in self._world.applied_late
+        base, head = planned.base, commit.version - 1
+        applies_late = planned.late_rows is LateRows.APPLY
         judged_late: set[tuple[Identity, int]] = set()
 
         def is_late(key: Identity, order: int) -> bool:
@@ -163,7 +167,7 @@ class Observer:
 
         tally = self._reference.apply(
             commit.version,
-            self._world.scripts.get(transaction, []),
+            planned.script,
             overwrite=commit.kind is Kind.OVERWRITE,
             is_late=is_late,
             applies_late=applies_late,
@@ -175,16 +179,26 @@ class Observer:
         for name, expected in asdict(tally).items():
             found = counted[name]
             assert found == expected, f"P5: {name} {found} of version {commit.version}, not {tally}"
-        if not self._world.has_ties or self._world.schema.ties is Ties.FAIL:
+        if not self._world.has_ties or self._are_ties_refused(table, base, head):
             assert counters.tied == 0, f"P5: {counters}"
-        if transaction in self._world.refused_late and not self._world.has_ties:
+        if planned.late_rows is LateRows.FAIL and not self._world.has_ties:
             late = [
                 each
-                for task in self._world.scripts[transaction]
+                for task in planned.script
                 for each in task
                 if (each.key, each.order) in judged_late and self._reference.is_row(each)
             ]
             assert not late, f"P5: {late} are late, and to be refused"
+
+    def _are_ties_refused(self, table: Table, base: int, head: int) -> bool:
+        """Return whether ties are errors from the version of a plan to that of its commit."""
+        if base < 0:
+            return self._world.schema.ties is Ties.FAIL
+        if head < 0 or not self._world.may_fail_ties:
+            return self._world.schema.ties is Ties.FAIL
+        return all(
+            table.log.at(version).schema.ties is Ties.FAIL for version in range(base, head + 1)
+        )
 
     def _check_restore(self, commit: Commit, version: int) -> None:
         before, after = self.rows[commit.version - 1], self.rows[version]
@@ -243,16 +257,20 @@ class Observer:
             assert key in known, f"P4: {key!r} is no delete, and forgotten"
 
     def _require_forgettable(self, table: Table, manifest: Manifest, placed: Placed) -> None:
-        if self._is_retention_altered:
-            return  # Which of them the merge was planned by cannot be told.
-        text = self._world.retention
-        retention = TombstoneRetention.parse(text)
-        assert not retention.is_for_ever, f"P4: {placed} is forgotten"
+        # Which of those that stood so far the merge was planned by cannot be told.
+        is_forgettable = any(
+            self._is_forgettable(table, manifest, placed, TombstoneRetention.parse(text))
+            for text in self._retentions
+        )
+        assert is_forgettable, f"P4: {placed} is forgotten, of {self._retentions}"
+
+    def _is_forgettable(
+        self, table: Table, manifest: Manifest, placed: Placed, retention: TombstoneRetention
+    ) -> bool:
         if retention.epochs is not None:
-            assert placed.version < manifest.version - retention.epochs, f"P4: {placed}, {text}"
-        if retention.milliseconds is not None:
-            age_ms = table.log.now_ms() - self._times_ms[placed.version]
-            assert age_ms >= retention.milliseconds, f"P4: {placed} after {age_ms} ms, {text}"
+            return placed.version < manifest.version - retention.epochs
+        age_ms = table.log.now_ms() - self._times_ms[placed.version]
+        return retention.milliseconds is not None and age_ms >= retention.milliseconds
 
     def _remember_what_is_known(self, table: Table, manifest: Manifest) -> None:
         mark = self._mark(manifest)

@@ -33,15 +33,15 @@ from spark_upsert.state.indexed import INDEX_BY
 from spark_upsert.state.log import checkpoints
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.state.tombstones import PROPERTY
-from spark_upsert.store import Store
 from spark_upsert.table import Table
 from spark_upsert.upsert.admission import Admission
 from spark_upsert.upsert.contributions import as_collected
 from spark_upsert.upsert.write_set import WriteSet
 from tests.simulation.observer import Observer
 from tests.simulation.wire import PREFIX
+from tests.simulation.writer_lives import ORDER, Proposal
 from tests.support.clocked import ClockedStore, Now
-from tests.support.histories import Conditions, under
+from tests.support.histories import Conditions, tiny_pieces, under
 from tests.support.reference import Command, Reference
 from tests.support.stores import BrokenError, Fault, FaultyStore, KilledError, Moment, Steps
 
@@ -89,8 +89,12 @@ class Network(FaultyStore):
     def __init__(self, world: World, process: Hashable | None) -> None:
         super().__init__(world.store, Dice(world), process=process)
         self._world = world
+        self.proposal: Proposal | None = None
+        """By what the epoch was planned that is committed just now."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
+        if self.proposal is not None:
+            self._world.proposals[path, data] = self.proposal
         try:
             return super().put_if_absent(path, data)
         except (BrokenError, KilledError):
@@ -101,18 +105,22 @@ class Network(FaultyStore):
 class WatchedTable(Table):
     """A table of which the world knows on what its epochs were planned, and how long it merges."""
 
-    def __init__(self, store: Store, world: World) -> None:
-        super().__init__(store, clock=world.now)
+    def __init__(self, network: Network, world: World) -> None:
+        super().__init__(network, clock=world.now, sleep=world.now.advance)
         self._world = world
+        self._network = network
         self.merges_left: int | None = None
         """How many more merges there may be; None: any number."""
 
     def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:
-        for transaction in epoch.transactions:
-            self._world.bases[replace(transaction, is_consecutive=False)] = (
-                epoch.base.manifest.version
-            )
-        return super().commit(epoch, admission=admission)
+        (transaction,) = epoch.transactions
+        script = self._world.scripts.get(replace(transaction, is_consecutive=False), [])
+        proposal = Proposal(epoch.base.manifest.version, epoch.late_rows, script)
+        self._network.proposal = proposal
+        try:
+            return super().commit(epoch, admission=admission)
+        finally:
+            self._network.proposal = None
 
     def commit_compactions(self, merges: Iterable[Compacted]) -> int:
         planned = list(merges)
@@ -135,6 +143,8 @@ class World:
         self.dice = random.Random(f"refusals of {self.seed}")
         """Draws who refuses what, and how slow commits are: the rest of a world does not depend on
         what it draws."""
+        self.lives = random.Random(f"lives of writers of {self.seed}")
+        """Draws what writers change when they start again."""
         self._processes = random.Random(f"processes of {self.seed}")
         self._weather = random.Random(f"weather of {self.seed}")
         self._under_way: list[tuple[str, bytes]] = []
@@ -148,8 +158,8 @@ class World:
         self.refused_late: set[Transaction] = set()
         """Those that fail if a row is late."""
         self._fresh_orders = itertools.count(2 * ORDERS)
-        self.bases: dict[Transaction, int] = {}
-        """On which version the last try of an epoch was planned."""
+        self.proposals: dict[tuple[str, bytes], Proposal] = {}
+        """By what each object was planned that was put while an epoch was committed."""
         self.told: set[Transaction] = set()
         self.is_forgetful = self.random.random() < 0.4
         """Whether deletes are many, soon forgotten, and late rows come behind them."""
@@ -164,6 +174,21 @@ class World:
         is_plain = chooses and self.schema.engine.kind is Engine.DEDUPLICATE
         if self.has_ties and is_plain and self.dice.random() < 0.4:
             self.schema = replace(self.schema, ties=Ties.FAIL)
+        self.may_fail_ties = (
+            self.has_ties
+            and is_plain
+            and self.schema.ties is not Ties.FIRST
+            and self.lives.random() < 0.5
+        )
+        """Whether a writer may say that ties are errors, or are none."""
+        self.may_gain_quarantine = (
+            is_plain
+            and self.schema.on_error is ErrorPolicy.FAIL
+            and self.schema.scope is not Scope.ARRIVAL
+            and not self.has_ties
+            and self.lives.random() < 0.5
+        )
+        """Whether a writer may say that the table keeps errors from here on."""
         drawn = self.random.random
         places = np.arange(ORDERS) + np.array([drawn() for _ in range(ORDERS)]) * spread
         late = np.argsort(places, kind="stable")
@@ -204,13 +229,18 @@ class World:
             as_collected(pa.schema(fields), engine),
             keys=keys,
             hash_prefix=len(keys) - 1,
-            order=[] if scope is Scope.ARRIVAL else [pa.field("seq", pa.int64())],
+            order=[] if scope is Scope.ARRIVAL else [pa.field(ORDER, pa.int64())],
             scope=scope,
             engine=engine,
             on_error=self.random.choice(policies),
             hash_seed=self.seed,
             ties=Ties.FIRST if self.random.random() < 0.3 else None,
         )
+
+    @property
+    def may_be_dealt_anew(self) -> bool:
+        """Whether it means nothing to which task of an epoch a row comes."""
+        return self.schema.scope is not Scope.ARRIVAL and not self.has_ties
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -274,6 +304,18 @@ class World:
             values = (values[0], order)
         return command._replace(order=order, values=values)
 
+    def with_errors(self, script: Script) -> Script:
+        """Return a script of which some rows cannot be applied."""
+        return [[self._spoilt(each) for each in task] for task in script]
+
+    def _spoilt(self, command: Command) -> Command:
+        draw = self.lives
+        if command.values is not None and draw.random() < 0.25:
+            return command._replace(error=f"the value {command.order} is undecodable")
+        if draw.random() < 0.2:
+            return command._replace(key=draw.choice([None, b"?", b"!"]))
+        return command
+
     def _draw_command(self) -> Command:
         order = next(self._orders)
         engine = self.schema.engine
@@ -302,15 +344,23 @@ class World:
             hash_values=self.random.choice([None, None, None, 1, 2, 3]),
             are_pieces_tiny=self.random.random() < 0.15,
         )
-        fanout = {"forget_before": 0, "fanout": self.random.choice([2, 3, 8])}
+        self._fanout = {"forget_before": 0, "fanout": self.random.choice([2, 3, 8])}
         with ExitStack() as stack:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
             enter(patch.object(checkpoints, "CHECKPOINT_EVERY", CHECKPOINT_EVERY))
-            enter(patch.object(choose, "__kwdefaults__", fanout))
+            enter(patch.object(choose, "__kwdefaults__", self._fanout))
             enter(under(conditions))
+            self._sizes = enter(ExitStack())
             yield
+
+    def change_sizes(self) -> None:
+        """Let a life begin with other sizes of runs and stashes, which must not matter."""
+        self._fanout["fanout"] = self.lives.choice([2, 3, 8])
+        self._sizes.pop_all().close()
+        if self.lives.random() < 0.15:
+            self._sizes.enter_context(tiny_pieces())
 
     def run(self) -> None:
         """Live until all writers are through, then check the end."""

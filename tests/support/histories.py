@@ -79,10 +79,18 @@ def under(conditions: Conditions) -> Iterator[None]:
         stack.enter_context(hashes_of_few_values(conditions.hash_values))
         stack.enter_context(keys_that_begin_alike_lie_together(conditions.has_prefix))
         if conditions.are_pieces_tiny:
-            for module, name, size in _TINY:
-                stack.enter_context(patch.object(module, name, size))
-            sizes = {"settle_bytes": 100, "spill_bytes": 300}
-            stack.enter_context(patch.object(Stash.__init__, "__kwdefaults__", sizes))
+            stack.enter_context(tiny_pieces())
+        yield
+
+
+@contextmanager
+def tiny_pieces() -> Iterator[None]:
+    """Let reads, seals, merges and the stash take a few rows at a time."""
+    with ExitStack() as stack:
+        for module, name, size in _TINY:
+            stack.enter_context(patch.object(module, name, size))
+        sizes = {"settle_bytes": 100, "spill_bytes": 300}
+        stack.enter_context(patch.object(Stash.__init__, "__kwdefaults__", sizes))
         yield
 
 

@@ -16,9 +16,9 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import ContentionError
+from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.state.counters import Counters
 from spark_upsert.state.log.log import Log
 from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest
@@ -400,3 +400,34 @@ def _retry(action: Callable[[], T]) -> T:
         return action()
     except BrokenError:
         return action()
+
+
+def keep_errors(table: Table) -> None:
+    schema = table.log.head().schema
+    table.alter(replace(schema, on_error=ErrorPolicy.QUARANTINE))
+
+
+def test_an_operator_goes_on_where_the_table_has_come_to_keep_errors(table: Table) -> None:
+    with start(table) as loop:
+        loop.ingest(rows(("a", "1", 1)), 0)
+        keep_errors(table)
+        loop.ingest(rows(("b", "1", 1)), 0)
+        loop.ingest(rows(("c", "1", 1), ("a", None, 2)), 1)
+        loop.advance(2)
+        assert len(loop.run()) == 2
+    found = {row["key"] for batch in table.scan() for row in batch.to_pylist()}
+    assert found == {"b", "c"}
+
+
+def test_rows_of_one_timestamp_are_judged_by_one_policy(table: Table) -> None:
+    bad = pa.RecordBatch.from_pydict({"key": ["b"], "value": ["1"], "seq": pa.array([None], "i8")})
+    with FeedbackUpsert(table, "source") as loop:
+        loop.ingest(rows(("a", "1", 1)).drop_columns("deleted"), 0)
+        keep_errors(table)
+        with pytest.raises(DataError):
+            loop.ingest(bad, 0)
+        loop.ingest(bad, 1)
+        loop.advance(2)
+        loop.run()
+    [error] = [row for batch in table.quarantine() for row in batch.to_pylist()]
+    assert error["_reason"] is not None
