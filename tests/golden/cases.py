@@ -1,0 +1,7 @@
+"""All cases of golden data."""
+
+from __future__ import annotations
+
+from tests.golden import tables
+
+CASES = (tables.CASE,)
