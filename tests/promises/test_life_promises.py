@@ -11,6 +11,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table import Table
+from spark_upsert.upsert.plan import plan_upon
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("v", pa.int64())])
@@ -30,10 +31,10 @@ OTHERS = {
 def test_p4_what_the_first_write_fixed_is_refused_in_later_lives(seed: int) -> None:
     name = random.Random(seed).choice(sorted(OTHERS))
     table = Table(MemoryStore())
-    plan = table.plan(WriteOptions.parse(FIRST), COLUMNS)
+    plan = plan_upon(table, WriteOptions.parse(FIRST), COLUMNS)
     assert plan.base.schema.engine == MergeEngine()
     made = table.ensure(plan.base.schema).schema
     with pytest.raises(OptionError) as caught:
-        table.plan(WriteOptions.parse(FIRST | OTHERS[name]), COLUMNS)
+        plan_upon(table, WriteOptions.parse(FIRST | OTHERS[name]), COLUMNS)
     assert caught.value.fields["option"] == name
-    assert table.plan(WriteOptions.parse(FIRST), COLUMNS).base.schema == made
+    assert plan_upon(table, WriteOptions.parse(FIRST), COLUMNS).base.schema == made

@@ -1,6 +1,6 @@
 """The options of a writer's query, which are others in each of its lives (`options.lives`).
 
-A writer goes through the door of Spark's sink (`Table.plan`): options that a query may change are
+A writer goes through the door of Spark's sink (`plan_upon`): options that a query may change are
 drawn anew when it starts again, and now and then one that it must not, which has to be refused
 and to leave the table as it was. What a batch was planned by is known by its put, so that one
 that takes effect in a later life is judged by the options of its own.
@@ -19,7 +19,7 @@ from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention
 from spark_upsert.table import Table
-from spark_upsert.upsert.plan import WritePlan
+from spark_upsert.upsert.plan import WritePlan, plan_upon
 from tests.simulation.wire import PREFIX
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class WriterLife:
             fields.append(("note", pa.string()))
         if world.schema.order:
             fields.append((ORDER, pa.int64()))
-        return table.plan(WriteOptions.parse(given), pa.schema(fields))
+        return plan_upon(table, WriteOptions.parse(given), pa.schema(fields))
 
     # -- what is drawn ---------------------------------------------------------------
 
