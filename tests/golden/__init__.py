@@ -1,4 +1,4 @@
-"""Golden data: tables, offsets and plan texts as they were written once, which all later code reads.
+"""Golden data: tables, offsets and plan texts as they were written once, which later code reads.
 
 ``data/<case>/before.zip`` is what was written. ``expected.json`` beside it says what is seen in it,
 and in what later code makes of it: one more epoch, one more batch. `cases` says how each

@@ -1,4 +1,4 @@
-"""Tables, offsets and plan texts that were written once are read, and gone on with, as they were."""
+"""Tables, offsets and plans that were written once are read, and gone on with, as they were."""
 
 from __future__ import annotations
 
