@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.golden import tables
+from tests.golden import streams, tables
 
-CASES = (tables.CASE,)
+CASES = (streams.CASE, tables.CASE)
