@@ -8,7 +8,10 @@ example. ``short``, of `make check`, is the first half.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -23,3 +26,15 @@ settings.register_profile(
 )
 settings.register_profile("short", settings.get_profile("quick"), max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk() -> Iterator[None]:
+    """Let `os.fsync` look at its handle alone: tests that write tables waited for a slow disk.
+
+    What a loss of power leaves is played (`tests.support.disk`), and the death of a process loses
+    nothing that the kernel has. The programs that tests start wait for the disk, and so does
+    `integration`.
+    """
+    with patch.object(os, "fsync", os.fstat):
+        yield

@@ -106,14 +106,23 @@ ELSEWHERE = {
 """Where a change is tried that needs another world."""
 
 
-def tables(folder: Path) -> dict[str, str]:
-    """Return the options of a query over two tables of four epochs, and make others beside."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with three tables of four epochs, and a file."""
+    folder = tmp_path_factory.mktemp("made") / "lake"
     for name in ("a", "b", "other"):
         for value in (1, 1, 2, 3):
             write(folder, {"id": [1, 2, 3], "v": [value, 1, value]}, name)
     (folder / "files").mkdir()
     (folder / "files" / "one.csv").write_text("id,v\n1,2\n")
-    own = {f"input.{name}.path": f"{folder}/{name}" for name in "ab"}
+    return folder
+
+
+@pytest.fixture
+def base(made: Path, tmp_path: Path) -> dict[str, str]:
+    """Return the options of a query over two tables; a third one and a file lie beside them."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    own = {f"input.{name}.path": f"{tmp_path}/{name}" for name in "ab"}
     return {"inputs": "a,b", "startingVersion": "earliest", "maxRowsPerTrigger": "1", **FEED, **own}
 
 
@@ -149,16 +158,14 @@ def test_each_option_of_a_stream_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", [*cases(Change.FREE), *cases(Change.BEGINNING)])
-def test_what_is_free_changes_no_row(tmp_path: Path, name: str) -> None:
-    base = tables(tmp_path)
+def test_what_is_free_changes_no_row(tmp_path: Path, base: dict[str, str], name: str) -> None:
     before, then = (told(tmp_path, base, each) for each in OF_READS[name])
     found = [row for rows in lived(tmp_path, before, then) for row in rows]
     assert alike(found) == alike(Query().run(before, batches_max=99))
 
 
 @pytest.mark.parametrize("name", cases(Change.REFUSED))
-def test_what_is_refused_says_what_to_do(tmp_path: Path, name: str) -> None:
-    base = tables(tmp_path)
+def test_what_is_refused_says_what_to_do(tmp_path: Path, base: dict[str, str], name: str) -> None:
     before, then = (told(tmp_path, base, each) for each in OF_READS[name])
     with pytest.raises(UpsertFlowError) as caught:
         lived(tmp_path, before, then)
@@ -167,9 +174,8 @@ def test_what_is_refused_says_what_to_do(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", cases(Change.NEXT))
 def test_what_takes_effect_later_leaves_no_epoch_out_and_none_twice(
-    tmp_path: Path, name: str
+    tmp_path: Path, base: dict[str, str], name: str
 ) -> None:
-    base = tables(tmp_path)
     before, then = (told(tmp_path, base, each) for each in OF_READS[name])
     first, second = lived(tmp_path, before, then)
     assert first
@@ -191,8 +197,10 @@ def test_what_takes_effect_later_leaves_no_epoch_out_and_none_twice(
 @pytest.mark.parametrize(
     "name", [name for name in OF_READS if name in lives.READ_LIVES and lives.READ_LIVES[name].exact]
 )
-def test_an_exact_order_refuses_what_decides_its_rows(tmp_path: Path, name: str) -> None:
-    base = {**tables(tmp_path), "merge": "roundrobin"}
+def test_an_exact_order_refuses_what_decides_its_rows(
+    tmp_path: Path, base: dict[str, str], name: str
+) -> None:
+    base = {**base, "merge": "roundrobin"}
     before, then = (told(tmp_path, base, each) for each in OF_READS[name])
     with pytest.raises(UpsertFlowError, match=r"was .* when the rows of this exact order"):
         lived(tmp_path, before, then)
@@ -201,8 +209,10 @@ def test_an_exact_order_refuses_what_decides_its_rows(tmp_path: Path, name: str)
 @pytest.mark.parametrize(
     "name", [name for name in cases(Change.FREE) if name not in ("autoPriority", "failOnDataLoss")]
 )
-def test_what_is_free_changes_no_row_of_an_exact_order(tmp_path: Path, name: str) -> None:
-    base = {**tables(tmp_path), "interleaveSeed": "9"}
+def test_what_is_free_changes_no_row_of_an_exact_order(
+    tmp_path: Path, base: dict[str, str], name: str
+) -> None:
+    base = {**base, "interleaveSeed": "9"}
     before, then = (told(tmp_path, base, each) for each in OF_READS[name])
     try:
         whole = Query().run(before, batches_max=99)

@@ -77,7 +77,7 @@ def test_a_check_needs_no_java_and_runs_every_tool(machine: Machine) -> None:
     tools = [" ".join(call.split()[:3]) for call in machine.called()]
     assert tools[:2] == ["ruff check .", "ruff format --check"]
     # Side by side.
-    assert sorted(tools[2:]) == ["mypy", "python -m pytest"]
+    assert sorted(tools[2:]) == ["mypy spark_upsert datasource", "python -m pytest"]
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "bench", "chaos"])
