@@ -235,7 +235,7 @@ class TableSchema:
 
     def __post_init__(self) -> None:
         names = self.columns.names
-        _refuse_reserved(names)
+        refuse_reserved(names)
         folded = [name.lower() for name in names]
         twice = sorted({name for name in names if folded.count(name.lower()) > 1})
         if twice:
@@ -243,13 +243,7 @@ class TableSchema:
                 f"each column may stand once, whatever its case, found more than one '{twice[0]}'.",
                 hint="rename or drop the others.",
             )
-        for field in self.columns:
-            if pa.types.is_null(field.type):
-                raise SchemaError(
-                    f"the column '{field.name}' has no type: all that it can hold is null.",
-                    hint="cast it to the type that its values will have, or drop it.",
-                    column=field.name,
-                )
+        refuse_untyped(self.columns)
         if not self.keys:
             raise OptionError.missing("keys", "the columns that identify a row, comma separated")
         for key in self.keys:
@@ -564,7 +558,8 @@ def _decode(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def _refuse_reserved(names: Iterable[str]) -> None:
+def refuse_reserved(names: Iterable[str]) -> None:
+    """Raise `SchemaError` if a column's name is one of ours."""
     for name in names:
         if name in _RESERVED or name.startswith("__"):
             raise SchemaError(
@@ -572,6 +567,17 @@ def _refuse_reserved(names: Iterable[str]) -> None:
                 hint="rename it before writing, or drop it with 'exceptColumnList': names that "
                 f"begin with two underscores and {', '.join(sorted(_RESERVED))} are ours.",
                 column=name,
+            )
+
+
+def refuse_untyped(fields: Iterable[pa.Field]) -> None:
+    """Raise `SchemaError` if a column has the type of nulls."""
+    for field in fields:
+        if pa.types.is_null(field.type):
+            raise SchemaError(
+                f"the column '{field.name}' has no type: all that it can hold is null.",
+                hint="cast it to the type that its values will have, or drop it.",
+                column=field.name,
             )
 
 

@@ -63,8 +63,11 @@ class EnvelopeOptions:
     """``keySubject`` and ``valueSubject``, by side."""
     found: Mapping[str, pa.Schema] = field(default_factory=dict)
     """What payloads turned out to hold, by side (`upsert.envelopes.found`)."""
+    left_out: frozenset[str] = frozenset()
+    """Fields of payloads that do not count, in lower case."""
     is_tolerant: bool = False
-    """Whether payloads whose schema contradicts what was found are rows that cannot be applied."""
+    """Whether payloads whose schema no table can hold, or contradicts what was found, are rows that
+    cannot be applied."""
 
     @property
     def finds(self) -> bool:

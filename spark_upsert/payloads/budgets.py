@@ -27,10 +27,11 @@ have some 4 000 columns (MySQL's bound), each of which is a union of two types."
 DEPTH_MAX = 64
 """Types within types. Deeper ones are a mistake, or an attack on the stack."""
 
-VALUES_PER_BYTE = 64
+VALUES_PER_BYTE = 16
 """Values that a payload may mean for each of its bytes, beyond those of one row. In columns an item
 of an array has a place for each part of its type, also where the payload says nothing: a payload of
-a megabyte of empty items with 10 000 members each would take 30 GB."""
+a megabyte of empty items with 10 000 members each would take 30 GB. With this it takes 0.2 GB, and
+an item that gives one short member of 200 is still good."""
 
 TOO_SPARSE = f"its arrays mean more than {VALUES_PER_BYTE} values for each byte"
 

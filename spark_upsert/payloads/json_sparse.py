@@ -8,8 +8,8 @@ first, and only payloads that have very many are read to count their items.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +41,9 @@ def are_sparse(payloads: pa.Array, fields: pa.Schema) -> Mask | None:
     items = np.sum([np.asarray(each, dtype=np.int64) for each in marks], axis=0)
     lengths = np.asarray(pc.binary_length(payloads).fill_null(0), dtype=np.int64)
     found = items * widest > values_max(0) + VALUES_PER_BYTE * lengths
+    arrays = _Arrays.of(fields) if found.any() else None
     for row in np.flatnonzero(found).tolist():
-        found[row] = _values_in(payloads[row].as_py(), fields) > values_max(int(lengths[row]))
+        found[row] = _means_more(payloads[row].as_py(), arrays, values_max(int(lengths[row])))
     return found if found.any() else None
 
 
@@ -52,24 +53,43 @@ def _widest_item(type_: pa.DataType) -> int:
     return max([own, *map(_widest_item, inside)])
 
 
-def _values_in(payload: bytes, fields: pa.Schema) -> int:
-    """Return how many values the arrays of a payload mean; 0 if it is no object."""
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """Where in a value the arrays are; members that hold none are left out."""
+
+    members: Mapping[str, _Arrays] = field(default_factory=dict)
+    item_parts: int = 0
+    """Of an array: the parts of an item; 0: it is an object."""
+    item: _Arrays | None = None
+
+    @classmethod
+    def of(cls, fields: Iterable[pa.Field]) -> _Arrays | None:
+        found = {each.name: cls._in(each.type) for each in fields}
+        members = {name: inside for name, inside in found.items() if inside is not None}
+        return cls(members) if members else None
+
+    @classmethod
+    def _in(cls, type_: pa.DataType) -> _Arrays | None:
+        if pa.types.is_list(type_):
+            return cls({}, parts_of(type_.value_type), cls._in(type_.value_type))
+        return cls.of(type_) if pa.types.is_struct(type_) else None
+
+
+def _means_more(payload: bytes, arrays: _Arrays | None, most: int) -> bool:
+    """Return whether the arrays of a payload mean more than so many values; looks no further."""
     try:
-        found = json.loads(payload)
+        left = [(json.loads(payload), arrays)]
     except (ValueError, RecursionError):
-        return 0
-    return _of_members(found, fields) if isinstance(found, dict) else 0
-
-
-def _of_members(found: dict[str, Any], fields: Iterable[pa.Field]) -> int:
-    return sum(_of(found.get(field.name), field.type) for field in fields)
-
-
-def _of(found: Any, type_: pa.DataType) -> int:
-    if isinstance(found, dict) and pa.types.is_struct(type_):
-        return _of_members(found, type_)
-    if isinstance(found, list) and pa.types.is_list(type_):
-        inner = type_.value_type
-        inside = sum(_of(each, inner) for each in found) if pa.types.is_nested(inner) else 0
-        return len(found) * parts_of(inner) + inside
-    return 0
+        return False
+    values = 0
+    while left and values <= most:
+        found, inside = left.pop()
+        if inside is None:
+            continue
+        if inside.item_parts and isinstance(found, list):
+            values += len(found) * inside.item_parts
+            if inside.item is not None and values <= most:
+                left += [(each, inside.item) for each in found]
+        elif not inside.item_parts and isinstance(found, dict):
+            left += [(found[name], part) for name, part in inside.members.items() if name in found]
+    return values > most

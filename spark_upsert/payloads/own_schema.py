@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, compress
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from spark_upsert.conversions import convert
 from spark_upsert.errors import SchemaError, UpsertFlowError, setting
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.schema import storage_type, widens
+from spark_upsert.model.schema import refuse_reserved, refuse_untyped, storage_type, widens
 from spark_upsert.payloads.avro import read_avro
 from spark_upsert.payloads.budgets import PARTS_MAX, Unreadable, bytes_kept, parts_of, read_json
 from spark_upsert.payloads.confluent import HEADER_BYTES, header_ids
@@ -31,9 +31,10 @@ from spark_upsert.payloads.connect import Said, Unsaid, Wire, object_wire, wire_
 from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
 from spark_upsert.payloads.connect_json import converted, read_body
 from spark_upsert.payloads.connect_types import natural_type
-from spark_upsert.payloads.decoder import Decoder, Payloads
+from spark_upsert.payloads.decoder import Decoder, Payloads, shortened
 from spark_upsert.payloads.json_schema import said_of
 from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.missing import MISSING_MAX, Unasked
 from spark_upsert.payloads.pieces import Piece, decoded, gathered, unforeseen
 from spark_upsert.payloads.recent import Recent
 from spark_upsert.payloads.registry import (
@@ -73,6 +74,8 @@ class Part:
     """The schema, or why there is none."""
     bodies: pa.Array
     """What stands behind the schema, as its decoder takes it."""
+    error: SchemaError | None = None
+    """Where the schema says what no table can hold: the same, as the error of the write."""
 
 
 class Schemas(Protocol):
@@ -84,24 +87,68 @@ class Schemas(Protocol):
 
 
 @dataclass(frozen=True)
+class Counted:
+    """What counts of the fields of a schema: columns, without those that are left out by name."""
+
+    left_out: frozenset[str] = frozenset()
+    """Names in lower case."""
+    images: tuple[str, ...] = ()
+    """Fields whose members are the columns, as `before` and `after` of an event; none: all are."""
+
+    def of(self, fields: pa.Schema) -> pa.Schema:
+        """Return the fields that count.
+
+        Raises
+        ------
+        SchemaError
+            No table can hold them: a name is reserved, two differ in case only, or one has no type.
+        """
+        if not self.images:
+            return pa.schema(self._columns(fields))
+        return pa.schema(
+            [
+                field.with_type(pa.struct(self._columns(field.type)))
+                if self.is_image(field)
+                else field
+                for field in fields
+            ]
+        )
+
+    def is_image(self, field: pa.Field) -> bool:
+        """Return whether the members of a field are columns."""
+        return field.name in self.images and pa.types.is_struct(field.type)
+
+    def _columns(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
+        kept = [field for field in fields if field.name.lower() not in self.left_out]
+        refuse_reserved(field.name for field in kept)
+        refuse_untyped(kept)
+        if len({field.name.lower() for field in kept}) < len(kept):
+            _joined([kept], "")  # Which says of two names that they differ in case only.
+        return kept
+
+
+@dataclass(frozen=True)
 class Inline:
     """Messages of Connect with their schema in front (`payloads.wrapped`)."""
 
     bare_name: str
     """The name of the column where a payload is no object."""
+    counted: Counted | None = None
+    """None: that is not judged, as where a subject has said the columns."""
 
     def parts(self, payloads: pa.Array) -> Iterator[Part]:
         """Take messages apart by the texts of their schemas."""
         for alike in by_schema(payloads):
             own: OwnSchema | str
+            error = None
             if alike.says_nothing:
                 own = "it does not hold its schema, which 'inline' expects"
             elif not alike.schema:
                 own = "the message's schema is not JSON, or no payload follows it"
             else:
-                own = _read(partial(_inline, alike.schema, self.bare_name))
-                own = f"its schema {own}" if isinstance(own, str) else own
-            yield Part(alike.rows, own, alike.bodies(payloads))
+                read = partial(_inline, alike.schema, self.bare_name)
+                own, error = _read(read, "its schema", self.counted)
+            yield Part(alike.rows, own, alike.bodies(payloads), error)
 
 
 @dataclass(frozen=True)
@@ -116,6 +163,8 @@ class ByRegistry:
     """Whether names that Connect gives to types of Avro count."""
     newest: Registered | None = None
     """The schema of which the columns were taken before a row was seen."""
+    counted: Counted | None = None
+    """None: that is not judged, as where a subject has said the columns."""
 
     def parts(self, payloads: pa.Array) -> Iterator[Part]:
         """Take payloads apart by their ids."""
@@ -129,23 +178,28 @@ class ByRegistry:
         present = np.flatnonzero(~has_none)
         numbers = ids.fill_null(-1).to_numpy(zero_copy_only=False)[present]
         order = np.argsort(numbers, kind="stable")
-        found, starts = np.unique(numbers[order], return_index=True)
+        found, starts, counts = np.unique(numbers[order], return_index=True, return_counts=True)
+        # Those of many payloads first: where too many are missing, it is not they that are left.
+        owns = {number: self._own(number) for number in found[np.argsort(-counts)].tolist()}
         for number, places in zip(found.tolist(), np.split(order, starts[1:]), strict=False):
             rows = present[places]
-            yield Part(rows, self._own(number), bodies.take(pa.array(rows)))
+            own, error = owns[number]
+            yield Part(rows, own, bodies.take(pa.array(rows)), error)
 
-    def _own(self, number: int) -> OwnSchema | str:
-        own = _read(lambda: self._registered(number))
-        if isinstance(own, str):
-            return f"schema id {number} {own}"
-        self._require_no_newer(number, own)
-        return own
+    def _own(self, number: int) -> tuple[OwnSchema | str, SchemaError | None]:
+        read = partial(self._registered, number)
+        own, error = _read(read, f"schema id {number}", self.counted)
+        if isinstance(own, OwnSchema):
+            self._require_no_newer(number, own)
+        return own, error
 
     def _registered(self, number: int) -> OwnSchema | str:
         try:
             registered = schema_of_id(self.settings, number)
         except UnknownSchema:
             return "is not in the registry"
+        except Unasked:
+            return f"is not known, and {MISSING_MAX} others were not in the registry just now"
         if registered.kind != self.kind:
             return f"is one of {registered.kind}, expected {self.kind}"
         return self.own(registered.text)
@@ -174,22 +228,45 @@ class ByRegistry:
 # -- the schemas of each kind --------------------------------------------------------------
 
 
-def _read(read: Callable[[], OwnSchema | str]) -> OwnSchema | str:
-    """Return what a schema says, or why it says nothing; what is no error of ours is a reason.
+def _read(
+    read: Callable[[], OwnSchema | str], name: str, counted: Counted | None
+) -> tuple[OwnSchema | str, SchemaError | None]:
+    """Return what a schema says, or why nothing of it can be stored, for the error policy.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the schema, or what is wrong with it.
+    name : str
+        What the schema is called where that is told.
+    counted : Counted or None
+
+    Returns
+    -------
+    tuple of (OwnSchema or str, SchemaError or None)
+        The error is there where no table can hold what the schema says. What is no error of ours
+        is a reason, with its type.
 
     Raises
     ------
     UpsertFlowError
-        The registry is away, or no column can hold what the schema says.
+        No payload is at fault, as where the registry is away.
     """
     try:
-        return read()
+        own = read()
+        if isinstance(own, str):
+            return f"{name} {own}", None
+        if counted is not None:
+            counted.of(own.fields)
     except Unreadable as error:
-        return f"cannot be read: {error}"
+        return f"{name} cannot be read: {error}", None
+    except SchemaError as error:
+        return f"{name} cannot be held: {error.message.rstrip('.')}", error
     except UpsertFlowError:
         raise
     except Exception as error:  # noqa: BLE001 - it becomes the reason of the payloads
-        return f"cannot be read: {unforeseen(error)}"
+        return f"{name} cannot be read: {unforeseen(error)}", None
+    return own, None
 
 
 def _inline(text: bytes, bare_name: str) -> OwnSchema:
@@ -282,12 +359,27 @@ class _Chosen:
 # -- several schemas -----------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the schemas of payloads say together."""
+
+    fields: pa.Schema | None
+    """None if none has a schema that can be used."""
+    contradicted: pa.Schema | None = None
+    """What is expected, and what other schemas have otherwise: payloads of those are bad by it."""
+    why: str | None = None
+    """Why the first one that has none has none."""
+
+
 def fields_in(
     schemas: Schemas,
     batches: Iterable[pa.Array],
     narrowed: Callable[[pa.Schema], pa.Schema] = lambda fields: fields,
-) -> pa.Schema | None:
-    """Return the fields that payloads have by their own schemas; None if none has a schema.
+    *,
+    expected: pa.Schema | None = None,
+    is_tolerant: bool = False,
+) -> Found:
+    """Return the fields that payloads have by their own schemas.
 
     Parameters
     ----------
@@ -295,31 +387,51 @@ def fields_in(
     batches : iterable of pyarrow.Array of binary
     narrowed : callable, optional
         Takes the fields of a schema, and returns those that count.
+    expected : pyarrow.Schema, optional
+        The table's own fields: of a schema that contradicts them nothing counts.
+    is_tolerant : bool
+        Whether payloads are bad, and no error, whose schema no table can hold.
 
     Raises
     ------
     SchemaError
-        Two schemas contradict each other, or no column can hold what one says.
+        Two schemas contradict each other, or no table can hold what one says.
     StorageError
         The registry does not answer.
     """
     # Each once, and kept until all are seen: an identity is free again once its owner is gone.
-    found = {
-        id(part.own): part.own
-        for payloads in batches
-        for part in schemas.parts(payloads)
-        if isinstance(part.own, OwnSchema)
-    }
-    return joined(*(narrowed(own.fields) for own in found.values())) if found else None
+    found: dict[int, OwnSchema] = {}
+    why = None
+    for part in chain.from_iterable(map(schemas.parts, batches)):
+        if part.error is not None and not is_tolerant:
+            raise part.error
+        if isinstance(part.own, OwnSchema):
+            found[id(part.own)] = part.own
+        elif why is None and part.bodies.null_count < len(part.bodies):
+            why = shortened(part.own)
+    told = [narrowed(own.fields) for own in found.values()]
+    is_odd = [expected is not None and _contradicts(expected, fields) for fields in told]
+    odd = list(compress(told, is_odd))
+    good = [fields for fields, other in zip(told, is_odd, strict=True) if not other]
+    return Found(
+        joined(*good) if good else None,
+        _shared(expected, odd) if expected is not None and odd else None,
+        why,
+    )
 
 
-def as_expected(fields: pa.Schema, expected: pa.Schema) -> pa.Schema:
-    """Return fields as they are, or, if they contradict what is expected, in its types alone."""
+def _contradicts(expected: pa.Schema, fields: pa.Schema) -> bool:
     try:
         joined(expected, fields)
     except SchemaError:
-        return pa.schema(_common(expected, fields))
-    return fields
+        return True
+    return False
+
+
+def _shared(expected: pa.Schema, odd: Iterable[pa.Schema]) -> pa.Schema:
+    """Return what is expected of the fields that some schemas have, however they spell them."""
+    names = {name.lower() for fields in odd for name in fields.names}
+    return pa.schema([field for field in expected if field.name.lower() in names])
 
 
 def joined(*schemas: pa.Schema) -> pa.Schema:
@@ -385,7 +497,8 @@ class OwnDecoder:
     fields : pyarrow.Schema
         What is asked for. A schema may lack some of it, which is null then.
     is_tolerant : bool
-        Whether payloads are bad whose schema has another type for a field.
+        Whether payloads are bad, and no error, whose schema no table can hold, or has another type
+        or spelling for a field.
     """
 
     schemas: Schemas
@@ -398,13 +511,19 @@ class OwnDecoder:
         Raises
         ------
         SchemaError
-            A schema has another type for a field than is asked for, unless that is tolerated.
+            No table can hold what a schema says, or it has another type for a field than is asked
+            for, unless that is tolerated.
         """
         return gathered(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
 
     def _decode_part(self, part: Part) -> Piece:
+        if part.error is not None and not self.is_tolerant:
+            raise part.error
         if isinstance(part.own, str):
-            return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), part.own, None))
+            return _bad(part, part.own)
+        spelt = _other_spelling(part.own.fields, self.fields) if self.is_tolerant else None
+        if spelt is not None:
+            return _bad(part, spelt)
         own = pa.schema(_common(part.own.fields, self.fields))
         decoder = part.own.decoder(own if len(own) else part.own.fields)
         found = decoded(decoder, part.bodies)
@@ -419,9 +538,30 @@ class OwnDecoder:
         except SchemaError as error:
             if not self.is_tolerant:
                 raise
-            why = error.message.rstrip(".")
-            return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), why, None))
+            return _bad(part, error.message.rstrip("."))
         return Piece(part.rows, columns, found.reasons)
+
+
+def _bad(part: Part, why: str) -> Piece:
+    return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), shortened(why), None))
+
+
+def _other_spelling(
+    own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType, above: str = ""
+) -> str | None:
+    """Return why a schema's values would be lost: a name is the one asked for but for its case."""
+    wanted = {field.name: field.type for field in asked}
+    spelt = {name.lower(): name for name in wanted}
+    for field in own:
+        where, type_ = f"{above}{field.name}", wanted.get(field.name)
+        if type_ is None and field.name.lower() in spelt:
+            other = spelt[field.name.lower()]
+            return f"a schema of the payloads has '{where}', and the table '{above}{other}'"
+        if type_ is not None and pa.types.is_struct(type_) and pa.types.is_struct(field.type):
+            found = _other_spelling(field.type, type_, f"{where}.")
+            if found is not None:
+                return found
+    return None
 
 
 def _common(own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType) -> list[pa.Field]:

@@ -9,7 +9,7 @@ address serves several tenants, who asks decides whose schemas it has. A registr
 answer is an outage, as of a storage: an error after some tries, and nothing is known of the
 payloads. So is an answer that is no registry's: endless, late, packed beyond all measure or no
 JSON (`payloads.answers`). An id that it does not know, and a schema of it that cannot be read, is
-said of the payloads that name it.
+said of the payloads that name it, and not asked for again for a while (`payloads.missing`).
 
 The client is urllib3: retries with pauses, pooled connections, TLS and proxies, in one package of
 pure Python that needs no other. Rejected: the registry client of ``confluent-kafka``, which brings
@@ -38,6 +38,7 @@ from spark_upsert.payloads.budgets import (
     require,
 )
 from spark_upsert.payloads.json_schema import REFERENCED
+from spark_upsert.payloads.missing import Missing
 from spark_upsert.payloads.pieces import unforeseen
 from spark_upsert.payloads.recent import Recent
 
@@ -94,7 +95,11 @@ def schema_of_id(settings: RegistrySettings, schema_id: int) -> Registered:
     Raises
     ------
     UnknownSchema
-        There is none.
+        There is none, or there was none a moment ago.
+    Unreadable
+        It cannot be read with what it refers to.
+    Unasked
+        It is not known here, and so many others are missing that it is not asked for.
     StorageError
         The registry does not answer, or refuses to.
     """
@@ -127,14 +132,22 @@ _memory: Recent[tuple[RegistrySettings, str], Registered] = Recent(
 )
 
 
+_missing: Missing[RegistrySettings] = Missing(lambda: _clock(), (UnknownSchema, Unreadable))
+
+
 def _kept(settings: RegistrySettings, path: str) -> Registered:
     """Return what a path holds for ever."""
-    return _memory.of((settings, path), lambda: _registered(settings, _fetch_of(settings)(path)))
+
+    def ask() -> Registered:
+        return _registered(settings, _fetch_of(settings)(path))
+
+    return _memory.of((settings, path), lambda: _missing.of(settings, path, ask))
 
 
 def forget_schemas() -> None:
     """Forget what registries have said, as a new process would."""
     _memory.clear()
+    _missing.clear()
 
 
 def _registered(settings: RegistrySettings, answer: Any) -> Registered:

@@ -273,7 +273,7 @@ def _(told: Told) -> None:
         fields_in(Inline("value"), [pa.array(messages)])
     told("write the payloads of several kinds to several tables")
     for message in messages:
-        assert fields_in(Inline("value"), [pa.array([message])]) is not None
+        assert fields_in(Inline("value"), [pa.array([message])]).fields is not None
     told("a path that names the column that tells them apart ('/lake/{topic}')")
     assert is_routed_write({"path": "/lake/{topic}"})
 

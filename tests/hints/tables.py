@@ -87,7 +87,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:TableSchema.__post_init__:2",
+        "model.schema:refuse_untyped",
         None,
         ({"id": [1], "v": [None]}, {}),
         {
@@ -136,7 +136,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:_refuse_reserved",
+        "model.schema:refuse_reserved",
         None,
         ({**ROW, "_diff": [1]}, {}),
         {

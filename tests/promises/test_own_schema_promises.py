@@ -25,7 +25,7 @@ OTHER = struct(member("y", "int32"), member("x", "double"))
 def found_in(schemas: Inline | ByRegistry, payloads: list[bytes]) -> tuple[list[Any], list[bool]]:
     """Return what payloads hold, and which are bad."""
     given = pa.array(payloads)
-    fields = fields_in(schemas, [given])
+    fields = fields_in(schemas, [given]).fields
     assert fields is not None
     found = OwnDecoder(schemas, fields).decode(given)
     names = fields.names

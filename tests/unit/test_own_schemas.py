@@ -246,7 +246,7 @@ def test_what_a_payload_decodes_to_depends_on_it_alone() -> None:
     payloads = [inline(one, {"x": 0.1}), inline(other, {"x": 0.1}), inline(ROW, {"id": 1}), b"{}"]
     schemas = Inline("value")
     together = pa.array([*payloads, None], pa.binary())
-    found = fields_in(schemas, [together])
+    found = fields_in(schemas, [together]).fields
     assert found is not None
     whole = OwnDecoder(schemas, found).decode(together)
     for place, payload in enumerate(payloads):
@@ -318,6 +318,66 @@ def test_schemas_that_contradict_each_other_are_an_error(tmp_path: Path) -> None
     pairs = [(inline(KEY, {"id": 1}), inline(schema, {"id": 1})) for schema in (ROW, other)]
     with pytest.raises(SchemaError, match="'name' as string and as int64"):
         write_found(tmp_path / "t", records(pairs), **INLINE)
+
+
+HELD_BY_NO_TABLE: dict[str, Any] = {
+    "a map": struct(member("n", "int32"), member("w", "map")),
+    "no members": struct(),
+    "names that differ in case": struct(member("w", "int32"), member("W", "int32")),
+    "a reserved name": struct(member("n", "int32"), member("_diff", "int32")),
+}
+
+
+@pytest.mark.parametrize("schema", HELD_BY_NO_TABLE.values(), ids=HELD_BY_NO_TABLE)
+@pytest.mark.parametrize("is_known", [False, True], ids=["a new table", "a known one"])
+def test_a_schema_that_no_table_can_hold_is_said_of_its_row(
+    tmp_path: Path, schema: Any, is_known: bool
+) -> None:
+    path, good = tmp_path / "t", inline(ROW, {"n": 5})
+    if is_known:
+        write_found(path, records([(inline(KEY, {"id": 1}), good)]), **INLINE, onError="quarantine")
+    pairs = [(inline(KEY, {"id": 2}), inline(schema, {})), (inline(KEY, {"id": 3}), good)]
+    rows = records(pairs, offsets=[8, 9])
+    with pytest.raises(SchemaError):
+        write_found(tmp_path / "strict", rows, **INLINE)
+    write_found(path, rows, **INLINE, onError="quarantine")
+    assert [row["id"] for row in rows_of(path)] == ([1, 3] if is_known else [3])
+    [why] = reasons(path)
+    assert "the value is undecodable: its schema cannot be held: " in why
+
+
+def test_names_that_are_left_out_are_held_by_nothing(tmp_path: Path) -> None:
+    schema = struct(member("n", "int32"), member("_diff", "int32"))
+    rows = records([(inline(KEY, {"id": 1}), inline(schema, {"n": 5, "_diff": 1}))])
+    write_found(tmp_path / "t", rows, **INLINE, exceptColumnList="_diff", onError="quarantine")
+    assert rows_of(tmp_path / "t") == [{"id": 1, "n": 5}]
+
+
+@pytest.mark.parametrize("side", [DEBEZIUM, INLINE], ids=["events", "rows"])
+def test_a_schema_that_spells_a_name_otherwise_loses_no_value(
+    tmp_path: Path, side: dict[str, Any]
+) -> None:
+    path, other = tmp_path / "t", struct(member("id", "int64"), member("N", "int32"))
+
+    def message(schema: Any, values: dict[str, Any], lsn: int) -> bytes:
+        if side is INLINE:
+            return inline(schema, values)
+        return inline(change_schema(schema), change("c", None, values, lsn))
+
+    pairs = [
+        (inline(KEY, {"id": 1}), message(ROW, {"id": 1, "n": 5}, 5)),
+        (inline(KEY, {"id": 2}), message(other, {"id": 2, "N": 6}, 6)),
+    ]
+    write_found(path, records(pairs[:1]), **side, onError="quarantine")
+    write_found(path, records(pairs[1:], offsets=[9]), **side)
+    assert [row["id"] for row in rows_of(path)] == [1]
+    assert "a schema of the payloads has " in reasons(path)[0]
+
+
+def test_of_no_payload_with_a_schema_the_first_reason_is_told(tmp_path: Path) -> None:
+    rows = records([(inline(struct(), {}), inline(struct(), {}))] * 2)
+    with pytest.raises(SchemaError, match=r"none of 2 payloads .*first: its schema cannot be held"):
+        write_found(tmp_path / "t", rows, **INLINE, onError="quarantine")
 
 
 def test_events_say_columns_and_key(tmp_path: Path) -> None:
@@ -413,6 +473,6 @@ def test_a_plan_before_the_rows_says_what_to_do(tmp_path: Path, options: dict[st
 def test_more_schemas_than_are_kept_are_all_found() -> None:
     count = 1100
     payloads = [inline(struct(member(f"c{n}", "int8")), {f"c{n}": 1}) for n in range(count)]
-    found = fields_in(Inline("value"), [pa.array(payloads)])
+    found = fields_in(Inline("value"), [pa.array(payloads)]).fields
     assert found is not None
     assert found.names == [f"c{n}" for n in range(count)]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
-from spark_upsert.payloads import avro, budgets, wrapped
+from spark_upsert.payloads import avro, budgets, json_sparse, wrapped
 from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.budgets import DEPTH_MAX, PARTS_MAX, SCHEMA_BYTES_MAX, Unreadable
 from spark_upsert.payloads.connect import Said
@@ -173,7 +173,7 @@ def test_each_message_of_its_own_schema_is_what_it_says() -> None:
         ]
     )
     schemas = Inline("value")
-    fields = fields_in(schemas, [payloads])
+    fields = fields_in(schemas, [payloads]).fields
     assert fields is not None
     columns = OwnDecoder(schemas, fields).decode(payloads).columns
     for name, column in zip(fields.names, columns, strict=True):
@@ -223,6 +223,41 @@ def test_items_that_say_nothing_are_bounded_by_their_bytes() -> None:
     assert found.reasons is not None
     assert found.reasons.to_pylist() == [budgets.TOO_SPARSE, None, None, None, None]
     assert found.columns[1][3].as_py() == honest["a"]
+
+
+@pytest.mark.parametrize("count", [60, 127, 1000])
+@pytest.mark.parametrize("name", ["a", "b"], ids=["an array", "an array within"])
+def test_items_of_fewer_members_are_bounded_too(count: int, name: str) -> None:
+    item = pa.struct({f"c{n}": pa.int64() for n in range(count)})
+    inner = pa.list_(pa.field("element", item))
+    fields = pa.schema({"a": inner, "b": pa.list_(pa.field("element", pa.struct({"a": inner})))})
+    items = b"[" + b",".join([b"{}"] * 5000) + b"]"
+    hostile = b'{"a": ' + items + b"}"
+    given = hostile if name == "a" else b'{"b": [{}, ' + hostile + b"]}"
+    found = JsonDecoder(fields).decode(pa.array([given, b'{"a": [{}]}']))
+    assert found.reasons is not None
+    assert found.reasons.to_pylist() == [budgets.TOO_SPARSE, None]
+
+
+def test_whether_a_payload_is_sparse_is_counted_no_further_than_its_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand members of each of many items were looked for, for minutes."""
+    looked = [0]
+
+    class Counted(dict[str, Any]):
+        def __contains__(self, name: object) -> bool:
+            looked[0] += 1
+            return super().__contains__(name)
+
+    loads = json.loads
+    monkeypatch.setattr(json_sparse.json, "loads", lambda text: loads(text, object_hook=Counted))
+    fields = pa.schema({"a": WIDE_ITEM})
+    hostile = b'{"a": [' + b",".join([b"{}"] * 50_000) + b"]}"
+    found = json_sparse.are_sparse(pa.array([hostile]), fields)
+    assert found is not None
+    assert found.tolist() == [True]
+    assert looked[0] < 10
 
 
 def test_items_of_avro_that_say_nothing_are_bounded_by_their_bytes() -> None:

@@ -19,11 +19,13 @@ import pytest
 import urllib3
 
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
-from spark_upsert.payloads import answers
+from spark_upsert.payloads import answers, missing
 from spark_upsert.payloads import registry as client
 from spark_upsert.payloads.answers import in_time
 from spark_upsert.payloads.avro import AvroDecoder
-from spark_upsert.payloads.budgets import bytes_kept
+from spark_upsert.payloads.budgets import Unreadable, bytes_kept
+from spark_upsert.payloads.missing import MISSING_MAX, MISSING_S, Unasked
+from spark_upsert.payloads.own_schema import ByRegistry, OwnSchema
 from spark_upsert.payloads.registry import (
     RegistrySettings,
     UnknownSchema,
@@ -112,12 +114,121 @@ def test_the_newest_schema_is_asked_for_each_time(registry: RegistryDouble) -> N
         latest_schema(settings(registry), "x/y")
 
 
-def test_an_unknown_id_is_not_remembered(registry: RegistryDouble) -> None:
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the registry's client sees."""
+    now = [1000.0]
+    monkeypatch.setattr(client, "_clock", lambda: now[0])
+    return now
+
+
+def ids_asked(registry: RegistryDouble) -> int:
+    return sum(path.startswith("/schemas/ids/") for path in registry.asked)
+
+
+def test_an_unknown_id_is_asked_for_once_in_a_while(
+    registry: RegistryDouble, seconds: list[float]
+) -> None:
+    number = registry.register("t-value", KEY) + 1000
+    for _ in range(5):
+        with pytest.raises(UnknownSchema):
+            schema_of_id(settings(registry), number)
+    assert len(registry.asked) == 1
+    seconds[0] += MISSING_S
     with pytest.raises(UnknownSchema):
-        schema_of_id(settings(registry), 10_000)
-    with pytest.raises(UnknownSchema):
-        schema_of_id(settings(registry), 10_000)
+        schema_of_id(settings(registry), number)
     assert len(registry.asked) == 2
+
+
+def test_a_schema_that_was_missing_is_soon_found(
+    registry: RegistryDouble, seconds: list[float]
+) -> None:
+    number = registry.register("late", record("Before", id="long")) + 1
+    with pytest.raises(UnknownSchema):
+        schema_of_id(settings(registry), number)
+    assert registry.register("late", record(f"Late{number}", id="long")) == number
+    seconds[0] += MISSING_S
+    assert schema_of_id(settings(registry), number).kind == "AVRO"
+
+
+def test_a_schema_that_refers_to_nothing_is_asked_for_once_in_a_while(
+    registry: RegistryDouble, seconds: list[float]
+) -> None:
+    lying = registry.register("lies", record("L", a="Gone"), references=[("Gone", "gone", 1)])
+    for _ in range(3):
+        with pytest.raises(Unreadable, match="a schema that is not in the registry"):
+            schema_of_id(settings(registry), lying)
+    assert ids_asked(registry) == 1
+    assert len(registry.asked) == 2
+
+
+def test_an_outage_is_no_missing_schema(registry: RegistryDouble, seconds: list[float]) -> None:
+    number = registry.register("t-value", ROW)
+    registry.refuse_next[:] = [503] * 5
+    with pytest.raises(StorageError):
+        schema_of_id(settings(registry), number)
+    assert schema_of_id(settings(registry), number).kind == "AVRO"
+
+
+def lies(count: int) -> list[bytes]:
+    return [framed(1_000_000 - n, b"\0") for n in range(count)]
+
+
+def test_ids_that_lie_cost_a_bounded_number_of_requests(
+    registry: RegistryDouble,
+    seconds: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch of many of them, and the next one; a schema that comes later is found."""
+    most = 20
+    monkeypatch.setattr(missing, "MISSING_MAX", most)
+    key, row = registry.register("t-key", KEY), registry.register("t-value", ROW)
+    good = avro(row, ROW, {"id": 1, "name": "a", "n": 5})
+    values = [good, *lies(2 * most), good]
+    pairs = [(avro(key, KEY, {"id": n}), value) for n, value in enumerate(values)]
+    given = options(registry, onError="quarantine")
+    write_found(tmp_path / "t", records(pairs), **given)
+    assert [each["id"] for each in rows_of(tmp_path / "t")] == [0, len(values) - 1]
+    found = reasons(tmp_path / "t")
+    assert len(found) == 2 * most
+    assert sum("is not in the registry" in why for why in found) == most
+    assert sum("others were not in the registry just now" in why for why in found) == most
+    assert len(registry.asked) == most + 2
+    write_found(tmp_path / "t", records(pairs, offsets=itertools.count(5000)), **given)
+    assert len(registry.asked) == most + 2
+    seconds[0] += MISSING_S
+    schema = record("Row", id="long", name="string", n="int")
+    later = registry.register("t-value", schema)
+    value = avro(later, schema, {"id": 0, "name": "b", "n": 6})
+    newest = records([(avro(key, KEY, {"id": 0}), value)], offsets=[9000])
+    write_found(tmp_path / "t", newest, **given)
+    assert {"id": 0, "name": "b", "n": 6} in rows_of(tmp_path / "t")
+
+
+def test_ids_of_many_payloads_are_asked_for_before_those_that_lie(
+    registry: RegistryDouble, seconds: list[float]
+) -> None:
+    row = registry.register("t-value", ROW)
+    good = avro(row, ROW, {"id": 1, "name": "a", "n": 5})
+    schemas = ByRegistry(settings(registry), "AVRO", "value", is_connect=False)
+    parts = list(schemas.parts(pa.array([*lies(10_000), good, good])))
+    assert [part.rows.tolist() for part in parts if isinstance(part.own, OwnSchema)] == [
+        [10_000, 10_001]
+    ]
+    assert len(registry.asked) == MISSING_MAX + 1
+
+
+def test_tenants_have_their_own_missing_schemas(
+    registry: RegistryDouble, seconds: list[float]
+) -> None:
+    for number in range(10_000, 10_000 + MISSING_MAX):
+        with pytest.raises(UnknownSchema):
+            schema_of_id(settings(registry), number)
+    with pytest.raises(Unasked):
+        schema_of_id(settings(registry), 20_000)
+    with pytest.raises(UnknownSchema):
+        schema_of_id(settings(registry, headers=(("X-Tenant", "a"),)), 20_000)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -75,6 +75,17 @@ def test_each_table_has_the_columns_of_its_topic() -> None:
     ]
 
 
+def test_a_schema_that_no_table_can_hold_stops_no_routed_query() -> None:
+    root = MemoryStore()
+    given = {**INLINE, "onError": "quarantine"}
+    lists = struct(member("n", "int64"), member("w", "map"))
+    odd = ("a", inline(KEY, {"id": 2}), inline(lists, {"n": 1, "w": {}}))
+    write(root, 0, [message("a", 1, n=("int64", 5)), odd, message("b", 1, n=("int64", 7))], **given)
+    assert (rows_of(root, "a"), rows_of(root, "b")) == ([{"id": 1, "n": 5}], [{"id": 1, "n": 7}])
+    [bad] = [row for batch in table_below(root, "a").quarantine() for row in batch.to_pylist()]
+    assert (bad["id"], "of the type 'map'" in bad["_reason"]) == (2, True)
+
+
 def test_tasks_that_let_one_table_gain_a_column_at_once_both_stage_their_rows() -> None:
     """The second finds the column there, though it has looked before the first one made it."""
     root = MemoryStore()

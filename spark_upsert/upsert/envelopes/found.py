@@ -8,8 +8,9 @@ subject does. Either way each payload is then read by its own schema (`payloads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -21,10 +22,10 @@ from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, WriteOptio
 from spark_upsert.payloads.budgets import Unreadable
 from spark_upsert.payloads.own_schema import (
     ByRegistry,
+    Counted,
     Inline,
     OwnDecoder,
     Schemas,
-    as_expected,
     fields_in,
     joined,
 )
@@ -90,9 +91,9 @@ def found_options(
     Raises
     ------
     SchemaError
-        The schemas contradict each other, no column can hold what one says, or there is neither
+        The schemas contradict each other, no table can hold what one says, or there is neither
         a schema nor a table. Where rows that cannot be applied are kept (`ErrorPolicy`), payloads
-        whose schema contradicts the table are such rows, and no error.
+        whose own schema no table can hold, or contradicts the table, are such rows, and no error.
     StorageError
         The registry does not answer: nothing is known of the rows.
 
@@ -103,72 +104,74 @@ def found_options(
     envelope = options.envelope
     if not envelope.finds:
         return options
+    policy = known.on_error if options.on_error is None and known else options.on_error
+    is_tolerant = policy not in (None, ErrorPolicy.FAIL)
+    envelope = replace(envelope, left_out=_left_out(options, known), is_tolerant=is_tolerant)
     found: dict[str, pa.Schema] = {}
+    contradicted: dict[str, pa.Schema] = {}
+    whys: dict[str, str] = {}
     count = 0
     schemas = {side: schemas_of(envelope, side) for side in envelope.sources}
-    policy = known.on_error if options.on_error is None and known else options.on_error
-    is_tolerant = known is not None and policy not in (None, ErrorPolicy.FAIL)
-    narrowed = {side: _Narrowed(options, side, known, is_tolerant) for side in envelope.sources}
+    narrowed = {side: _Narrowed(counted_of(envelope, side)) for side in envelope.sources}
+    is_expected = is_tolerant and known is not None
+    expected = {
+        side: _instead(envelope, side, None, known, 0) for side in envelope.sources if is_expected
+    }
     for batch in batches:
         count += batch.num_rows
         for side, own in schemas.items():
             name = find_column(side, batch.schema.names, role="column of Kafka's records")
             payloads = batch.column(name).cast(pa.binary())
-            fields = fields_in(own, [payloads], narrowed[side])
-            if fields is not None:
-                found[side] = joined(found[side], fields) if side in found else fields
+            read = fields_in(
+                own,
+                [payloads],
+                narrowed[side],
+                expected=expected.get(side),
+                is_tolerant=is_tolerant,
+            )
+            if read.fields is not None:
+                found[side] = joined(found[side], read.fields) if side in found else read.fields
+            if read.contradicted is not None:
+                before = contradicted.get(side, read.contradicted)
+                contradicted[side] = joined(before, read.contradicted)
+            if read.why is not None:
+                whys.setdefault(side, read.why)
     for side in envelope.sources:
         if side not in found:
-            found[side] = _instead(envelope, side, found.get(_KEY), known, count)
+            found[side] = _instead(envelope, side, found.get(_KEY), known, count, whys.get(side))
+        elif side in contradicted:
+            found[side] = joined(found[side], contradicted[side])
     left_out = {name for each in narrowed.values() for name in each.left_out}
     return replace(
         options,
-        envelope=replace(envelope, found=found, is_tolerant=is_tolerant),
+        envelope=replace(envelope, found=found),
         except_columns=tuple(n for n in options.except_columns if n.lower() not in left_out),
     )
 
 
-def _of_use(options: WriteOptions, known: TableSchema | None) -> set[str]:
-    """Return the names of fields that order rows, in lower case, whether or not they are stored."""
-    named = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
+def _left_out(options: WriteOptions, known: TableSchema | None) -> frozenset[str]:
+    """Return the names of fields that do not count, in lower case: not stored, and of no use."""
+    of_use = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
     for engine in (options.engine, known and known.engine):
-        named += engine.column_order.values() if engine else ()
-    return {name.rpartition(".")[2].lower() for name in named}
+        of_use += engine.column_order.values() if engine else ()
+    used = {name.rpartition(".")[2].lower() for name in of_use}
+    return frozenset(name.lower() for name in options.except_columns) - used
 
 
 class _Narrowed:
-    """What counts of the fields of a schema: not what is left out by its name.
+    """What counts of the fields of a schema: not what is left out by its name."""
 
-    Of a schema that contradicts the table, where that is tolerated, its types do not count.
-    """
-
-    def __init__(
-        self, options: WriteOptions, side: str, known: TableSchema | None, is_tolerant: bool
-    ) -> None:
-        envelope = options.envelope
-        left_out = {name.lower() for name in options.except_columns}
-        self._names = left_out - _of_use(options, known)
-        is_event = envelope.kind is EnvelopeKind.DEBEZIUM and side == _VALUE
-        self._images = _IMAGES if is_event else None
-        self._expected = _instead(envelope, side, None, known, 0) if is_tolerant else None
+    def __init__(self, counted: Counted) -> None:
+        self._counted = counted
         self.left_out: set[str] = set()
         """In lower case; fields that are not stored, and of no other use."""
 
     def __call__(self, fields: pa.Schema) -> pa.Schema:
-        kept = pa.schema(self._without(fields, self._images))
-        return kept if self._expected is None else as_expected(kept, self._expected)
-
-    def _without(
-        self, fields: Iterable[pa.Field], images: Collection[str] | None
-    ) -> Iterator[pa.Field]:
-        """Yield fields but some; where there are images of rows, those of the images."""
-        for field in fields:
-            if images is None and field.name.lower() in self._names:
-                self.left_out.add(field.name.lower())
-            elif images and field.name in images and pa.types.is_struct(field.type):
-                yield field.with_type(pa.struct(list(self._without(field.type, None))))
-            else:
-                yield field
+        counted = self._counted
+        images = [field.type for field in fields if counted.is_image(field)]
+        columns = chain.from_iterable(images) if counted.images else fields
+        self.left_out |= counted.left_out & {field.name.lower() for field in columns}
+        return counted.of(fields)
 
 
 def _instead(
@@ -177,6 +180,7 @@ def _instead(
     key: pa.Schema | None,
     known: TableSchema | None,
     count: int,
+    why: str | None = None,
 ) -> pa.Schema:
     """Return what stands in for the fields of a side of which no payload says anything."""
     if known is not None:
@@ -191,7 +195,8 @@ def _instead(
         row = key if envelope.kind is EnvelopeKind.DEBEZIUM else pa.schema([])
     else:
         raise SchemaError(
-            f"none of {count} payloads in '{side}' says its schema, and there is no table yet.",
+            f"none of {count} payloads in '{side}' says its schema, and there is no table yet"
+            f"{'' if why is None else f' (the first: {why})'}.",
             hint="see that the format is the one that was written: JSON with schemas "
             "('schemas.enable=true' of Connect's converter), or Confluent's with an id in front. "
             f"JSON without them is read by {setting(f'{side}Schema', 'id BIGINT, name STRING')}, "
@@ -248,13 +253,14 @@ def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
             f"'{side}Format' means {schemas.kind}.",
             hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
         )
-    return FoundSide(replace(schemas, newest=newest), own.fields)
+    return FoundSide(replace(schemas, newest=newest, counted=None), own.fields)
 
 
 def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
     """Return how the payloads of a side name their schemas."""
+    counted = counted_of(envelope, side)
     if envelope.sources[side] is SchemaFrom.INLINE:
-        return Inline(bare_name=side)
+        return Inline(bare_name=side, counted=counted)
     assert envelope.registry is not None
     written = envelope.payloads[f"{side}Format"] or envelope.payloads["valueFormat"] or ""
     return ByRegistry(
@@ -262,4 +268,11 @@ def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
         kind="AVRO" if written.lower().startswith("avro") else "JSON",
         bare_name=side,
         is_connect=envelope.kind is EnvelopeKind.DEBEZIUM,
+        counted=counted,
     )
+
+
+def counted_of(envelope: EnvelopeOptions, side: str) -> Counted:
+    """Return which fields of a side's schemas count."""
+    is_event = envelope.kind is EnvelopeKind.DEBEZIUM and side == _VALUE
+    return Counted(envelope.left_out, _IMAGES if is_event else ())
