@@ -236,3 +236,21 @@ def test_of_many_threads_one_creates_each_object_of_the_gateway(gateway: S3) -> 
     assert Counter(key for key, _ in made) == dict.fromkeys(range(50), 1)
     store = open_store(url, gateway.storage)
     assert all(store.read(f"o/{key}") == b"%d" % writer for key, writer in made)
+
+
+FETCHING = """
+import sys
+from pathlib import Path
+from integration.servers import install
+
+install.HOME = Path(sys.argv[1])
+found = install.fetched("it-1", "sh", "-", "-c", "echo made >> ../count; echo x > {}/it", files={})
+assert (found / "it").read_text() == "x\\n"
+"""
+
+
+def test_what_several_processes_need_is_fetched_by_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FETCHING, str(tmp_path)]
+    running = [subprocess.Popen(command) for _ in range(3)]
+    assert [each.wait(60) for each in running] == [0, 0, 0]
+    assert (tmp_path / "count").read_text() == "made\n"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 HOME = Path(__file__).resolve().parent.parent.parent / ".servers"
 FETCH_SECONDS_MAX = 600
+_LOOK_SECONDS = 0.2
+"""Between two looks whether another process is done."""
+
 MAVEN_OPTS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """It copies some files and ends, so what the second compiler would gain is never earned back."""
 
@@ -19,11 +25,41 @@ MAVEN_OPTS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def fetched(name: str, tool: str, remedy: str, *command: str, files: dict[str, str]) -> Path:
     """Return a folder that a command has filled; ``{}`` in its words is the folder.
 
-    A folder is there whole or not at all: two test runs may fetch at once.
+    A folder is there whole or not at all, and one process fetches it: others wait for that one.
     """
     folder = HOME / name
     if folder.exists():
         return folder
+    with _alone(name):
+        return folder if folder.exists() else _made(folder, tool, remedy, command, files)
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Hold a name among all processes; the system gives it back where one dies."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    until_s = time.monotonic() + FETCH_SECONDS_MAX
+    with (HOME / f"{name}.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    pytest.fail(
+                        f"another process has been fetching {name} for {FETCH_SECONDS_MAX} s: "
+                        f"see which one holds {lock.name}.",
+                        pytrace=False,
+                    )
+                time.sleep(_LOOK_SECONDS)
+            else:
+                break
+        yield
+
+
+def _made(
+    folder: Path, tool: str, remedy: str, command: Sequence[str], files: Mapping[str, str]
+) -> Path:
+    name = folder.name
     if shutil.which(tool) is None:
         pytest.fail(
             f"there is no `{tool}` on the PATH, which fetches {name}: {remedy}", pytrace=False
@@ -45,10 +81,7 @@ def fetched(name: str, tool: str, remedy: str, *command: str, files: dict[str, s
         shutil.rmtree(making)
         said = (done.stdout + done.stderr).strip()[-1000:]
         pytest.fail(f"`{tool}` could not fetch {name}:\n{said}", pytrace=False)
-    try:
-        making.rename(folder)
-    except OSError:  # Another run was faster.
-        shutil.rmtree(making)
+    making.rename(folder)
     return folder
 
 

@@ -251,7 +251,7 @@ def test_whether_a_payload_is_sparse_is_counted_no_further_than_its_budget(
             return super().__contains__(name)
 
     loads = json.loads
-    monkeypatch.setattr(json_sparse.json, "loads", lambda text: loads(text, object_hook=Counted))
+    monkeypatch.setattr(json, "loads", lambda text: loads(text, object_hook=Counted))
     fields = pa.schema({"a": WIDE_ITEM})
     hostile = b'{"a": [' + b",".join([b"{}"] * 50_000) + b"]}"
     found = json_sparse.are_sparse(pa.array([hostile]), fields)
