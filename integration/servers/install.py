@@ -15,6 +15,9 @@ import pytest
 
 HOME = Path(__file__).resolve().parent.parent.parent / ".servers"
 FETCH_SECONDS_MAX = 600
+WAIT_SECONDS_MAX = 3 * FETCH_SECONDS_MAX
+"""One after the other is fetched, and few are."""
+
 _LOOK_SECONDS = 0.2
 """Between two looks whether another process is done."""
 
@@ -36,24 +39,30 @@ def fetched(name: str, tool: str, remedy: str, *command: str, files: dict[str, s
 
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Hold a name among all processes; the system gives it back where one dies."""
+    """Hold the folder among all processes; the system gives it back where one dies."""
     HOME.mkdir(parents=True, exist_ok=True)
-    until_s = time.monotonic() + FETCH_SECONDS_MAX
-    with (HOME / f"{name}.lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until_s:
-                    pytest.fail(
-                        f"another process has been fetching {name} for {FETCH_SECONDS_MAX} s: "
-                        f"see which one holds {lock.name}.",
-                        pytrace=False,
-                    )
-                time.sleep(_LOOK_SECONDS)
-            else:
-                break
+    until_s = time.monotonic() + WAIT_SECONDS_MAX
+    folder = os.open(HOME, os.O_RDONLY)
+    try:
+        while not _is_held(folder):
+            if time.monotonic() > until_s:
+                pytest.fail(
+                    f"{name} is not here, and for {WAIT_SECONDS_MAX} s another process has been "
+                    f"fetching something into {HOME}: see which one.",
+                    pytrace=False,
+                )
+            time.sleep(_LOOK_SECONDS)
         yield
+    finally:
+        os.close(folder)
+
+
+def _is_held(folder: int) -> bool:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _made(
