@@ -18,6 +18,8 @@ Sums of floats are Arrow's: added up in another order they may differ in the las
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -31,6 +33,8 @@ _LIMB_BITS = 32
 _DIGITS = 38
 _MORE_DIGITS = 4
 """That an average of decimals has behind the point, as Spark has it."""
+_INTEGER = 20
+"""Digits of 2**64."""
 _WIDE, _COUNT, _ALL = 56, 19, 76
 """Digits of a dividend, the sum of any number of decimals, and of a count: the quotient then has 20
 more behind the point, and 76 in all."""
@@ -186,6 +190,41 @@ def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
     divisor = pc.if_else(pc.greater(counts, 0), counts, 1)
     divisor = convert(divisor, pa.decimal256(_COUNT, 0))
     return convert(pc.divide(wide, divisor), pa.decimal256(_ALL, scale), Rounding.HALF_UP)
+
+
+def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return decimals as two each: sums of either fit into 38 digits, whatever the values are.
+
+    Returns
+    -------
+    tuple of two pyarrow.Array
+        What is below 2**64, in the type of the values, and how often that is in a value beside it
+        (`together`). Of a value that fits into 64 bits, as nearly all do, it is the value, and 0.
+    """
+    high, low = (word.view(np.int64) for word in fixed_words(column))
+    fits = high == low >> 63
+    rest, times = np.where(fits, high, 0), np.where(fits, 0, high)
+    valid = validity(column)
+    mask = np.zeros(len(column), dtype=np.bool_) if valid is None else ~valid
+    return (
+        _of_words(rest, low.view(np.uint64), column.type, mask),
+        _of_words(times >> 63, times.view(np.uint64), pa.decimal128(_DIGITS, 0), mask),
+    )
+
+
+def together(low: pa.Array, high: pa.Array) -> pa.Array:
+    """Return the sums that sums of both parts are (`apart`), in 38 digits or more."""
+    if not pc.any(pc.not_equal(high, 0), min_count=0).as_py():
+        return low
+    scale = low.type.scale
+    times = convert(high, pa.decimal256(_DIGITS, 0))
+    beyond = pc.multiply(times, pa.scalar(Decimal(1 << 64), pa.decimal256(_INTEGER, 0)))
+    rest = convert(low, pa.decimal256(_DIGITS, scale))
+    type_ = pa.decimal256(beyond.type.precision, scale)
+    # The same integers, in the units of the last digit.
+    bits, words = beyond.buffers()
+    beyond = pa.Array.from_buffers(type_, len(beyond), [bits, words], offset=beyond.offset)
+    return pc.add(beyond, rest)
 
 
 def limbs_of(column: pa.Array) -> Limbs:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
+
 from spark_upsert.errors import PlanError, about_node
+from spark_upsert.views.formulas import quoted
 from spark_upsert.views.groups.grouping import DIGITS, Grouping
 from spark_upsert.views.groups.rounding import Summand
 from spark_upsert.views.join import joined
@@ -33,10 +38,24 @@ def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
     PlanError
         As of `bind`; or what is wanted cannot be kept exactly.
     """
-    relation = bind_below_group(plan.input, open_base)
+    relation = bind_below_group(plan.input, open_base, carries=True)
+    shown = pa.schema([relation.schema.field(name) for name in _shown(plan.input, relation)])
     with about_node(plan.title):
-        grouping = Grouping(relation.schema, plan.keys, plan.aggregates)
+        grouping = Grouping(shown, plan.keys, plan.aggregates)
     return _summable(plan, relation, grouping), grouping
+
+
+def _shown(plan: Node, relation: Relation) -> list[str]:
+    """Return the columns of a plan, without those that are carried beside them."""
+    chosen = next((node for node in _chain(plan) if isinstance(node, Project)), None)
+    return list(relation.schema.names) if chosen is None else [each.name for each in chosen.columns]
+
+
+def _chain(plan: Node) -> Iterator[Node]:
+    """Yield the filters and projections that a plan ends with, the last first."""
+    while isinstance(plan, Filter | Project):
+        yield plan
+        plan = plan.input
 
 
 def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
@@ -50,13 +69,21 @@ def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
     }
     if not like:
         return relation
-    columns = tuple(Named(name, name) for name in relation.schema.names)
+    columns = tuple(Named(name, quoted(name)) for name in relation.schema.names)
     return ProjectRelation(Project(input=plan.input, columns=columns), relation, like)
 
 
-def bind_below_group(plan: Node, open_base: OpenBase) -> Relation:
-    """Return the relation of a plan, whose rows need no key: they are only summed."""
+def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) -> Relation:
+    """Return the relation of a plan, whose rows need no key: they are only summed.
+
+    Parameters
+    ----------
+    carries : bool
+        Whether the projections that the plan ends with carry the keys that they drop
+        (`ProjectRelation`): for rows that are computed, and not only named.
+    """
     scans: dict[Scan, ScanRelation] = {}
+    chain = set(map(id, _chain(plan))) if carries else set()
 
     def relation_of(node: Node) -> Relation:
         inputs = [relation_of(each) for each in node.inputs]
@@ -72,7 +99,7 @@ def bind_below_group(plan: Node, open_base: OpenBase) -> Relation:
                 case Filter():
                     return FilterRelation(node, *inputs)
                 case Project():
-                    return ProjectRelation(node, inputs[0])
+                    return ProjectRelation(node, inputs[0], carries=id(node) in chain)
                 case Unnest():
                     return UnnestRelation(node, *inputs)
                 case Join():

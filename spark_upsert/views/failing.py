@@ -21,7 +21,7 @@ from spark_upsert.errors import DataError, setting
 from spark_upsert.model.arrays import Mask
 from spark_upsert.views.pairs import Rows, concat
 from spark_upsert.views.plan import Node
-from spark_upsert.views.relation import At, Formulas, Relation, distinct
+from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct
 
 NOTED_MAX = 1 << 20
 """Rows whose keys are held until it is known what became of them: what is more is no accident."""
@@ -49,7 +49,7 @@ class NodeFormulas:
     bounds : sequence of Column
         Over the rows of the input.
     input_ : Relation
-        Whose rows are found again by their key, if they have one.
+        Whose rows are found again by their key.
     """
 
     def __init__(self, node: Node, bounds: Sequence[Column], input_: Relation) -> None:
@@ -57,6 +57,9 @@ class NodeFormulas:
         self._bounds = bounds
         self._input = input_
         self._noted: list[Rows] = []
+        """Keys, under the names of the input."""
+        self._has_more = False
+        """Whether more rows were met than are held."""
         self.failed = 0
 
     def of(self, rows: Rows) -> list[pa.Array]:
@@ -81,54 +84,105 @@ class NodeFormulas:
         return found, failing
 
     def _note(self, bad: Rows) -> None:
-        key = self._input.key
-        if key is None:  # Nothing finds such a row again: it is told as it is.
-            self._noted.append(bad)
-        elif self.failed <= NOTED_MAX:
-            self._noted.append(bad.select(list(key)))
+        """Hold the keys of rows, each once, as many as are held at most."""
+        self._noted.append(bad.select(self._key))
+        if sum(each.num_rows for each in self._noted) > NOTED_MAX:
+            every = distinct(concat(self._noted))
+            self._has_more = self._has_more or every.num_rows > NOTED_MAX
+            self._noted = [every.slice(0, NOTED_MAX)]
 
-    def require_values(self, positions: Iterable[At]) -> None:
+    def require_values(self, positions: Sequence[At]) -> None:
         """Raise if a row that was met has no value at each of some positions (`Formulas`)."""
         if not self._noted:
             return
-        bad, key = concat(self._noted), self._input.key
-        if key is not None and self.failed <= NOTED_MAX:
-            for at in positions:
-                looked = self._input.look_up(distinct(bad.select(list(key))), at)
-                there = looked.rows.filter(pa.array(looked.present))
-                failing = self._tried(there)[1]
-                if failing is None:
-                    return
-                bad = there.filter(pa.array(failing))
-        raise self._error(bad.slice(0, 1), bad.num_rows)
+        bad = distinct(concat(self._noted))
+        for at in positions:
+            looked = self._input.look_up(bad.select(self._key), at)
+            there = looked.rows.filter(pa.array(looked.present))
+            failing = self._tried(there)[1]
+            if failing is None:
+                if self._has_more:
+                    raise self._error_of_more()
+                return
+            bad = there.filter(pa.array(failing))
+        raise self._error(bad, positions[-1])
 
     def forget(self) -> None:
         """Begin anew (`Formulas.forget`)."""
-        self._noted, self.failed = [], 0
+        self._noted, self._has_more, self.failed = [], False, 0
 
-    def _error(self, example: Rows, count: int) -> DataError:
-        row = ", ".join(f"{name}={example.column(name)[0].as_py()!r}" for name in self._shown())
+    @property
+    def _key(self) -> list[str]:
+        assert self._input.key is not None, "what is computed carries its key (`bind_group`)"
+        return list(self._input.key)
+
+    def _error(self, bad: Rows, at: At) -> DataError:
+        """Return the error of rows that have no value, of which the first is named."""
         reason = "a formula has no value"
         for bound in self._bounds:
             try:
-                bound.of(example)
+                bound.of(bad.slice(0, 1))
             except DataError as error:
                 reason = error.message.rstrip(".")
                 break
-            except KeyError:  # Only the key is known of it.
-                continue
-        more = f" and {count - 1} more" if count > 1 else ""
+        found = [
+            each for each in self._input.sources if _is_there(bad, each)
+        ] or self._input.sources[:1]
+        row = " beside ".join(_told(bad, each, at) for each in found)
+        beyond = set(self._key) - {name for each in found for name in each.columns}
+        if beyond:
+            row += f" (of which {_values(bad, [n for n in self._key if n in beyond])})"
+        more = f" and {bad.num_rows - 1} more" if bad.num_rows > 1 else ""
         return DataError(
             f"{reason}. It is about the node '{self._node.title}' of the plan and the row {row}"
             f"{more}. Nothing was committed.",
-            hint="repair the row or delete it, and start again; or let formulas be NULL where they "
+            hint=f"{_repair(found)}let formulas be NULL where they "
             f"have no value, by {setting('onError', 'null')}; or compute none there, by CASE WHEN "
             "in the plan.",
             example=row,
         )
 
-    def _shown(self) -> Sequence[str]:
-        return self._input.key or self._input.schema.names
+    def _error_of_more(self) -> DataError:
+        return DataError(
+            f"formulas of the node '{self._node.title}' of the plan have no value for more than "
+            f"{NOTED_MAX} rows, which is how many are held to be looked at again. Nothing was "
+            "committed.",
+            hint="let formulas be NULL where they have no value, by "
+            f"{setting('onError', 'null')}: rows that were repaired since come out repaired.",
+        )
+
+
+def _is_there(rows: Rows, source: Source) -> bool:
+    """Return whether the first row is made of one of a table, as far as its key tells."""
+    return any(rows.column(name)[0].is_valid for name in source.columns)
+
+
+def _told(rows: Rows, source: Source, at: At) -> str:
+    """Return of which row of a table the first row is made, and at which version."""
+    values = _values(rows, source.columns, source.scan.key)
+    version = at.get(source.scan.path) if source.scan.version is None else source.scan.version
+    return f"{values} of '{source.scan.path}' at version {version}"
+
+
+def _values(rows: Rows, columns: Sequence[str], names: Sequence[str] | None = None) -> str:
+    """Return the values of the first row, under other names perhaps."""
+    return ", ".join(
+        f"{name}={rows.column(column)[0].as_py()!r}"
+        for column, name in zip(columns, names or columns, strict=True)
+    )
+
+
+def _repair(sources: Sequence[Source]) -> str:
+    """Return what can be done about a row in the tables that it is made of."""
+    live = [each for each in sources if each.scan.version is None]
+    if any(not each.is_kept for each in live):
+        return "repair the row or delete it, and start again; or "
+    if live:
+        return (
+            f"repair the rows that '{live[0].scan.path}' is kept of, bring it up to date, and "
+            "start again; or "
+        )
+    return ""
 
 
 def _by_halves(bound: Column, rows: Rows) -> tuple[pa.Array, Mask]:

@@ -22,6 +22,11 @@ def plain_column(formula: Formula, columns: pa.Schema) -> str | None:
     return name if name in columns.names else None
 
 
+def quoted(name: str) -> str:
+    """Return the formula that is a column, whatever its name."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def columns_read(formula: Formula) -> frozenset[str] | None:
     """Return the names of the columns that a formula may read; None where it does not tell."""
     if not isinstance(formula, str):

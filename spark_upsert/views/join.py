@@ -30,6 +30,7 @@ from spark_upsert.views.relation import (
     Driving,
     Looked,
     Relation,
+    Source,
     Step,
     aligned,
     among,
@@ -85,6 +86,9 @@ class JoinRelation:
         self.key = (*left.key, *self._rest)
         self.may_lack_key = left.may_lack_key
         self.dropped = None
+        self.sources = left.sources
+        if self.how.shows_right:
+            self.sources += _beside(right, self._shown, node)
         self.driving: Driving = left.driving
         self.paths = (*left.paths, *right.paths)
         self.formulas = (*left.formulas, *right.formulas)
@@ -289,6 +293,7 @@ class FullJoinRelation:
         self.key = (on.left,)
         self.may_lack_key = left.may_lack_key or right.may_lack_key
         self.dropped = None
+        self.sources = (*left.sources, *_beside(right, self._shown, node))
         self.driving: Driving = left.driving._replace(columns=self.key)
         self.paths = (*left.paths, *right.paths)
         self.formulas = (*left.formulas, *right.formulas)
@@ -488,6 +493,12 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
                 hint="join on numbers, texts or times.",
                 column=on.left,
             )
+
+
+def _beside(right: Relation, shown: Sequence[str], node: Join) -> tuple[Source, ...]:
+    """Return the sources of the right side, under the names of a join's columns."""
+    names = {on.right: on.left for on in node.on} | {name: name for name in shown}
+    return tuple(found for source in right.sources for found in source.renamed(names))
 
 
 def _completed(spans: Spans, relation: Relation, keys: Rows, step: Step) -> Spans:

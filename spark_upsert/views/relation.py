@@ -17,7 +17,7 @@ version, which gives rows of a state that never was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -29,6 +29,7 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
 from spark_upsert.views.matching import NOWHERE, codes, firsts, joinable, places
 from spark_upsert.views.pairs import Pairs, Rows, columns_of, taken
+from spark_upsert.views.plan import Scan
 from spark_upsert.views.spans import Spans
 
 At: TypeAlias = Mapping[str, int]
@@ -97,6 +98,21 @@ class Driving(NamedTuple):
         return np.asarray(inside, dtype=np.bool_)
 
 
+class Source(NamedTuple):
+    """A table of which each row of a relation is made, and the columns that hold its key."""
+
+    scan: Scan
+    columns: tuple[str, ...]
+    """Of the relation, in the order of the table's key."""
+    is_kept: bool
+    """Whether the table keeps a view, so that its rows are mended where that comes from."""
+
+    def renamed(self, names: Mapping[str, str]) -> Iterator[Source]:
+        """Yield the source under other names of its columns, if all of them have one."""
+        if names.keys() >= set(self.columns):
+            yield self._replace(columns=tuple(names[column] for column in self.columns))
+
+
 class Formulas(Protocol):
     """What a node computes, and the rows that were met of which it has no value (`failing`)."""
 
@@ -122,7 +138,9 @@ class Relation(Protocol):
 
     @property
     def key(self) -> tuple[str, ...] | None:
-        """The columns that identify a row; None: rows have no identity, and can only be summed."""
+        """The columns that identify a row; None where a projection drops one, as a plan that is
+        not run may: what is summed carries them (`bind_group`).
+        """
         ...
 
     @property
@@ -133,6 +151,11 @@ class Relation(Protocol):
     @property
     def dropped(self) -> str | None:
         """A column of the key that a projection has dropped, if there is no key."""
+        ...
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The tables whose rows a row is made of, as far as its columns tell: the leftmost first."""
         ...
 
     @property
@@ -223,6 +246,7 @@ def changes_of(relation: Relation, step: Step) -> Pairs:
 
 def timed_changes_of(relation: Relation, step: Step) -> tuple[Pairs, Positions]:
     """Return what each epoch of a step changed (`changes_of`), and the time of each pair."""
+    assert relation.key is not None
     pairs, at = relation.spans(step).changes(relation.key, step.times)
     differs = pairs.differs()
     return pairs.where(differs), at[differs]

@@ -39,6 +39,7 @@ class FilterRelation:
         self.schema = input_.schema
         self.key = input_.key
         self.dropped = input_.dropped
+        self.sources = input_.sources
         self.driving = input_.driving
         self.paths = input_.paths
         self.worth_scanning = input_.worth_scanning
@@ -111,10 +112,18 @@ class ProjectRelation:
     input_ : Relation
     like : mapping of str to Column, optional
         What computes a column in the place of its formula.
+    carries : bool
+        Whether columns of keys that the projection drops come out behind its own, under other
+        names, so that each row is found again.
     """
 
     def __init__(
-        self, node: Project, input_: Relation, like: Mapping[str, Column] | None = None
+        self,
+        node: Project,
+        input_: Relation,
+        like: Mapping[str, Column] | None = None,
+        *,
+        carries: bool = False,
     ) -> None:
         self._input = input_
         names = [column.name for column in node.columns]
@@ -125,6 +134,13 @@ class ProjectRelation:
             (like or {}).get(column.name) or Bound.to(column.formula, input_.schema)
             for column in node.columns
         ]
+        plain: list[tuple[str | None, str]] = [
+            (plain_column(each.formula, input_.schema), each.name) for each in node.columns
+        ]
+        carried = _carried(input_, plain) if carries else []
+        plain += carried
+        names += [name for _, name in carried]
+        self._bound += [Bound(input_.schema.field(own).type, own) for own, _ in carried]
         self.schema = pa.schema(
             [(name, bound.type) for name, bound in zip(names, self._bound, strict=True)]
         )
@@ -132,7 +148,6 @@ class ProjectRelation:
         self.formulas = (*input_.formulas, self._own)
         self.paths = input_.paths
         self.worth_scanning = input_.worth_scanning
-        plain = [(plain_column(each.formula, input_.schema), each.name) for each in node.columns]
         self._sources = {name: source for source, name in plain if source is not None}
         """The input's column of each that is nothing else."""
         own = {source: name for name, source in reversed(self._sources.items())}
@@ -141,6 +156,7 @@ class ProjectRelation:
         keeps = self.dropped is None
         self.key = tuple(own[name] for name in input_.key or ()) if keeps else None
         self.may_lack_key = input_.may_lack_key
+        self.sources = tuple(found for each in input_.sources for found in each.renamed(own))
         driving = input_.driving
         if keeps:
             driving = driving._replace(columns=tuple(own[name] for name in driving.columns))
@@ -202,6 +218,21 @@ class ProjectRelation:
         return pa.RecordBatch.from_arrays(self._own.of(rows), schema=self.schema)
 
 
+def _carried(input_: Relation, plain: Sequence[tuple[str | None, str]]) -> list[tuple[str, str]]:
+    """Return the columns of keys that a projection drops, each with a name that is free."""
+    wanted = [*(input_.key or ()), *(name for each in input_.sources for name in each.columns)]
+    found: list[tuple[str, str]] = []
+    taken_names = {name.casefold() for _, name in plain}
+    for own in dict.fromkeys(wanted):
+        if own not in {source for source, _ in plain}:
+            name = f"__{own}"
+            while name.casefold() in taken_names:
+                name = f"_{name}"
+            taken_names.add(name.casefold())
+            found.append((own, name))
+    return found
+
+
 class UnnestRelation:
     """A row per element of a list (`Relation`)."""
 
@@ -238,6 +269,7 @@ class UnnestRelation:
         self.key = (*input_.key, POSITION)
         self.may_lack_key = False  # The place is never NULL.
         self.dropped = None
+        self.sources = input_.sources
         self.driving = input_.driving
         self.formulas = input_.formulas
         self.paths = input_.paths

@@ -27,6 +27,7 @@ from spark_upsert.views.relation import (
     At,
     Driving,
     Looked,
+    Source,
     Step,
     distinct,
     distinct_values,
@@ -109,6 +110,7 @@ class ScanRelation:
         self.key = node.key
         self.may_lack_key = base.may_lack_key
         self.dropped = None
+        self.sources = (Source(node, node.key, is_kept=base.may_lack_key),)
         self.formulas = ()
         self.paths = () if node.version is not None else (node.path,)
         self.worth_scanning = math.inf  # What one table changed is never more than both.

@@ -169,16 +169,12 @@ class Spans:
 
     # -- what changed ----------------------------------------------------------------
 
-    def changes(self, key: Sequence[str] | None, times: int) -> tuple[Pairs, Positions]:
-        """Return what changed, and at which time, by bits: rows that stay the same are not told.
-
-        Without a key nothing tells rows apart: each that comes is an insert, each that goes a
-        delete.
-        """
+    def changes(self, key: Sequence[str], times: int) -> tuple[Pairs, Positions]:
+        """Return what changed, and at which time, by bits: rows that stay the same are not told."""
         comes, goes = self.lower > 0, self.upper <= times
         order = np.arange(len(self))
         follows = np.zeros(len(self), dtype=np.bool_)
-        if key is not None and len(self):
+        if len(self):
             [numbers] = codes(columns_of(self.rows, key))
             order = np.lexsort((self.lower, numbers))
             is_same = np.diff(numbers[order], prepend=NOWHERE) == 0

@@ -144,8 +144,5 @@ def _compared(relation: Relation, step: Step, hash_range: HashRange) -> Iterator
     chunks = [relation.driving.chunks(at, hash_range) for at in (step.before, step.after)]
     for piece in max(chunks, key=len):
         old, new = (relation.scan(at, piece) for at in (step.before, step.after))
-        if relation.key is None:  # Nothing tells rows apart, and they are only summed.
-            yield Pairs.of_deletes(old)
-            yield Pairs.of_inserts(new)
-        else:
-            yield Pairs.aligned(old, new, relation.key).changed()
+        assert relation.key is not None
+        yield Pairs.aligned(old, new, relation.key).changed()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
+import pytest
 
+from spark_upsert.errors import DataError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.views import agg, failing
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
+from tests.support.view_keepers import Keeper
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int64(), "x": pa.int64()})
 
@@ -58,14 +61,66 @@ def _(told: Told) -> None:
     assert Plan.of_table(kept).to_arrow().column("s").to_pylist() == [22]
 
 
-@follows("views.groups.contributions:folded")
+@follows("views.failing:NodeFormulas._error")
 def _(told: Told) -> None:
-    schema = pa.schema({"id": pa.int64(), "team": pa.string(), "x": pa.decimal128(38, 0)})
-    most = 9 * Decimal(10) ** 37
-    rows = made(told, "amounts", schema, (1, "a", most), (2, "a", most), (3, "a", Decimal(5)))
+    """A row behind a projection that drops its key."""
+    rows = made(told, "orders", ORDERS, (1, 7, 5), (2, 7, 0))
+    kept = str(told.folder / "kept")
+    sums = rows.select("customer", y="x").select("customer", each="100 DIV y")
+    groups = sums.group_by("customer").agg(s=agg.sum("each"))
     with told:
-        rows.group_by("team").agg(s=agg.sum("x")).refresh(str(told.folder / "kept"))
-    told("leave such values out by a filter of 'x' below the groups")
-    told("keep the view in a new path")
-    new = str(told.folder / "new")
-    assert rows.filter("x < 1000").group_by("team").agg(s=agg.sum("x")).refresh(new)
+        groups.refresh(kept)
+    told("repair the row or delete it, and start again")
+    assert told.error is not None
+    assert f"row id=2 of '{told.folder}/orders' at version 1" in told.error.message
+    write(table_of(told, "orders"), (2, 7, 50))
+    assert groups.refresh(kept)
+
+
+@follows("views.failing:NodeFormulas._error")
+def _(told: Told) -> None:
+    """A row of a table that keeps a view."""
+    rows = made(told, "orders", ORDERS, (1, 7, 0))
+    sums = rows.group_by("customer").agg(s=agg.sum("x"))
+    sums.refresh(str(told.folder / "sums"))
+    each = Plan.of_table(str(told.folder / "sums")).select("customer", each="100 DIV s")
+    with told:
+        each.to_arrow()
+    told(f"repair the rows that '{told.folder}/sums' is kept of, bring it up to date, and start")
+    write(table_of(told, "orders"), (1, 7, 50))
+    assert sums.refresh(str(told.folder / "sums"))
+    assert each.to_arrow().column("each").to_pylist() == [2]
+
+
+@follows("views.failing:NodeFormulas._error")
+def _(told: Told) -> None:
+    """A row at a fixed version."""
+    rows = made(told, "orders", ORDERS, (1, 7, 0)).at_version(1).select("id", each="100 DIV x")
+    with told:
+        rows.to_arrow()
+    assert told.hint.startswith("let formulas be NULL where they have no value, by on_error=null")
+    told("let formulas be NULL where they have no value, by on_error=null")
+    assert rows.to_arrow(on_error="null").column("each").to_pylist() == [None]
+
+
+@follows("views.failing:NodeFormulas._error_of_more")
+def _(told: Told) -> None:
+    orders = made(told, "orders", ORDERS, (1, 7, 1))
+    view = orders.select("customer", each="100 DIV x").group_by("customer").agg(s=agg.sum("each"))
+    kept = Keeper(view.node, told.folder / "kept", told.folder / "checkpoint", {})
+    while kept.run():
+        pass
+    write(table_of(told, "orders"), (1, 7, 0), (2, 7, 0))
+    with patch.object(failing, "NOTED_MAX", 1):
+        with pytest.raises(DataError, match="row id="):
+            kept.run()
+        write(table_of(told, "orders"), (1, 7, 1), (2, 7, 1))
+        with told:
+            kept.run()
+        told("let formulas be NULL where they have no value")
+        kept.start(told.options)
+        while kept.run():
+            pass
+    told("rows that were repaired since come out repaired")
+    shown = Plan.of_table(str(told.folder / "kept")).to_arrow()
+    assert shown.column("s").to_pylist() == [200]

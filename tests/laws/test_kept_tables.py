@@ -7,6 +7,7 @@ alone or as a part of a longer one, from a query that lost its checkpoint. Few g
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from tests.support.grouped import Row, expected, kept_in_memory, pairs_of, position, shown
 
-ROWS = pa.schema({"g": pa.int64(), "x": pa.float64()})
+ROWS = pa.schema({"g": pa.int64(), "x": pa.float64(), "y": pa.decimal128(38, 0)})
 GROUPING = Grouping(
     ROWS,
     ("g",),
@@ -31,11 +32,19 @@ GROUPING = Grouping(
         Aggregate(name="n", kind=Kind.COUNT),
         Aggregate(name="total", kind=Kind.SUM, column="x", scale=0),
         Aggregate(name="least", kind=Kind.MIN, column="x"),
+        Aggregate(name="huge", kind=Kind.SUM, column="y"),
+        Aggregate(name="mean", kind=Kind.AVG, column="y"),
     ),
 )
+HUGE = Decimal(9 * 10**37)
+"""Two of them are more than a decimal holds."""
 CONTENTS = st.dictionaries(
     st.integers(0, 3),
-    st.tuples(st.none() | st.integers(0, 1), st.none() | st.sampled_from([1.0, -1.0, 0.0])),
+    st.tuples(
+        st.none() | st.integers(0, 1),
+        st.none() | st.sampled_from([1.0, -1.0, 0.0, 9e37]),
+        st.none() | st.sampled_from([HUGE, -HUGE, Decimal(3)]),
+    ),
     max_size=3,
 )
 
@@ -92,7 +101,7 @@ def deliver_again(play: Play) -> None:
 
 def deliver_too_much(play: Play) -> None:
     """A query that began anew elsewhere goes on in larger steps."""
-    play.contents.append({0: (0, 1.0), 1: (None, None)})
+    play.contents.append({0: (0, 1.0, None), 1: (None, None, HUGE)})
     if play.recorded:
         with pytest.raises(OtherTableError):
             play.deliver(play.recorded - 1, play.recorded + 1)
@@ -149,5 +158,5 @@ def folded_into(rows: dict[Row, Row], pairs: Any) -> dict[Row, Row]:
 
 def count_of_entries(content: dict[int, Row]) -> int:
     """Return how many entries rows have: their groups, and the values of those."""
-    groups = {g for g, _ in content.values()}
-    return len(groups) + len({(g, x) for g, x in content.values() if x is not None})
+    groups = {g for g, *_ in content.values()}
+    return len(groups) + len({(g, x) for g, x, _ in content.values() if x is not None})

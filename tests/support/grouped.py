@@ -106,15 +106,26 @@ def _value(aggregate: Aggregate, rows: Sequence[Mapping[str, Any]], grouping: Gr
         with localcontext() as context:
             context.prec = 100
             total = sum(values)
+    shown_type = grouping.result.field(aggregate.name).type
     if aggregate.kind is Kind.SUM:
-        return total
+        return total if _fits(total, shown_type) else None
     if not isinstance(total, Decimal):
         return total / len(values)
-    shown_type = grouping.result.field(aggregate.name).type
     with localcontext() as context:
         context.prec = 100
         exponent = Decimal(1).scaleb(-shown_type.scale)
-        return (total / len(values)).quantize(exponent, "ROUND_HALF_UP")
+        mean = (total / len(values)).quantize(exponent, "ROUND_HALF_UP")
+    return mean if _fits(mean, shown_type) else None
+
+
+def _fits(number: Any, type_: pa.DataType) -> bool:
+    """Return whether a sum fits into the type in which it is shown."""
+    if pa.types.is_decimal(type_):
+        limit = Decimal(10) ** (type_.precision - type_.scale)  # `abs` would round.
+        return bool(limit.copy_negate() < number < limit)
+    if pa.types.is_integer(type_):
+        return bool(-(1 << 63) <= number < 1 << 63)
+    return True
 
 
 def float_sum(values: Sequence[float], scale: int) -> float:

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,14 @@ def _above(value: int | None, bound: int) -> bool | None:
     return None if value is None else value > bound
 
 
+HUGE = 9 * 10**37
+"""Two of them are more than a decimal holds."""
+
+
+def _huge(value: int | None) -> Decimal | None:
+    return None if value is None else Decimal(HUGE if value > 5 else -HUGE if value < 2 else 1)
+
+
 FORMULAS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     "x>5": ("x > 5", lambda row: None if row["x"] is None else row["x"] > 5),
     "x<2": ("x < 2", lambda row: None if row["x"] is None else row["x"] < 2),
@@ -76,6 +85,10 @@ FORMULAS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     # None where x is 2: what has no value is NULL, and passes no filter.
     "60/(x-2)": ("60 DIV (x - 2)", lambda row: _divided(row["x"])),
     "60/(x-2)>20": ("60 DIV (x - 2) > 20", lambda row: _above(_divided(row["x"]), 20)),
+    "huge(x)": (
+        f"CASE WHEN x > 5 THEN {HUGE} WHEN x < 2 THEN -{HUGE} WHEN x IS NOT NULL THEN 1 END",
+        lambda row: _huge(row["x"]),
+    ),
     # 1.0 and -1.0 for both zeros, too: what an expression can tell and the engine cannot.
     "sign(f)": (SIGN, lambda row: None if row["f"] is None else _sign(row["f"])),
 }

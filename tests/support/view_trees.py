@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError
 from spark_upsert.model.words import is_hashable
 from spark_upsert.views.aggregates import Aggregate, Kind
-from spark_upsert.views.binding import bind, bind_group
+from spark_upsert.views.binding import bind, bind_below_group, bind_group
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.plan import Group, How, Node, Scan
 from spark_upsert.views.relation import Relation
@@ -87,6 +87,11 @@ def random_group(
     """Return a plan that groups the rows of a random one, the relation of these, and the rest."""
     while True:
         plan, relation = random_plan(chance, lambda node: bind(node, open_base), versions)
+        if "x" in relation.schema.names and chance.random() < 0.5:
+            # The key goes with it, perhaps; what is summed comes to more than fits.
+            kept = [name for name in relation.schema.names if chance.random() < 0.6]
+            plan = plan.project(*kept, huge=chance.choice(["huge(x)", "huge(x)", "60/(x-2)"]))
+            relation = bind_below_group(plan.node, open_base)
         keys, aggregates = _wanted(chance, relation)
         group = Group(input=plan.node, keys=keys, aggregates=tuple(aggregates))
         try:
@@ -107,6 +112,8 @@ def _wanted(chance: random.Random, relation: Relation) -> tuple[tuple[str, ...],
             scale = 1 if relation.schema.field(column).type == "double" else None
             is_sum = kind in (Kind.SUM, Kind.AVG)
             found.append(Aggregate(f"a{len(found)}", kind, column, scale if is_sum else None))
+    if "huge" in names:
+        found += [Aggregate("total", Kind.SUM, "huge"), Aggregate("mean", Kind.AVG, "huge")]
     return keys, found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from spark_upsert.errors import DataError, OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.store import open_store
 from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.views import agg, failing
 from spark_upsert.views.builder import Plan
 from tests.support.view_keepers import Keeper
 from tests.support.view_queries import Query, batch_rows, folded
@@ -167,16 +167,104 @@ def test_a_formula_without_a_value_counts_in_no_sum(shares: Shares) -> None:
     assert Plan.of_table(path).to_arrow().to_pylist() == [{"team": "a", "n": 2, "total": 22}]
 
 
-def test_rows_without_a_key_stop_and_go_on_as_others_do(shares: Shares) -> None:
-    grouped = shares.rows.select("team", each=FAILS).group_by("team").agg(s=agg.sum("each"))
+def named(error: pytest.ExceptionInfo[DataError]) -> list[tuple[str, str, int]]:
+    """Return each key, table and version that a message names."""
+    found = re.findall(r"(\w+=[^ ]+) of '([^']+)' at version (\d+)", error.value.message)
+    return [(key, Path(path).name, int(version)) for key, path, version in found]
+
+
+KEYLESS: Mapping[str, Callable[[Plan], Plan]] = {
+    "in the projection that drops the key": lambda rows: rows.select("team", each=FAILS),
+    "behind it": lambda rows: (
+        rows.select("team", x="among").filter("x < 1000").select("team", each="100 DIV x")
+    ),
+    "in a condition behind it": lambda rows: (
+        rows.select("team", each="among").filter("100 DIV each > 0").select("team", each="1")
+    ),
+    "under a name that is carried": lambda rows: rows.select("team", __id="among").select(
+        "team", each="100 DIV __id"
+    ),
+}
+
+
+@pytest.mark.parametrize("where", KEYLESS)
+def test_rows_without_a_key_stop_and_go_on_once_what_is_named_is_repaired(
+    shares: Shares, where: str
+) -> None:
+    view = KEYLESS[where](shares.rows).group_by("team").agg(n=agg.count(), s=agg.sum("each"))
     path = str(shares.root / "groups")
-    assert grouped.refresh(path)
+    assert view.refresh(path)
+    before = Plan.of_table(path).to_arrow()
+    keeper = Keeper(view.node, Path(path), shares.root / "checkpoint", {})
     shares.put((2, 0))
-    with pytest.raises(DataError, match="row id=2"):
-        grouped.refresh(path)
-    shares.put((2, 50))
-    assert grouped.refresh(path)
-    assert Plan.of_table(path).to_arrow().to_pylist() == [{"team": "a", "s": 22}]
+    with pytest.raises(DataError) as error:
+        finish(keeper)
+    [(key, table, version)] = named(error)
+    assert (key, table, version) == ("id=2", "shares", 2)
+    assert Plan.of_table(path).to_arrow() == before
+    shares.put((int(key.partition("=")[2]), 10))
+    finish(keeper)  # Its batch is begun, and ends before the repair.
+    assert Plan.of_table(path).to_arrow() == before
+
+
+def test_a_sum_over_a_projection_without_a_key_reads_its_columns_alone(shares: Shares) -> None:
+    view = shares.rows.select("team", each=FAILS).group_by("team").agg(s=agg.sum("each"))
+    assert view.schema.names == ["team", "s"]
+    assert view.to_arrow().to_pylist() == [{"team": "a", "s": 30}]
+
+
+def test_an_odd_name_is_grouped_and_summed(tmp_path: Path) -> None:
+    schema = pa.schema({"id": pa.int64(), "a `b": pa.string(), "x y": pa.float64()})
+    table = Table.create(str(tmp_path / "odd"), schema, keys=["id"])
+    table.append(pa.table([[1], ["t"], [0.5]], schema=schema))
+    view = Plan.of_table(str(tmp_path / "odd")).group_by("a `b").agg(s=agg.sum("x y", scale=1))
+    assert view.to_arrow().column("s").to_pylist() == [0.5]
+
+
+TEAMS = pa.schema({"team": pa.string(), "bonus": pa.int64()})
+
+
+def with_bonus(shares: Shares) -> tuple[Plan, Table]:
+    """Return what each gets with the bonus of its team."""
+    path = str(shares.root / "teams")
+    table = Table.create(path, TEAMS, keys=["team"])
+    table.append(pa.table([["a"], [5]], schema=TEAMS))
+    both = shares.rows.join(Plan.of_table(path), {"team": "team"}, reverse="scan")
+    return both.select("team", each="100 DIV bonus").group_by("team").agg(s=agg.sum("each")), table
+
+
+def test_all_rows_are_named_of_which_a_failing_one_is_made(shares: Shares) -> None:
+    view, teams = with_bonus(shares)
+    path = str(shares.root / "groups")
+    assert view.refresh(path)
+    teams.append(pa.table([["a"], [0]], schema=TEAMS))
+    with pytest.raises(DataError, match="and 1 more") as error:
+        view.refresh(path)
+    [order, team] = named(error)
+    assert order[0] in ("id=1", "id=2")
+    assert (order[1:], team) == (("shares", 1), ("team='a'", "teams", 2))
+    teams.append(pa.table([["a"], [50]], schema=TEAMS))
+    assert view.refresh(path)
+    assert Plan.of_table(path).to_arrow().to_pylist() == [{"team": "a", "s": 4}]
+
+
+def test_more_bad_rows_than_are_held_do_not_pass(
+    shares: Shares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "NOTED_MAX", 2)
+    path = str(shares.root / "groups")
+    assert shares.groups.refresh(path)
+    keeper = Keeper(shares.groups.node, Path(path), shares.root / "checkpoint", {})
+    shares.put((1, 0), (2, 0), (3, 0))
+    with pytest.raises(DataError, match=r"row id=\d of .*shares' at version 2 and 1 more"):
+        finish(keeper)
+    shares.put((1, 1), (2, 1), (3, 1))
+    with pytest.raises(DataError, match="for more than 2 rows") as error:
+        finish(keeper)
+    [(name, value)] = re.findall(r'option\("(\w+)", "(\w+)"\)', error.value.hint)
+    keeper.start({name: value})
+    finish(keeper)
+    assert Plan.of_table(path).to_arrow().to_pylist() == [{"team": "a", "n": 3, "total": 300}]
 
 
 def test_a_condition_without_a_value_does_not_let_a_row_pass(shares: Shares) -> None:
@@ -285,15 +373,22 @@ def test_changes_of_other_groups_are_told_beside_one_that_does_not_fit(tmp_path:
     assert folded(rows) == {("small", 3, 7), ("big", 1, (1 << 63) - 1)}
 
 
-def test_a_batch_beyond_38_digits_goes_once_the_values_are_left_out(tmp_path: Path) -> None:
-    most = AMOUNTS["decimals of 38 digits"][1]
+def test_a_batch_beyond_38_digits_is_null_in_its_group_until_it_fits(tmp_path: Path) -> None:
+    most = Decimal(9 * 10**37)
     sums = Sums(tmp_path, pa.decimal128(38, 0))
-    sums.put((1, "big", most), (2, "big", most))
-    with pytest.raises(DataError, match="'x' in one group and one batch") as error:
-        sums.shown()
-    assert "by a filter of 'x' below the groups" in error.value.hint
-    sums.view = sums.rows.filter("x < 1000").group_by("team").agg(s=agg.sum("x"))
-    assert sums.shown("new") == {"small": 1}
+    sums.put(*((key, "big", most) for key in range(1, 50)))
+    assert sums.shown() == {"small": 1, "big": None}
+    kept = Table.open(str(tmp_path / "kept"))
+    sums.put((50, "big", -most), (51, "small", 4))
+    assert sums.shown() == {"small": 5, "big": None}
+    kept.compact(full=True)
+    sums.put(*((key, "big", -most) for key in range(1, 25)), (49, "big", Decimal(9 * 10**37 - 1)))
+    assert sums.shown() == {"small": 5, "big": -1}
+    sums.put(*((key, "small", 0) for key in range(1, 51)))
+    assert sums.shown() == {"small": 5}
+    kept.compact(full=True)
+    assert kept.check().is_sound
+    assert kept.snapshot().num_rows == 2, "the group and the marker"
 
 
 def test_a_float_with_too_many_digits_for_its_sum_is_a_row_that_fails(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.conversions import convert
-from spark_upsert.errors import DataError
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.kept import FROM, GROUP_PART, MARKER_PART, PART, TO, value_column
 from spark_upsert.model.schema import DIFF, HASH, PUT, is_live
 from spark_upsert.state.fold import fold
 from spark_upsert.state.run.rows import BatchPart, Rows
+from spark_upsert.state.sums import apart
 from spark_upsert.views.groups.grouping import DIGITS, Grouping, Summed, sum_types
 from spark_upsert.views.groups.rounding import rounded
 from spark_upsert.views.pairs import Pairs
@@ -48,7 +48,7 @@ def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
     Raises
     ------
     DataError
-        A sum does not fit into 38 digits, or a float not into those with its scale.
+        A float does not fit into 38 digits with its scale.
     """
     sides = ((pairs.old_rows(), -1), (pairs.new_rows(), +1))
     rows = pa.Table.from_batches([side for side, _ in sides]).combine_chunks()
@@ -69,18 +69,7 @@ def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
         [own[name] if name in own else entries.column(name) for name in schema.run.names],
         schema=schema.run,
     )
-    try:
-        made = fold(Rows(schema, [BatchPart(batch)])).rows
-    except DataError as error:
-        total = error.fields.get("column")
-        column = next((each.column for each in grouping.sums if each.total == total), total)
-        raise DataError(
-            f"the values of column '{column}' in one group and one batch come to more than "
-            f"{DIGITS} digits. Nothing was committed.",
-            hint=f"leave such values out by a filter of '{column}' below the groups, and keep the "
-            "view in a new path.",
-            column=column,
-        ) from error
+    made = fold(Rows(schema, [BatchPart(batch)])).rows
     names = [*schema.columns.names, DIFF]
     *columns, diffs = made.take(names, np.arange(len(made)))
     found = pa.RecordBatch.from_arrays(columns, schema=schema.columns)
@@ -149,7 +138,9 @@ def _summed(
     else:
         values = convert(column, type_)
     values = values.fill_null(pa.scalar(0, type_))
-    found[summed.total] = pc.if_else(pa.array(signs < 0), pc.negate(values), values)
+    parts = [values] if summed.beyond is None else apart(values)
+    for name, part in zip(summed.columns[1:], parts, strict=False):
+        found[name] = pc.if_else(pa.array(signs < 0), pc.negate(part), part)
     return found
 
 

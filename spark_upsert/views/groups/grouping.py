@@ -10,14 +10,16 @@ greatest need a count per value, which stands in a part of the table of its own 
 sum of              is kept as                is shown as
 ==================  ========================  ==================================
 int8 to int32       int64                     int64
-int64               decimal(38, 0)            int64, or an error
-decimal(p, s)       decimal(38, s)            decimal(p + 10, s), or an error
+int64               decimal(38, 0)            int64
+decimal(p, s)       decimal(38, s)            decimal(p + 10, s)
 float with scale s  decimal(38, s), and       float64
                     counts of NaN, inf, -inf
 ==================  ========================  ==================================
 
-So what is kept is wider than what is shown: a merge of some runs may pass a bound that no version
-of the table does. Floats without a scale are refused, for ``1e16 + 1 - 1e16`` is not 1.
+So what is kept is wider than what is shown: a batch, a merge of some runs, or all rows may pass the
+bound of what is shown, and what is shown of that group is NULL until it fits again. Floats, and
+decimals of more than `NARROW` digits, may pass 38 digits, too: their sums are kept as two
+(`state.sums.apart`), neither of which ever does. Floats without a scale are refused, for ``1e16 + 1 - 1e16`` is not 1.
 
 Rejected: to read a group again when its smallest value goes (all its rows), to keep the k smallest
 (which needs that at the end), and the engine's own min and max (which take nothing back).
@@ -42,11 +44,14 @@ from spark_upsert.state.sums import average_type
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.types import type_of, type_text
 
-VERSION = 1
-"""Of the text of a grouping."""
+VERSION = 2
+"""Of the text of a grouping; 1 where no sum is kept as two, which was all that 1 could say."""
 
 DIGITS = 38
 """Digits of the sums of int64, decimals and floats."""
+
+NARROW = 19
+"""Digits of decimals of which 10**19 rows, more than can be counted, come to no more than 38."""
 
 SCALE_MAX = 15
 """So many digits behind the point a float has at most that mean something."""
@@ -60,6 +65,8 @@ class Summed:
     count: str
     """Of the values that are not NULL."""
     total: str | None = None
+    beyond: str | None = None
+    """What of the sum is beyond 64 bits, where 38 digits may not hold it."""
     scale: int | None = None
     apart: tuple[str, ...] = ()
     """Of a float: the counts of NaN and of either infinity, which no sum holds."""
@@ -67,7 +74,8 @@ class Summed:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all its columns, in their order."""
-        return (self.count, *([] if self.total is None else [self.total]), *self.apart)
+        sums = [name for name in (self.total, self.beyond) if name is not None]
+        return (self.count, *sums, *self.apart)
 
 
 @dataclass(frozen=True)
@@ -159,12 +167,15 @@ class Grouping:
         for column, scale in wanted:
             assert column is not None
             has_total = column in named
-            is_float = has_total and pa.types.is_floating(self.rows.field(column).type)
+            type_ = self.rows.field(column).type
+            is_float = has_total and pa.types.is_floating(type_)
+            is_wide = is_float or (pa.types.is_decimal(type_) and type_.precision > NARROW)
             found.append(
                 Summed(
                     column=column,
                     count=free(f"c_{column}"),
                     total=free(f"s_{column}") if has_total else None,
+                    beyond=free(f"b_{column}") if has_total and is_wide else None,
                     scale=scale,
                     apart=tuple(free(f"{kind}_{column}") for kind in _APART) if is_float else (),
                 )
@@ -193,6 +204,7 @@ class Grouping:
             for each in self.sums
             if each.total is not None
         }
+        totals |= dict.fromkeys(filter(None, (e.beyond for e in self.sums)), _TIMES)
         sums = [self.multiplicity, *(name for each in self.sums for name in each.columns)]
         fields += [pa.field(name, totals.get(name, pa.int64())) for name in sums]
         fields += [pa.field(FROM, pa.string()), pa.field(TO, pa.string())]
@@ -227,9 +239,13 @@ class Grouping:
         """
         used = {*self.keys, *(each.column for each in self.aggregates)}
         rows = [[f.name, type_text(f.type)] for f in self.rows if f.name in used]
-        record: dict[str, Any] = {"v": VERSION, "rows": rows, "keys": list(self.keys)}
+        record: dict[str, Any] = {"v": self._version, "rows": rows, "keys": list(self.keys)}
         record["aggregates"] = [each.to_json() for each in self.aggregates]
         return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+
+    @property
+    def _version(self) -> int:
+        return VERSION if any(each.beyond for each in self.sums) else 1
 
     @classmethod
     def from_json(cls, text: str) -> Grouping:
@@ -242,11 +258,12 @@ class Grouping:
         """
         try:
             record = json.loads(text)
-            if record["v"] != VERSION:
-                raise ValueError(f"the form {record['v']!r}")
             rows = pa.schema([(name, type_of(type_)) for name, type_ in record["rows"]])
             aggregates = tuple(Aggregate.from_json(each) for each in record["aggregates"])
-            return cls(rows, tuple(record["keys"]), aggregates)
+            found = cls(rows, tuple(record["keys"]), aggregates)
+            if record["v"] != found._version:
+                raise ValueError(f"the form {record['v']!r}")
+            return found
         except PlanError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -288,6 +305,8 @@ def sum_types(
         return pa.decimal128(DIGITS, 0), type_
     return pa.int64(), pa.int64()
 
+
+_TIMES = pa.decimal128(DIGITS, 0)
 
 _APART = ("nan", "inf", "ninf")
 

@@ -20,7 +20,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
 from spark_upsert.model.words import ordered_words
 from spark_upsert.state.multiplicity import require_possible
-from spark_upsert.state.sums import averages
+from spark_upsert.state.sums import averages, together
 from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.grouping import Grouping, Summed
 from spark_upsert.views.matching import NOWHERE, codes, places
@@ -151,8 +151,7 @@ def _shown(
 
 def _total(groups: pa.RecordBatch, summed: Summed, type_: pa.DataType) -> _Shown:
     """Return the sums of a column in the type in which they are shown."""
-    assert summed.total is not None
-    total = groups.column(summed.total)
+    total = _whole(groups, summed)
     beyond = pc.and_(pc.is_null(total), pc.greater(groups.column(summed.count), 0))
     shown = _fitting(total, type_)
     shown = shown._replace(lost=shown.lost + (pc.sum(beyond).as_py() or 0))
@@ -169,9 +168,14 @@ def _quotient(
     groups: pa.RecordBatch, summed: Summed, count: pa.Array, type_: pa.DataType
 ) -> _Shown:
     """Return averages of decimals, rounded half up as Spark does."""
+    return _fitting(averages(_whole(groups, summed), count, type_.scale), type_)
+
+
+def _whole(groups: pa.RecordBatch, summed: Summed) -> pa.Array:
+    """Return the sums of a column, exact."""
     assert summed.total is not None
-    quotient = averages(groups.column(summed.total), count, type_.scale)
-    return _fitting(quotient, type_)
+    total = groups.column(summed.total)
+    return total if summed.beyond is None else together(total, groups.column(summed.beyond))
 
 
 def _fitting(column: pa.Array, type_: pa.DataType) -> _Shown:
