@@ -76,16 +76,17 @@ class Base(Protocol):
         """Cut a range of hashes so that the rows of each piece fit in memory."""
         ...
 
-    def pairs(
-        self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
-    ) -> Pairs:
-        """Return what changed between two versions, once per key that a command touched."""
-        ...
-
-    def history(
-        self, before: int, after: int, hash_range: HashRange = ALL_HASHES
+    def changes(
+        self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return what each epoch between two versions changed, and the version of each pair."""
+        """Return what changed between two versions, and the version of each pair.
+
+        Parameters
+        ----------
+        net : bool
+            Whether there is one pair for each key that a command touched; else one for each epoch
+            that did.
+        """
         ...
 
     def look_up(self, keys: Rows, version: int | None) -> Looked:
@@ -150,15 +151,22 @@ class ScanRelation:
             return Spans.none(self.schema)
         hash_range = step.hash_range.intersect(step.within)
         if not step.epochs or before is None:
-            pairs = self._base.pairs(before, after, hash_range)
+            pairs = self._pairs(before, after, hash_range)
             at = np.full(len(pairs), step.times)
         else:
             assert after is not None
-            pairs, versions = self._base.history(before, after, hash_range)
+            pairs, versions = self._base.changes(before, after, hash_range, net=False)
             own = [(v, t) for t, (path, v) in enumerate(step.epochs, 1) if path == self.node.path]
             known, times = np.array(own, dtype=np.int64).T
             at = times[np.searchsorted(known, versions)]
         return Spans.of_changes(pairs, at, self.key, step.times)
+
+    def _pairs(self, before: int | None, after: int | None, hash_range: HashRange) -> Pairs:
+        """Return what changed between two versions, once per key; from none on all rows."""
+        if before is None:
+            return Pairs.of_inserts(self._base.scan(after, hash_range))
+        assert after is not None
+        return self._base.changes(before, after, hash_range, net=True)[0]
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -234,7 +242,7 @@ class ScanRelation:
             return proposed
         lower, upper = min(shows, version), max(shows, version)
         with about_table(self.node.path):
-            bridge = self._base.pairs(lower, upper, hash_range).keys(self.key)
+            bridge = self._pairs(lower, upper, hash_range).keys(self.key)
         return distinct(concat([proposed, bridge]))
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:

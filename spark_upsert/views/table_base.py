@@ -67,25 +67,10 @@ class TableBase:
         """Cut a range of hashes (`Base.chunks`)."""
         return [hash_range] if version is None else self._at(version).chunks(hash_range)
 
-    def pairs(
-        self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
-    ) -> Pairs:
-        """Return what changed between two versions (`Base.pairs`)."""
-        if before is None:
-            return Pairs.of_inserts(self.scan(after, hash_range))
-        assert after is not None
-        return self._changes(before, after, hash_range, net=True)[0]
-
-    def history(
-        self, before: int, after: int, hash_range: HashRange = ALL_HASHES
-    ) -> tuple[Pairs, Positions]:
-        """Return what each epoch between two versions changed (`Base.history`)."""
-        return self._changes(before, after, hash_range, net=False)
-
-    def _changes(
+    def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return what changed between two versions, and the version of each pair."""
+        """Return what changed between two versions, and when (`Base.changes`)."""
         seen = self._table.log.head().version
         log = self._table.log if after <= seen else self._newest.log
         found = [(Pairs.none(self._schema), np.empty(0, dtype=np.int64))]

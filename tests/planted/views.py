@@ -146,7 +146,7 @@ def _() -> Patch:
 def _() -> Patch:
     def unbridged(original: Any, self: Any, *asked: Any) -> Any:
         nothing = Pairs.none(self.schema)
-        with patch.object(type(self._base), "pairs", lambda *_: nothing):
+        with patch.object(ScanRelation, "_pairs", lambda *_: nothing):
             return original(self, *asked)
 
     return wrapped(ScanRelation, "_candidates", unbridged)
@@ -230,7 +230,7 @@ def _() -> Patch:
     def last(original: Any, self: Any, before: Any, after: Any, *how: Any, **kind: Any) -> Any:
         return original(self, after - 1, after, *how, **kind)
 
-    return wrapped(TableBase, "_changes", last)
+    return wrapped(TableBase, "changes", last)
 
 
 @bug("rows that were deleted are found by their keys", REAL)

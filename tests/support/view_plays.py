@@ -305,12 +305,19 @@ class DictBase:
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
         return hash_range.cut(2)
 
-    def pairs(
-        self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
-    ) -> Pairs:
-        if before is None:
-            return Pairs.of_inserts(self.scan(after, hash_range))
-        assert after is not None
+    def changes(
+        self, before: int, after: int, hash_range: HashRange, *, net: bool
+    ) -> tuple[Pairs, Positions]:
+        if net:
+            pairs = self._pairs(before, after, hash_range)
+            return pairs, np.full(len(pairs), after)
+        found, versions = [self._pairs(before, before, hash_range)], []
+        for version in range(before + 1, after + 1):
+            found.append(self._pairs(version - 1, version, hash_range))
+            versions += [version] * len(found[-1])
+        return Pairs.concat(found), np.array(versions, dtype=np.int64)
+
+    def _pairs(self, before: int, after: int, hash_range: HashRange) -> Pairs:
         old, new = self.contents[before], self.contents[after]
         every = (self.commands[v] for v in self.commands if before < v <= after)
         keys = sorted(set().union(*every), key=repr)
@@ -322,15 +329,6 @@ class DictBase:
         pairs = Pairs(sides[0][0], sides[1][0], sides[0][1], sides[1][1]).present()
         own = pairs.keys(self.shape.key)
         return pairs.where(self._within(own, hash_range)) if len(pairs) else pairs
-
-    def history(
-        self, before: int, after: int, hash_range: HashRange = ALL_HASHES
-    ) -> tuple[Pairs, Positions]:
-        found, versions = [self.pairs(before, before, hash_range)], []
-        for version in range(before + 1, after + 1):
-            found.append(self.pairs(version - 1, version, hash_range))
-            versions += [version] * len(found[-1])
-        return Pairs.concat(found), np.array(versions, dtype=np.int64)
 
     def look_up(self, keys: pa.RecordBatch, version: int | None) -> Looked:
         rows = {} if version is None else self.contents[version]

@@ -64,25 +64,10 @@ class KeptBase:
             return [hash_range]
         return Snapshot(self._table.store, self._table.log.at(version)).chunks(hash_range)
 
-    def pairs(
-        self, before: int | None, after: int | None, hash_range: HashRange = ALL_HASHES
-    ) -> Pairs:
-        """Return which groups changed between two versions (`Base.pairs`)."""
-        if before is None:
-            return Pairs.of_inserts(self.scan(after, hash_range))
-        assert after is not None
-        return self._changes(before, after, hash_range, net=True)[0]
-
-    def history(
-        self, before: int, after: int, hash_range: HashRange = ALL_HASHES
-    ) -> tuple[Pairs, Positions]:
-        """Return what each epoch between two versions changed (`Base.history`)."""
-        return self._changes(before, after, hash_range, net=False)
-
-    def _changes(
+    def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return which groups changed, and the version of each pair."""
+        """Return what changed between two versions, and when (`Base.changes`)."""
         whole, log = whole_groups(self._grouping, hash_range), self._table.log
         found, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
         for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=net):
