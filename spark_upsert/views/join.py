@@ -12,14 +12,14 @@ position, the old rows of a step (with the right side before it) and the new one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import PlanError
-from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import is_hashable
 from spark_upsert.views.matching import NOWHERE, codes, joinable, matches
@@ -38,6 +38,8 @@ from spark_upsert.views.relation import (
     distinct_values,
     matching,
     renamed,
+    whole,
+    with_key_of,
 )
 from spark_upsert.views.spans import Spans, Times
 from spark_upsert.views.widths import alike, common_type, fitted
@@ -136,25 +138,26 @@ class JoinRelation:
         own = distinct(keys.select(list(self._left.key)))
         found = self._left.look_up(own, at)
         left = found.rows.filter(pa.array(found.present))
-        return aligned(self._joined(left, at), keys)
+        return aligned(concat([no_rows(self.schema), *self._joined(left, at)]), keys)
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
-        """Return the rows with some values (`Relation.having`)."""
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+        """Yield the rows with some values (`Relation.having`)."""
         own = [name for name in values.schema.names if name in self._left.schema.names]
         if own:
-            left = self._left.having(distinct(values.select(own)), at, hash_range)
+            wanted = distinct(values.select(own))
         else:
-            right = self._right.having(values, at)
-            left = self._left.having(self._as_left(right), at, hash_range)
-        return matching(self._joined(left, at), values)
+            wanted = self._as_left(whole(self._right.having(values, at), self._right.schema))
+        for left in self._left.having(wanted, at, hash_range):
+            for rows in self._joined(left, at):
+                yield matching(rows, values)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""
         left = self._left.scan(at, hash_range)
         if self._right_is_whole or self._has_few(hash_range):
-            return self._joined(left, at)
+            return whole(self._joined(left, at), self.schema)
         # One reading of the right side costs less than to find much of it by an index.
-        return self._combined(left, self._right.scan(at))
+        return whole(self._combined(left, [self._right.scan(at)]), self.schema)
 
     def _has_few(self, hash_range: HashRange) -> bool:
         """Return whether the partners of a range are so few that an index finds them for less."""
@@ -168,25 +171,40 @@ class JoinRelation:
         """Return the values that join left rows, under the names and types of the right side."""
         return fitted(renamed(left, self._on_left, self._on_right), self._right.schema)
 
-    def _joined(self, left: Rows, at: At) -> Rows:
-        """Return the rows that come of some left rows, with the right side at a position."""
-        if not left.num_rows:
-            return no_rows(self.schema)
-        return self._combined(left, self._right.having(self._as_right(left), at))
+    def _joined(self, left: Rows, at: At) -> Iterator[Rows]:
+        """Yield the rows that come of some left rows, with the right side at a position."""
+        if left.num_rows:
+            yield from self._combined(left, self._right.having(self._as_right(left), at))
 
-    def _combined(self, left: Rows, right: Rows) -> Rows:
+    def _combined(self, left: Rows, right: Iterable[Rows]) -> Iterator[Rows]:
         """Join left rows with all their partners, among others perhaps."""
-        sides = Spans.throughout(left, 0), Spans.throughout(right, 0)
-        return self._together(*sides).rows
+        partners = (Spans.throughout(rows, 0) for rows in right)
+        return (spans.rows for spans in self._together(Spans.throughout(left, 0), partners))
 
-    def _together(self, left: Spans, right: Spans) -> Spans:
-        """Join left rows with all their partners, among others perhaps, for as long as both are."""
-        times, right_at = self._met(left, right)
-        if not self.how.shows_right:
-            alone = left.gaps(times)
-            return left.at_times(alone if self.how is How.ANTI else left.gaps(alone))
-        alone = left.gaps(times) if self.how is How.LEFT else _NEVER
-        return self._beside(left, right, times, right_at, alone)
+    def _together(self, left: Spans, partners: Iterable[Spans]) -> Iterator[Spans]:
+        """Join left rows with all their partners, among others perhaps, for as long as both are.
+
+        A piece of the partners is held at once, and of those before it when they covered a left
+        row. Where a left row has one at a time, all that comes of it is in one piece.
+        """
+        covered, found = _NEVER, []
+        for right in partners:
+            times, right_at = self._met(left, right)
+            if self.how is not How.INNER:
+                both = Times(*map(np.append, covered, times))
+                covered = left.gaps(left.gaps(both))
+            if self._rest:
+                yield self._beside(left, right, times, right_at)
+            elif self.how.shows_right:
+                found.append(self._beside(left, right, times, right_at))
+        if self.how is How.SEMI:
+            found.append(left.at_times(covered))
+        elif self.how is How.ANTI:
+            found.append(left.at_times(left.gaps(covered)))
+        elif self.how is How.LEFT:
+            found.append(self._alone(left, left.gaps(covered)))
+        if found:
+            yield Spans.concat(found)
 
     def _met(self, left: Spans, right: Spans) -> tuple[Times, Positions]:
         """Return when left rows and their partners are there, and the places of these."""
@@ -199,68 +217,70 @@ class JoinRelation:
             right, right_codes = _each_once(right, right_codes)
         return left.met(right, *matches(left_codes, right_codes))
 
-    def _beside(
-        self, left: Spans, right: Spans, times: Times, right_at: Positions, alone: Times
-    ) -> Spans:
-        """Return left rows beside right ones, and those that are alone at some times."""
-        at = np.concatenate([times.at, alone.at])
-        nowhere = np.full(len(alone.at), NOWHERE)
-        shown = taken(right.rows.select(self._shown), np.concatenate([right_at, nowhere]))
+    def _beside(self, left: Spans, right: Spans, times: Times, right_at: Positions) -> Spans:
+        """Return left rows beside right ones."""
+        shown = taken(right.rows.select(self._shown), right_at)
         rows = pa.RecordBatch.from_arrays(
-            [*taken(left.rows, at).columns, *shown.columns], schema=self.schema
+            [*taken(left.rows, times.at).columns, *shown.columns], schema=self.schema
         )
-        lower, upper = np.append(times.lower, alone.lower), np.append(times.upper, alone.upper)
-        return Spans(rows, lower, upper)
+        return Spans(rows, times.lower, times.upper)
+
+    def _alone(self, left: Spans, times: Times) -> Spans:
+        """Return left rows that have no partner at some times."""
+        nobody = Spans.none(self._right.schema)
+        return self._beside(left, nobody, times, np.full(len(times.at), NOWHERE))
 
     # -- between positions -----------------------------------------------------------
 
-    def reach(self, step: Step) -> int:
-        """Count the left rows whose one partner changed (`Relation.reach`)."""
-        found = self._left.reach(step) + self._right.reach(step.whole())
-        right = self._right.spans(step.whole())
-        if self._right_is_whole and len(right):
-            found += self._left.count_having(self._as_left(right.rows), step.after)
-        return found
+    def spans(self, step: Step) -> Iterator[Spans]:
+        """Yield the rows of keys that a step touched (`Relation.spans`)."""
+        right = Spans.whole(self._right.spans(step.whole()), self._right.schema)
+        changed: list[Rows] = []
+        for left in self._left.spans(step):
+            if len(right):
+                assert self._left.key is not None
+                changed.append(left.rows.select(list(self._left.key)))
+            yield from self._together(left, self._partners(left.rows, right, step))
+        for rows in self._touched(changed, right, step):
+            touched = Spans.throughout(rows, step.times)
+            if self._rest:
+                yield self._of_touched(touched, right, step)
+            else:
+                yield from self._together(touched, self._partners(rows, right, step))
 
-    def count_having(self, values: Rows, at: At) -> int:
-        """Count left rows (`Relation.count_having`)."""
-        own = [name for name in values.schema.names if name in self._left.schema.names]
-        if own:
-            return self._left.count_having(values.select(own), at)
-        return self._left.count_having(self._as_left(self._right.having(values, at)), at)
+    def _touched(self, changed: Sequence[Rows], right: Spans, step: Step) -> Iterator[Rows]:
+        """Yield the left rows that did not change, but have or had a partner that did.
 
-    def spans(self, step: Step) -> Spans:
-        """Return the rows of keys that a step touched (`Relation.spans`)."""
-        left, right = self._left.spans(step), self._right.spans(step.whole())
-        touched = Spans.throughout(self._touched(left, right, step), step.times)
-        if self._rest:
-            whole = self._together(left, self._partners(left.rows, right, step))
-            return Spans.concat([whole, self._of_touched(touched, right, step)])
-        every = Spans.concat([left, touched])
-        return self._together(every, self._partners(every.rows, right, step))
-
-    def _touched(self, left: Spans, right: Spans, step: Step) -> Rows:
-        """Return the left rows that did not change, but have or had a partner that did."""
-        assert self._left.key is not None
+        Parameters
+        ----------
+        changed : sequence of pyarrow.RecordBatch
+            The keys of those that did.
+        """
         if not len(right):
-            return no_rows(self._left.schema)
-        rows = self._left.having(self._as_left(right.rows), step.after, step.within)
-        return rows.filter(pa.array(~_with_key_of(rows, left.rows, self._left.key)))
+            return
+        assert self._left.key is not None
+        other = concat(changed) if changed else None
+        for rows in self._left.having(self._as_left(right.rows), step.after, step.within):
+            if other is None:
+                yield rows
+            else:
+                yield rows.filter(pa.array(~with_key_of(rows, other, self._left.key)))
 
-    def _partners(self, left: Rows, moved: Spans, step: Step) -> Spans:
-        """Return all right rows that may be partners of some left rows at any time of a step.
+    def _partners(self, left: Rows, moved: Spans, step: Step) -> Iterator[Spans]:
+        """Yield all right rows that may be partners of some left rows at any time of a step.
 
         Most partners stay as they are: they are looked up once, before the step, and the others
         are what the step touched.
         """
-        return Spans.concat([moved, self._stayed(left, moved, step)])
+        yield moved
+        for rows in self._stayed(left, moved, step):
+            yield Spans.throughout(rows, step.times)
 
-    def _stayed(self, left: Rows, moved: Spans, step: Step) -> Spans:
-        """Return the right rows that join some left rows and that a step did not touch."""
+    def _stayed(self, left: Rows, moved: Spans, step: Step) -> Iterator[Rows]:
+        """Yield the right rows that join some left rows and that a step did not touch."""
         assert self._right.key is not None
-        rows = self._right.having(self._as_right(left), step.before)
-        stayed = ~_with_key_of(rows, moved.rows, self._right.key)
-        return Spans.throughout(rows.filter(pa.array(stayed)), step.times)
+        for rows in self._right.having(self._as_right(left), step.before):
+            yield rows.filter(pa.array(~with_key_of(rows, moved.rows, self._right.key)))
 
     def _of_touched(self, touched: Spans, right: Spans, step: Step) -> Spans:
         """Return the rows of left rows that have many partners, of which some moved.
@@ -269,14 +289,14 @@ class JoinRelation:
         the first of all: where the moved ones leave a gap, another one may be there throughout.
         """
         times, right_at = self._met(touched, right)
-        alone = _NEVER
-        if self.how is How.LEFT:
-            alone = touched.gaps(times)
-            lonely = taken(touched.rows, np.unique(alone.at))
-            others = self._as_left(self._stayed(lonely, right, step).rows)
-            has_other = among(touched.rows, distinct_values(others))[alone.at]
+        beside = self._beside(touched, right, times, right_at)
+        if self.how is not How.LEFT:
+            return beside
+        alone = touched.gaps(times)
+        for others in self._stayed(taken(touched.rows, np.unique(alone.at)), right, step):
+            has_other = among(touched.rows, distinct_values(self._as_left(others)))[alone.at]
             alone = Times(*(each[~has_other] for each in alone))
-        return self._beside(touched, right, times, right_at, alone)
+        return Spans.concat([beside, self._alone(touched, alone)])
 
 
 class FullJoinRelation:
@@ -320,19 +340,25 @@ class FullJoinRelation:
         right = self._right.look_up(self._as_right(keys), at)
         return self._beside(left, right)
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
-        """Return the rows with some values (`Relation.having`)."""
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+        """Yield the rows with some values (`Relation.having`)."""
+        for keys in self._keys_having(values, at):
+            inside = keys.filter(pa.array(self.driving.within(keys, hash_range)))
+            found = self.look_up(distinct(inside), at)
+            yield matching(found.rows.filter(pa.array(found.present)), values)
+
+    def _keys_having(self, values: Rows, at: At) -> Iterator[Rows]:
+        """Yield keys, none twice, among which are those of the rows with some values."""
         names = values.schema.names
         own = [name for name in names if name in self._own]
         if self._on.left in names:
-            keys = distinct_values(values.select(list(self.key)))
+            yield distinct_values(values.select(list(self.key)))
         elif own:
-            keys = self._left.having(distinct(values.select(own)), at).select(list(self.key))
+            for rows in self._left.having(distinct(values.select(own)), at):
+                yield rows.select(list(self.key))
         else:
-            keys = self._as_left(self._right.having(values, at))
-        keys = keys.filter(pa.array(self.driving.within(keys, hash_range)))
-        found = self.look_up(distinct(keys), at)
-        return matching(found.rows.filter(pa.array(found.present)), values)
+            for rows in self._right.having(values, at):
+                yield self._as_left(rows)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""
@@ -344,25 +370,21 @@ class FullJoinRelation:
         keys = distinct(concat([left.select(list(self.key)), own]))
         return self._beside(aligned(left, keys), aligned(right, self._as_right(keys))).rows
 
-    def reach(self, step: Step) -> int:
-        """As the sides' (`Relation.reach`)."""
-        return self._left.reach(step) + self._right.reach(step.whole())
+    def spans(self, step: Step) -> Iterator[Spans]:
+        """Yield the rows of keys that a step touched (`Relation.spans`)."""
+        right = Spans.whole(self._right.spans(step.whole()), self._right.schema)
+        right = right.where(self.driving.within(self._as_left(right.rows), step.within))
+        assert self._right.key is not None
+        for left in self._left.spans(step):
+            keys = distinct(left.rows.select(list(self.key)))
+            own = with_key_of(right.rows, self._as_right(keys), [self._on.right])
+            yield self._put_together(left, right.where(own), keys, step)
+            right = right.where(~own)
+        keys = distinct(self._as_left(right.rows))
+        yield self._put_together(Spans.none(self._left.schema), right, keys, step)
 
-    def count_having(self, values: Rows, at: At) -> int:
-        """Count the keys of whichever side has the column (`Relation.count_having`)."""
-        names = values.schema.names
-        own = [name for name in names if name in self._left.schema.names]
-        if own:
-            return self._left.count_having(values.select(own), at)
-        return self._right.count_having(values, at)
-
-    def spans(self, step: Step) -> Spans:
-        """Return the rows of keys that a step touched (`Relation.spans`)."""
-        left, right = self._left.spans(step), self._right.spans(step.whole())
-        own = self._as_left(right.rows)
-        inside = self.driving.within(own, step.within)
-        right, own = right.where(inside), own.filter(pa.array(inside))
-        keys = distinct(concat([left.rows.select(list(self.key)), own]))
+    def _put_together(self, left: Spans, right: Spans, keys: Rows, step: Step) -> Spans:
+        """Return the rows of some keys, of which the step touched these rows of either side."""
         left = _completed(left, self._left, keys, step)
         right = _completed(right, self._right, self._as_right(keys), step)
         sides = left.rows.select(list(self.key)), self._as_left(right.rows)
@@ -505,7 +527,7 @@ def _completed(spans: Spans, relation: Relation, keys: Rows, step: Step) -> Span
     """Return spans with the rows of more keys, which a step did not touch."""
     found = relation.look_up(keys, step.before)
     assert relation.key is not None
-    stayed = found.present & ~_with_key_of(keys, spans.rows, keys.schema.names)
+    stayed = found.present & ~with_key_of(keys, spans.rows, keys.schema.names)
     rows = found.rows.filter(pa.array(stayed))
     return Spans.concat([spans, Spans.throughout(rows, step.times)])
 
@@ -515,12 +537,6 @@ def _each_once(spans: Spans, numbers: Positions) -> tuple[Spans, Positions]:
     width = int(spans.upper.max(initial=0)) + 1
     _, first = np.unique((numbers * width + spans.lower) * width + spans.upper, return_index=True)
     return Spans(taken(spans.rows, first), spans.lower[first], spans.upper[first]), numbers[first]
-
-
-def _with_key_of(rows: Rows, others: Rows, key: Sequence[str]) -> Mask:
-    """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
-    own, other = codes(columns_of(rows, key), columns_of(others, key))
-    return np.isin(own, other)
 
 
 _NEVER = Times(*3 * (np.empty(0, dtype=np.int64),))

@@ -17,7 +17,7 @@ version, which gives rows of a state that never was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -28,7 +28,7 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
 from spark_upsert.views.matching import NOWHERE, codes, firsts, joinable, places
-from spark_upsert.views.pairs import Pairs, Rows, columns_of, taken
+from spark_upsert.views.pairs import Pairs, Rows, columns_of, concat, no_rows, taken
 from spark_upsert.views.plan import Scan
 from spark_upsert.views.spans import Spans
 
@@ -198,33 +198,24 @@ class Relation(Protocol):
         """
         ...
 
-    def spans(self, step: Step) -> Spans:
-        """Return the rows of keys that a step touched, at all of its times.
+    def spans(self, step: Step) -> Iterator[Spans]:
+        """Yield the rows of keys that a step touched, at all of its times.
 
-        Keys that did not change may be among them.
+        Keys that did not change may be among them. All of a key is in one piece, and a piece holds
+        about as many rows as one of an index (`CHUNK_ROWS`), however many rows a changed one
+        reaches.
         """
-        ...
-
-    def reach(self, step: Step) -> int:
-        """Return about how many rows a step touches that did not change themselves.
-
-        What indexes propose is counted, and no row is read for it.
-        """
-        ...
-
-    def count_having(self, values: Rows, at: At) -> int:
-        """Return about how many rows `having` finds."""
         ...
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys, which are those of `key`, in any order; none twice."""
         ...
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
-        """Return the rows whose columns, those of ``values``, hold one of the values' rows.
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+        """Yield the rows whose columns, those of ``values``, hold one of the values' rows.
 
         A value may come twice, and NULL in it joins nothing. Of the rows, the ones whose driving
-        keys have hashes in a range.
+        keys have hashes in a range, each once; in pieces, as an index names their keys.
         """
         ...
 
@@ -241,15 +232,22 @@ def changes_of(relation: Relation, step: Step) -> Pairs:
     if not step.before:
         hash_range = step.hash_range.intersect(step.within)
         return Pairs.of_inserts(relation.scan(step.after, hash_range))
-    return timed_changes_of(relation, step)[0]
+    found = [pairs for pairs, _ in timed_changes_of(relation, step)]
+    return Pairs.concat([Pairs.none(relation.schema), *found])
 
 
-def timed_changes_of(relation: Relation, step: Step) -> tuple[Pairs, Positions]:
-    """Return what each epoch of a step changed (`changes_of`), and the time of each pair."""
+def timed_changes_of(relation: Relation, step: Step) -> Iterator[tuple[Pairs, Positions]]:
+    """Yield what each epoch of a step changed (`changes_of`), and the time of each pair."""
     assert relation.key is not None
-    pairs, at = relation.spans(step).changes(relation.key, step.times)
-    differs = pairs.differs()
-    return pairs.where(differs), at[differs]
+    for spans in relation.spans(step):
+        pairs, at = spans.changes(relation.key, step.times)
+        differs = pairs.differs()
+        yield pairs.where(differs), at[differs]
+
+
+def whole(pieces: Iterable[Rows], schema: pa.Schema) -> Rows:
+    """Return the rows of all pieces."""
+    return concat([no_rows(schema), *pieces])
 
 
 def aligned(looked: Rows, keys: Rows) -> Looked:
@@ -265,6 +263,12 @@ def among(rows: Rows, values: Rows) -> Mask:
     wanted, found = codes(own, values.columns)
     can = joinable(own, rows.num_rows)
     return can & (places(wanted, found) != NOWHERE)
+
+
+def with_key_of(rows: Rows, others: Rows, key: Sequence[str]) -> Mask:
+    """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
+    own, other = codes(columns_of(rows, key), columns_of(others, key))
+    return np.isin(own, other)
 
 
 def matching(rows: Rows, values: Rows) -> Rows:

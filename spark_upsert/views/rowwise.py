@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -64,27 +64,19 @@ class FilterRelation:
         """As the input's (`Relation.require_findable`)."""
         self._input.require_findable(columns, moving)
 
-    def reach(self, step: Step) -> int:
-        """As the input's (`Relation.reach`)."""
-        return self._input.reach(step)
-
-    def count_having(self, values: Rows, at: At) -> int:
-        """As the input's (`Relation.count_having`)."""
-        return self._input.count_having(values, at)
-
-    def spans(self, step: Step) -> Spans:
-        """Return the rows that pass, of keys that a step touched (`Relation.spans`)."""
-        spans = self._input.spans(step)
-        return spans.where(self._holds(spans.rows))
+    def spans(self, step: Step) -> Iterator[Spans]:
+        """Yield the rows that pass, of keys that a step touched (`Relation.spans`)."""
+        for spans in self._input.spans(step):
+            yield spans.where(self._holds(spans.rows))
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
         found = self._input.look_up(keys, at)
         return self._passing_of(_Side(found.rows, found.present))
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
-        """Return the rows with some values (`Relation.having`)."""
-        return self._passing(self._input.having(values, at, hash_range))
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+        """Yield the rows with some values (`Relation.having`)."""
+        return map(self._passing, self._input.having(values, at, hash_range))
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""
@@ -177,20 +169,10 @@ class ProjectRelation:
             )
         self._input.require_findable(stored, moving)
 
-    def reach(self, step: Step) -> int:
-        """As the input's (`Relation.reach`)."""
-        return self._input.reach(step)
-
-    def count_having(self, values: Rows, at: At) -> int:
-        """Count by the columns that are the input's own (`Relation.count_having`)."""
-        stored = [name for name in values.schema.names if name in self._sources]
-        inner = renamed(values, stored, [self._sources[name] for name in stored])
-        return self._input.count_having(inner, at) if stored else 0
-
-    def spans(self, step: Step) -> Spans:
-        """Return the rows of keys that a step touched (`Relation.spans`)."""
-        spans = self._input.spans(step)
-        return spans.with_rows(self._projected(spans.rows))
+    def spans(self, step: Step) -> Iterator[Spans]:
+        """Yield the rows of keys that a step touched (`Relation.spans`)."""
+        for spans in self._input.spans(step):
+            yield spans.with_rows(self._projected(spans.rows))
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -200,15 +182,17 @@ class ProjectRelation:
         side = _Side(found.rows, found.present)
         return Looked(taken(self._projected(side.rows), side.at), found.present)
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
-        """Return the rows with some values (`Relation.having`)."""
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+        """Yield the rows with some values (`Relation.having`)."""
         stored = [name for name in values.schema.names if name in self._sources]
+        found: Iterator[Rows]
         if stored:
             inner = renamed(values, stored, [self._sources[name] for name in stored])
-            rows = self._projected(self._input.having(inner, at, hash_range))
+            found = map(self._projected, self._input.having(inner, at, hash_range))
         else:
-            rows = self.scan(at, hash_range)
-        return matching(rows, values) if len(stored) < values.num_columns else rows
+            found = iter([self.scan(at, hash_range)])
+        is_all = len(stored) == values.num_columns
+        return found if is_all else (matching(rows, values) for rows in found)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""
@@ -290,20 +274,10 @@ class UnnestRelation:
             )
         self._input.require_findable(stored, moving)
 
-    def reach(self, step: Step) -> int:
-        """As the input's (`Relation.reach`)."""
-        return self._input.reach(step)
-
-    def count_having(self, values: Rows, at: At) -> int:
-        """Count by the columns that are the input's own (`Relation.count_having`)."""
-        own = (self._column, POSITION)
-        stored = [name for name in values.schema.names if name not in own]
-        return self._input.count_having(values.select(stored), at) if stored else 0
-
-    def spans(self, step: Step) -> Spans:
-        """Return the rows of keys that a step touched (`Relation.spans`)."""
-        spans = self._input.spans(step)
-        return spans.owning(self._exploded(spans.rows), self._owners(spans.rows))
+    def spans(self, step: Step) -> Iterator[Spans]:
+        """Yield the rows of keys that a step touched (`Relation.spans`)."""
+        for spans in self._input.spans(step):
+            yield spans.owning(self._exploded(spans.rows), self._owners(spans.rows))
 
     def look_up(self, keys: Rows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -311,14 +285,15 @@ class UnnestRelation:
         found = self._input.look_up(distinct(keys.select(list(self._input.key))), at)
         return aligned(self._exploded(found.rows.filter(pa.array(found.present))), keys)
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
-        """Return the rows with some values (`Relation.having`)."""
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+        """Yield the rows with some values (`Relation.having`)."""
         own = (self._column, POSITION)
         stored = [name for name in values.schema.names if name not in own]
         if not stored:
-            return matching(self.scan(at, hash_range), values)
-        found = self._input.having(values.select(stored), at, hash_range)
-        return matching(self._exploded(found), values)
+            yield matching(self.scan(at, hash_range), values)
+            return
+        for rows in self._input.having(values.select(stored), at, hash_range):
+            yield matching(self._exploded(rows), values)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""

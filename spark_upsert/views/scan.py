@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from spark_upsert.log_fields import Fields
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
-from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
+from spark_upsert.views.pairs import Pairs, Rows, no_rows
 from spark_upsert.views.plan import Scan
 from spark_upsert.views.relation import (
     At,
@@ -32,6 +33,7 @@ from spark_upsert.views.relation import (
     distinct,
     distinct_values,
     matching,
+    with_key_of,
 )
 from spark_upsert.views.spans import Spans
 
@@ -138,12 +140,12 @@ class ScanRelation:
             column=column,
         )
 
-    def spans(self, step: Step) -> Spans:
-        """Return the rows of keys that a step touched (`Relation.spans`)."""
+    def spans(self, step: Step) -> Iterator[Spans]:
+        """Yield the rows of keys that a step touched, all at once (`Relation.spans`)."""
         if self._last is None or self._last[0] != step:
             with about_table(self.node.path):
                 self._last = step, self._spans(step)
-        return self._last[1]
+        yield self._last[1]
 
     def _spans(self, step: Step) -> Spans:
         before, after = self._version(step.before), self._version(step.after)
@@ -173,77 +175,72 @@ class ScanRelation:
         with about_table(self.node.path):
             return self._base.look_up(keys, self._version(at))
 
-    def reach(self, step: Step) -> int:
-        """A table touches what changed (`Relation.reach`)."""
-        return 0
-
-    def count_having(self, values: Rows, at: At) -> int:
-        """Count what an index proposes, or the keys (`Relation.count_having`)."""
-        values, names = distinct_values(values), values.schema.names
-        by = next((name for name in names if self._base.index(name)), None)
-        if set(self.key) <= set(names) or by is None or not values.num_rows:
-            return values.num_rows
-        index = self._base.index(by)
-        assert index is not None
-        wanted = distinct(values.select([by])).column(0)
-        try:
-            _, pieces = index.iter_keys_having(wanted, near=self._version(at))
-            return sum(piece.num_rows for piece in pieces)
-        except CorruptionError:
-            return 0
-
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
-        """Return the rows with some values (`Relation.having`)."""
+    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+        """Yield the rows with some values (`Relation.having`)."""
         values = distinct_values(values)
         if not values.num_rows:
-            return no_rows(self.schema)
+            return
         names, version = values.schema.names, self._version(at)
-        is_by_key = set(names) == set(self.key)
-        if is_by_key:
-            keys = values.select(list(self.key))
-        elif set(self.key) <= set(names):
-            keys = distinct(values.select(list(self.key)))
+        if set(self.key) <= set(names):
+            keys = iter([distinct(values.select(list(self.key)))])
         else:
             by = next((name for name in names if self._base.index(name)), None)
-            if by is None:
-                return matching(self.scan(at, hash_range), values)
-            candidates = self._candidates(by, values, version, hash_range)
-            if candidates is None:
-                return matching(self.scan(at, hash_range), values)
-            keys = candidates
-        looked = self.look_up(self._within(keys, hash_range), at)
-        found = looked.rows.filter(pa.array(looked.present))
-        return found if is_by_key else matching(found, values)
+            proposed = None if by is None else self._proposed(by, values, version, hash_range)
+            if proposed is None:
+                yield matching(self.scan(at, hash_range), values)
+                return
+            keys = proposed
+        for piece in keys:
+            looked = self.look_up(self._within(piece, hash_range), at)
+            found = looked.rows.filter(pa.array(looked.present))
+            yield found if set(names) == set(self.key) else matching(found, values)
 
     def _within(self, keys: Rows, hash_range: HashRange) -> Rows:
         return keys.filter(pa.array(self.driving.within(keys, hash_range)))
 
-    def _candidates(
+    def _proposed(
         self, by: str, values: Rows, version: int | None, hash_range: HashRange
-    ) -> Rows | None:
+    ) -> Iterator[Rows] | None:
         """Return the keys of a range that may have a value: those of the index, and the bridge.
 
-        Of a value that very many rows have, only the keys of the range are ever held together.
-        None if the index is damaged, which no row depends on: all are read.
+        Of a value that very many rows have, a piece of the keys is held at once, and the index is
+        read on from there for the next. None if the index is damaged, which no row depends on: all
+        are read.
         """
         index = self._base.index(by)
         assert index is not None
         wanted = distinct(values.select([by])).column(0)
-        fields = pa.schema([self.schema.field(name) for name in self.key])
         try:
             shows, pieces = index.iter_keys_having(wanted, near=version)
-            own = (pa.RecordBatch.from_arrays(piece.columns, schema=fields) for piece in pieces)
-            proposed = concat([no_rows(fields), *(self._within(p, hash_range) for p in own)])
+            first = list(islice(pieces, 2))
+            if len(first) == 2:
+                # Damage must be met before a row is given: of these no row could be told later.
+                for _ in pieces:
+                    pass
+                shows, pieces = index.iter_keys_having(wanted, near=version)
+                first = []
         except CorruptionError as error:
             told = Fields(path=self.node.path, column=by)
             _LOGGER.warning("damaged index, all rows are read: %s error=%s", told, error.message)
             return None
-        if version is None or shows == version:
-            return proposed
-        lower, upper = min(shows, version), max(shows, version)
-        with about_table(self.node.path):
-            bridge = self._pairs(lower, upper, hash_range).keys(self.key)
-        return distinct(concat([proposed, bridge]))
+        return self._bridged(chain(first, pieces), shows, version, hash_range)
+
+    def _bridged(
+        self, pieces: Iterable[Rows], shows: int, version: int | None, hash_range: HashRange
+    ) -> Iterator[Rows]:
+        """Yield the keys of the bridge, and those of an index, which has each once, without it."""
+        fields = pa.schema([self.schema.field(name) for name in self.key])
+        bridge = no_rows(fields)
+        if version is not None and shows != version:
+            with about_table(self.node.path):
+                lower, upper = min(shows, version), max(shows, version)
+                bridge = self._pairs(lower, upper, hash_range).keys(self.key)
+            yield bridge
+        for piece in pieces:
+            keys = pa.RecordBatch.from_arrays(piece.columns, schema=fields)
+            if bridge.num_rows:
+                keys = keys.filter(pa.array(~with_key_of(keys, bridge, self.key)))
+            yield keys
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
         """Return all rows (`Relation.scan`)."""

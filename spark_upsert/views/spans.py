@@ -17,7 +17,7 @@ Applications in SQL*, chapter 6); here they end with the micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,6 +102,11 @@ class Spans:
             np.concatenate([part.lower for part in parts]),
             np.concatenate([part.upper for part in parts]),
         )
+
+    @classmethod
+    def whole(cls, parts: Iterable[Spans], schema: pa.Schema) -> Spans:
+        """Return the spans of all pieces."""
+        return cls.concat([cls.none(schema), *parts])
 
     def with_rows(self, rows: Rows) -> Spans:
         """Return other rows that are there when these are."""

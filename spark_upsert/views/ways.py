@@ -113,18 +113,7 @@ def timed_pairs_by_piece(
             yield _at_the_end(step, pairs)
     else:
         for piece in hash_range.cut(1 + rows // PIECE_ROWS):
-            for part in _by_reach(relation, cut(relation, step, piece)):
-                yield timed_changes_of(relation, part)
-
-
-def _by_reach(relation: Relation, step: Step) -> list[Step]:
-    """Cut a step that touches very many rows, as one customer has very many orders.
-
-    By the driving table's hash besides: that of the table that moved does not part the partners of
-    one row.
-    """
-    count = 1 + relation.reach(step) // PIECE_ROWS
-    return [replace(step, within=piece) for piece in step.within.cut(count)]
+            yield from timed_changes_of(relation, cut(relation, step, piece))
 
 
 def _at_the_end(step: Step, pairs: Pairs) -> tuple[Pairs, Positions]:

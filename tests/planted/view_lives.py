@@ -19,10 +19,12 @@ from spark_upsert.index.index import Index
 from spark_upsert.source import view_records, view_splits
 from spark_upsert.source.view_input import ViewInput
 from spark_upsert.source.view_position import ViewPosition
+from spark_upsert.state import snapshot
 from spark_upsert.upsert.moves import Move, Verdict
-from spark_upsert.views import failing, steps, table_base, view, ways
+from spark_upsert.views import failing, steps, table_base, view
 from spark_upsert.views.groups import result
 from spark_upsert.views.plan import Node
+from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.view import MovedBy, View
 from spark_upsert_sink import writers
 from tests.laws import test_views as laws
@@ -216,12 +218,28 @@ def _() -> Patch:
     return patch.object(result, "_fitting", none_fits)
 
 
+def test_p2_hot_rows_are_right() -> None:
+    with TemporaryDirectory() as folder, patch.object(snapshot, "CHUNK_ROWS", 500):
+        hot.test_a_refresh_of_such_a_row_is_right(Path(folder))
+
+
 def test_p7_what_is_held_does_not_grow() -> None:
-    with TemporaryDirectory() as folder, patch.object(ways, "PIECE_ROWS", 2_000):
+    with TemporaryDirectory() as folder, patch.object(snapshot, "CHUNK_ROWS", 2_000):
         root = Path(folder)
-        hot.test_p7_what_is_held_does_not_grow_with_the_partners_of_a_row(root, ())
+        hot.test_p7_what_is_held_does_not_grow_with_the_partners_of_a_changed_row(root, "inner", 0)
 
 
 @bug("all partners of a row are held at once", test_p7_what_is_held_does_not_grow)
 def _() -> Patch:
-    return patch.object(ways, "_by_reach", lambda relation, step: [step])
+    def at_once(original: Any, *asked: Any) -> Any:
+        yield pa.Table.from_batches(list(original(*asked))).combine_chunks().to_batches()[0]
+
+    return wrapped(ScanRelation, "_bridged", at_once)
+
+
+@bug("the partners of a row are those of the first piece", test_p2_hot_rows_are_right)
+def _() -> Patch:
+    def first(original: Any, *asked: Any) -> Any:
+        return islice(original(*asked), 1)
+
+    return wrapped(ScanRelation, "_bridged", first)

@@ -116,7 +116,7 @@ def fold_each(
         moved = {path for path, _ in step.epochs}
         if len(moved) == 1 and relation.depends_on_one_row(*moved) and chance.random() < 0.5:
             parts = [replace(step, hash_range=piece) for piece in ALL_HASHES.cut(3)]
-    found = [timed_changes_of(relation, part) for part in parts]
+    found = [pairs for part in parts for pairs in timed_changes_of(relation, part)]
     pairs = Pairs.concat([each for each, _ in found])
     times = np.concatenate([each for _, each in found])
     at = dict(step.before)
@@ -165,7 +165,12 @@ def check_having(
     place = relation.schema.names.index(column)
     wanted = {canonical(value) for value in values.column(0).to_pylist()} - {None}
     having = [row for row in expected if canonical(row[place]) in wanted]
-    found = [row for piece in ranges for row in records(relation.having(values, at, piece))]
+    found = [
+        row
+        for piece in ranges
+        for rows in relation.having(values, at, piece)
+        for row in records(rows)
+    ]
     assert by_key(relation, found) == by_key(relation, having)
 
 
