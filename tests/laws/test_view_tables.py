@@ -33,6 +33,7 @@ from spark_upsert.errors import (
     OtherTableError,
     UpsertFlowError,
 )
+from spark_upsert.state import snapshot
 from spark_upsert.state.compaction import choose, compact_runs
 from spark_upsert.store import LocalStore
 from spark_upsert.table import Table
@@ -493,10 +494,11 @@ def live(play_of: Callable[..., Play], folder: Path, life: int) -> None:
             world.apply(random_epoch(chance, list(world.shapes)))
         play = play_of(chance, world, folder.absolute())
         for _ in range(ACTS):
-            # Steps are looked up, in pieces if they touch much, or computed of snapshots.
+            # Steps are looked up, in pieces if they change or reach much, or computed of snapshots.
             with (
                 patch.object(ways, "STEP_ROWS_MIN", chance.choice([0, 10_000])),
                 patch.object(ways, "PIECE_ROWS", chance.choice([5, 1 << 17, 1 << 17])),
+                patch.object(snapshot, "CHUNK_ROWS", chance.choice([2, 1 << 17])),
             ):
                 play.act()
         play.finish()

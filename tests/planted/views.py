@@ -15,9 +15,9 @@ from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.source import view_input
 from spark_upsert.views import join, pruning, relation, rowwise, table_base, ways
 from spark_upsert.views.join import JoinRelation
-from spark_upsert.views.pairs import Pairs, no_rows
+from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.plan import How, Join, Scan
-from spark_upsert.views.relation import Step
+from spark_upsert.views.relation import Step, whole
 from spark_upsert.views.rowwise import UnnestRelation
 from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.spans import Spans, Times
@@ -51,7 +51,8 @@ MANY = test_p2_the_cases_of_many_partners
 @bug("rows that stayed are looked up behind a step, and those that moved are not", FOLDED)
 def _() -> Patch:
     def unmoved(original: Any, self: Any, left: Any, moved: Spans, step: Step) -> Any:
-        return self._stayed(left, Spans.none(moved.rows.schema), step)
+        for rows in self._stayed(left, Spans.none(moved.rows.schema), step):
+            yield Spans.throughout(rows, step.times)
 
     return wrapped(JoinRelation, "_partners", unmoved)
 
@@ -114,7 +115,7 @@ def _() -> Patch:
     def inner(original: Any, self: Any, left: Any, right: Any) -> Any:
         how = How.INNER if self.how is How.LEFT else self.how
         with patch.object(self, "how", how):
-            return original(self, left, right)
+            yield from original(self, left, right)
 
     return wrapped(JoinRelation, "_together", inner)
 
@@ -122,8 +123,7 @@ def _() -> Patch:
 @bug("a row without a partner stays where another partner is left", MANY)
 def _() -> Patch:
     def lonely(original: Any, self: Any, touched: Any, right: Spans, step: Step) -> Any:
-        nothing = Spans.none(right.rows.schema)
-        with patch.object(self, "_stayed", lambda *_: nothing):
+        with patch.object(self, "_stayed", lambda *_: iter([])):
             return original(self, touched, right, step)
 
     return wrapped(JoinRelation, "_of_touched", lonely)
@@ -131,7 +131,7 @@ def _() -> Patch:
 
 @bug("a change of the right side reaches nobody", FOLDED)
 def _() -> Patch:
-    return patch.object(JoinRelation, "_touched", lambda self, *given: no_rows(self._left.schema))
+    return patch.object(JoinRelation, "_touched", lambda self, *given: iter([]))
 
 
 @bug("only what the right side has now is looked at, and not what it had", FOLDED)
@@ -144,12 +144,10 @@ def _() -> Patch:
 
 @bug("what the index names is believed, without a bridge", FOLDED)
 def _() -> Patch:
-    def unbridged(original: Any, self: Any, *asked: Any) -> Any:
-        nothing = Pairs.none(self.schema)
-        with patch.object(ScanRelation, "_pairs", lambda *_: nothing):
-            return original(self, *asked)
+    def unbridged(original: Any, self: Any, pieces: Any, shows: Any, *asked: Any) -> Any:
+        return original(self, pieces, None, None, asked[-1])
 
-    return wrapped(ScanRelation, "_candidates", unbridged)
+    return wrapped(ScanRelation, "_bridged", unbridged)
 
 
 @bug("NULL joins NULL", FOLDED)
@@ -211,7 +209,8 @@ def _() -> Patch:
     def narrow(original: Any, self: Any, at: Any, hash_range: Any = ALL_HASHES) -> Any:
         if hash_range == ALL_HASHES or self._right_is_whole:
             return original(self, at, hash_range)
-        return self._combined(self._left.scan(at, hash_range), self._right.scan(at, hash_range))
+        sides = self._left.scan(at, hash_range), [self._right.scan(at, hash_range)]
+        return whole(self._combined(*sides), self.schema)
 
     return wrapped(JoinRelation, "scan", narrow)
 

@@ -276,7 +276,7 @@ class PlayedIndex:
         place = self.shape.columns.names.index(self.column)
         rows = [row for row in self.contents[shown].values() if canonical(row[place]) in wanted]
         keys = table_of(self.shape, rows).select(list(self.shape.key))
-        return shown, iter([keys.slice(0, 1), keys.slice(1)])
+        return shown, iter([keys.slice(at, 1) for at in range(keys.num_rows)])
 
 
 @dataclass(slots=True)

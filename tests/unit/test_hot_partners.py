@@ -51,6 +51,13 @@ class Work(NamedTuple):
     """The most bytes that are held."""
 
 
+def counted_in(counts: list[int], pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield pieces, and note how many rows each has."""
+    for piece in pieces:
+        counts.append(piece.num_rows)
+        yield piece
+
+
 class Hot:
     """Orders that are all of one customer, whose name is about to change."""
 
@@ -101,7 +108,7 @@ class Hot:
             self: Index, values: pa.Array, *, near: int | None = None
         ) -> tuple[int, Iterator[pa.RecordBatch]]:
             shows, pieces = iter_keys_having(self, values, near=near)
-            return shows, (proposed.append(each.num_rows) or each for each in pieces)
+            return shows, counted_in(proposed, pieces)
 
         count = 0
         with (
