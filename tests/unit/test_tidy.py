@@ -44,7 +44,7 @@ BANNED: list[tuple[str, tuple[str, ...], str]] = [
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "core"}
 
 IMPORTS_NEVER = {
-    "spark_upsert": {"pyspark", "spark_upsert_sink", "pyspark_upsertflow", "pandas"},
+    "spark_upsert": {"pyspark", "py4j", "spark_upsert_sink", "pyspark_upsertflow", "pandas"},
     "sink": {"pyspark_upsertflow"},
 }
 
