@@ -15,11 +15,15 @@ from spark_upsert.errors import UpsertFlowError
 from spark_upsert.options import lives, reference
 from spark_upsert.options.lives import Change
 from spark_upsert.routed.plan import table_below
+from spark_upsert.store import open_store
 from spark_upsert.table import Table
+from spark_upsert.views.builder import Plan
 from tests.hints.reads import Query
 from tests.hints.tables import write
 from tests.support import routed_worlds as routed
 from tests.support.stores import MemoryStore
+from tests.unit import test_deferred, test_failing_rows, test_first_write, test_keeping
+from tests.unit.test_lives_of_payloads import TRIED as OF_PAYLOADS
 
 HOMES = {
     "read": (reference.READ_OPTIONS, lives.READ_LIVES),
@@ -96,14 +100,14 @@ OF_READS: dict[str, Changed] = {
 """Named inputs over two tables; what they are told beside."""
 
 ELSEWHERE = {
-    "plan": "tests.hints: another plan under a checkpoint",
-    "startingPosition": "of views, by `keep`",
-    "deferred": "of views, by `keep`",
-    "onError": "tests.unit.test_failing_rows, tests.laws.test_views",
-    "inputsPattern": "tests.hints: FoundInputs._gone",
-    "consistent": "tests.laws.test_take_over and those of groups",
+    "startingPosition": test_keeping.test_a_new_checkpoint_begins_where_the_table_is,
+    "deferred": test_deferred.test_an_offset_that_was_begun_with_rows_is_gone_on_with,
+    "onError": test_failing_rows.test_what_was_null_is_taken_back_by_a_query_that_stops_again,
 }
-"""Where a change is tried that needs another world."""
+"""What only `keep` sets or asks, by the test of two lives of it."""
+
+HERE = ("plan", "inputsPattern", "consistent")
+"""Each has a test of its own below."""
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +156,62 @@ def test_each_option_of_a_stream_is_tried() -> None:
     missing = [
         name
         for name, life in both.items()
-        if life.change is not Change.BATCH and name not in {*OF_READS, *ELSEWHERE}
+        if life.change is not Change.BATCH and name not in {*OF_READS, *ELSEWHERE, *HERE}
     ]
     assert not missing
+
+
+def test_another_view_is_refused_and_the_same_one_goes_on(tmp_path: Path) -> None:
+    """However the plan is written: its fingerprint stands in the checkpoint."""
+    assert lives.READ_LIVES["plan"].change is Change.REFUSED
+    write(tmp_path, {"id": [1, 2], "v": [1, 2]}, "a")
+    path, query = str(tmp_path / "a"), Query()
+    node = Plan.of_table(path).filter("v > 1")
+    assert [row["id"] for row in query.run({"plan": node.to_json()})] == [2]
+    for other in (Plan.of_table(path).filter("v > 2"), Plan.of_table(path)):
+        with pytest.raises(UpsertFlowError, match="the checkpoint is of another plan"):
+            query.run({"plan": other.to_json()})
+    write(tmp_path, {"id": [9], "v": [9]}, "a")
+    turned = json.dumps(json.loads(node.to_json()), indent=2, sort_keys=True)
+    assert [row["id"] for row in query.run({"plan": turned})] == [9]
+
+
+def test_a_pattern_that_finds_a_table_no_more_is_refused_and_a_wider_one_finds_more(
+    tmp_path: Path,
+) -> None:
+    assert lives.INPUT_LIVES["inputsPattern"].change is Change.REFUSED
+    for name in ("a", "ab", "b"):
+        write(tmp_path / "lake", {"id": [1], "v": [1]}, name)
+    query, given = Query(), {"path": str(tmp_path / "lake")}
+    assert len(query.run({**given, "inputsPattern": "a*"})) == 2
+    with pytest.raises(UpsertFlowError, match="checkpoint"):
+        query.run({**given, "inputsPattern": "ab"})
+    assert len(query.run({**given, "inputsPattern": "*"})) == 1
+
+
+def test_whole_batches_are_read_from_the_next_batch_on(tmp_path: Path) -> None:
+    assert lives.INPUT_LIVES["consistent"].change is Change.NEXT
+    root, rng = open_store(str(tmp_path / "lake"), {}), random.Random(3)
+    options = routed.routed_options(path=f"{tmp_path}/lake/{{topic}}")
+
+    def fill(number: int) -> None:
+        routed.write(root, options, [routed.rows_of(rng, ("last",))], routed.transaction(number))
+
+    fill(0)
+    given = {"path": str(tmp_path / "lake"), "inputsPattern": "*", **FEED}
+    changes = [("false", "true"), ("true", "false"), ("false", "false")]
+    queries = [Query() for _ in changes]
+    rows = [
+        query.run({**given, "consistent": before})
+        for query, (before, _) in zip(queries, changes, strict=True)
+    ]
+    fill(1)
+    whole = [
+        alike(first + query.run({**given, "consistent": then}))
+        for query, first, (_, then) in zip(queries, rows, changes, strict=True)
+    ]
+    assert whole[0] == whole[1] == whole[2]
+    assert len(whole[0]) > len(rows[0]) > 0
 
 
 @pytest.mark.parametrize("name", [*cases(Change.FREE), *cases(Change.BEGINNING)])
@@ -325,37 +382,20 @@ OF_WRITES: dict[str, Changed] = {
 }
 """Batches of plain rows into one table; other options of writes say how bytes are read."""
 
-PAYLOADS = (
-    "envelope",
-    "keyFormat",
-    "keySchema",
-    "keySchemaId",
-    "valueFormat",
-    "valueSchema",
-    "valueSchemaId",
-    "valueSubject",
-    "keySubject",
-    "timeUnit",
-    "timeUnit.<column>",
-    "decimalHandling",
-    "onTruncate",
-    "schemaRegistry.url",
-    "schemaRegistry.user",
-    "schemaRegistry.password",
-    "schemaRegistry.token",
-    "schemaRegistry.headers",
-    "schemaRegistry.caFile",
-)
-"""They say what the bytes of a batch are, and the table keeps nothing of them."""
-
-OF_QUERIES = ("path", "allowMissingBatches", "checkpointLocation", "deferred")
-"""Of the query that writes: `integration.test_streams` and the tests of transactions try them."""
+OF_QUERIES = {
+    "path": test_first_write.test_a_query_that_began_elsewhere_does_not_make_a_table,
+    "allowMissingBatches": test_first_write.test_a_query_goes_on_where_that_is_allowed,
+    "checkpointLocation": test_first_write.test_a_query_goes_on_with_its_next_batch,
+    "deferred": test_deferred.test_an_offset_that_was_begun_with_rows_is_gone_on_with,
+}
+"""Of the query that writes, by the test of two lives of it."""
 
 
 def test_each_option_of_a_write_is_tried() -> None:
-    tried = {*OF_WRITES, *PAYLOADS, *OF_QUERIES}
+    tried = {*OF_WRITES, *OF_PAYLOADS, *OF_QUERIES}
     known = {name for name, life in lives.WRITE_LIVES.items() if life.change is not Change.BATCH}
-    assert tried == known
+    assert sorted(known - tried) == [], "options of writes without a trial between two lives"
+    assert sorted(tried - known) == []
 
 
 def batch(number: int) -> dict[str, list[Any]]:
@@ -444,3 +484,48 @@ def test_another_template_is_refused() -> None:
     other = routed.routed_options(path="/lake/x-{topic}")
     with pytest.raises(UpsertFlowError, match="topic"):
         routed.write(root, other, [routed.rows_of(rng)], routed.transaction(1))
+
+
+def refusals(*given: Mapping[str, str]) -> tuple[MemoryStore, list[str | None]]:
+    """Write a batch in each life, of one more table in the last; return why each was refused."""
+    root = MemoryStore()
+    why: list[str | None] = []
+    for number, more in enumerate(given):
+        topics = ("last", "sum", "part") if number == len(given) - 1 else ("last", "sum")
+        rows = routed.rows_of(random.Random(number), topics) + [
+            routed.row(random.Random(number), topic) for topic in topics
+        ]
+        try:
+            routed.write(root, routed.routed_options(**more), [rows], routed.transaction(number))
+            why.append(None)
+        except UpsertFlowError as error:
+            why.append(error.message)
+    return root, why
+
+
+OF_ROUTED: dict[str, tuple[Mapping[str, str], str | None]] = {
+    "createTables": ({"createTables": "false"}, "none may be made"),
+    "tablesMax": ({"tablesMax": "2"}, "no more than 2 may be"),
+    "takeOver": ({"takeOver": "true"}, None),
+    "groupRetention": ({"groupRetention": "1 day"}, None),
+    "onTableError": ({"onTableError": "park", "table.part.keys": "nothing"}, None),
+    "table.<pattern>.<option>": ({"table.part.keys": "nothing"}, "nothing"),
+}
+"""What the next life is told, and why its batch is refused, if it is."""
+
+
+def test_each_option_of_a_routed_write_is_tried() -> None:
+    missing = sorted({*lives.ROUTED_LIVES} - {*OF_ROUTED, "path", "commitThreads"})
+    assert missing == [], "options of routed writes without a trial between two lives"
+
+
+@pytest.mark.parametrize("name", OF_ROUTED)
+def test_options_of_routed_writes_take_effect_with_the_next_batch(name: str) -> None:
+    assert lives.ROUTED_LIVES[name].change is Change.NEXT
+    more, refused = OF_ROUTED[name]
+    root, (first, second) = refusals({}, more)
+    assert first is None
+    assert (second is None) == (refused is None)
+    assert refused is None or refused in str(second)
+    is_made = table_below(root, "part").log.try_head() is not None
+    assert is_made == (refused is None and name != "onTableError")

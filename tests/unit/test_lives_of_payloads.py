@@ -1,0 +1,204 @@
+"""What bytes are may be told otherwise in the next life of a query: each batch is read as it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError
+from spark_upsert.options.lives import WRITE_LIVES, Change
+from spark_upsert.payloads.registry import forget_schemas
+from tests.support.envelopes import records, rows_of, write
+from tests.support.own_schemas import avro, record
+from tests.support.registry import RegistryDouble, framed, running_registry
+
+Given = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Life:
+    """The options of a life beside those of all, and its one record."""
+
+    options: Given = field(default_factory=dict)
+    key: bytes = b'{"id": 1}'
+    value: bytes = b'{"v": "a"}'
+
+
+JSON: Given = {
+    "envelope": "kafka",
+    "sequenceBy": "offset",
+    "keys": "id",
+    "keyFormat": "json",
+    "keySchema": "id BIGINT",
+    "valueFormat": "json",
+    "valueSchema": "v STRING",
+}
+FRAMED = Life({"keyFormat": "json-confluent"}, key=framed(7, b'{"id": 1}'))
+FRAMED_VALUE = Life({"valueFormat": "json-confluent"}, value=framed(7, b'{"v": "a"}'))
+
+OF_PAYLOADS: dict[str, tuple[Life, Life, Any]] = {
+    "keyFormat": (Life(), FRAMED, "a"),
+    "keySchema": (Life(), Life({"keySchema": "id INT"}), "a"),
+    "keySchemaId": (FRAMED, Life({**FRAMED.options, "keySchemaId": "7"}, key=FRAMED.key), "a"),
+    "valueFormat": (Life(), FRAMED_VALUE, "a"),
+    "valueSchema": (Life(), Life({"valueSchema": "v STRING NOT NULL"}), "a"),
+    "valueSchemaId": (
+        FRAMED_VALUE,
+        Life({**FRAMED_VALUE.options, "valueSchemaId": "7"}, value=FRAMED_VALUE.value),
+        "a",
+    ),
+}
+"""The first life, the next one, and the value that the next one writes."""
+
+
+def event(**after: Any) -> bytes:
+    source = {"lsn": after.pop("lsn", 1)}
+    told = {"before": None, "after": {"id": 1, **after}, "source": source, "op": "c", "ts_ms": 1}
+    return json.dumps(told).encode()
+
+
+DEBEZIUM: Given = {**JSON, "envelope": "debezium", "sequenceBy": "source.lsn"}
+TIMES: Given = {"valueSchema": "id BIGINT, v TIMESTAMP_NTZ", "timeUnit": "millis"}
+MONEY: Given = {"valueSchema": "id BIGINT, v DECIMAL(9, 2)", "decimalHandling": "string"}
+TRUNCATE = json.dumps({"op": "t", "source": {"lsn": 2}, "ts_ms": 1}).encode()
+
+OF_EVENTS: dict[str, tuple[Life, Life, Any]] = {
+    "timeUnit": (
+        Life(TIMES, value=event(v=1000)),
+        Life({**TIMES, "timeUnit": "micros"}, value=event(v=2_000_000, lsn=2)),
+        "1970-01-01 00:00:02",
+    ),
+    "timeUnit.<column>": (
+        Life(TIMES, value=event(v=1000)),
+        Life({**TIMES, "timeUnit.v": "nanos"}, value=event(v=3_000_000_000, lsn=2)),
+        "1970-01-01 00:00:03",
+    ),
+    "decimalHandling": (
+        Life(MONEY, value=event(v="1.50")),
+        Life({**MONEY, "decimalHandling": "double"}, value=event(v=2.5, lsn=2)),
+        "2.50",
+    ),
+}
+
+ROWS = {"id": "long", "v": "string"}
+OF_REGISTRIES: dict[str, tuple[Given, Given]] = {
+    "valueSubject": ({}, {"valueSubject": "other-value"}),
+    "keySubject": ({}, {"keySubject": "other-key"}),
+    "schemaRegistry.url": ({}, {"schemaRegistry.url": "{other}"}),
+    "schemaRegistry.user": ({}, {"schemaRegistry.user": "me"}),
+    "schemaRegistry.password": (
+        {"schemaRegistry.user": "me", "schemaRegistry.password": "old"},
+        {"schemaRegistry.user": "me", "schemaRegistry.password": "new"},
+    ),
+    "schemaRegistry.token": ({}, {"schemaRegistry.token": "t"}),
+    "schemaRegistry.headers": ({}, {"schemaRegistry.headers": "X-Tenant: a"}),
+    "schemaRegistry.caFile": ({}, {"schemaRegistry.caFile": __file__}),
+}
+
+ALONE = ("envelope", "onTruncate")
+"""They have a test of their own."""
+
+TRIED = (*OF_PAYLOADS, *OF_EVENTS, *OF_REGISTRIES, *ALONE)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_what_is_tried_here_takes_effect_with_the_next_batch(name: str) -> None:
+    assert WRITE_LIVES[name].change is Change.NEXT
+
+
+def lived(path: Path, common: Given, *lives: Life) -> list[dict[str, Any]]:
+    """Write the record of each life, each at a greater offset."""
+    for number, life in enumerate(lives):
+        rows = records([(life.key, life.value)], offsets=[number])
+        write(path, rows, **{**common, **life.options})
+    return rows_of(path)
+
+
+@pytest.mark.parametrize("name", OF_PAYLOADS)
+def test_a_payload_is_read_as_its_own_life_says(tmp_path: Path, name: str) -> None:
+    before, then, expected = OF_PAYLOADS[name]
+    changed = Life(then.options, then.key.replace(b"1}", b"2}"), then.value)
+    assert lived(tmp_path / "t", JSON, before, changed) == [
+        {"id": 1, "v": "a"},
+        {"id": 2, "v": expected},
+    ]
+    if name.endswith(("Format", "SchemaId")):
+        # By the other life's options it is none.
+        other = Life(
+            {"onError": "fail", name: "9"} if "Id" in name else {}, changed.key, changed.value
+        )
+        with pytest.raises(DataError):
+            lived(tmp_path / "other", {**JSON, **(then.options if "Id" in name else {})}, other)
+
+
+@pytest.mark.parametrize("name", OF_EVENTS)
+def test_an_event_is_read_as_its_own_life_says(tmp_path: Path, name: str) -> None:
+    before, then, expected = OF_EVENTS[name]
+    assert lived(tmp_path / "t", DEBEZIUM, before)[0]["v"] != expected
+    [row] = lived(tmp_path / "t", DEBEZIUM, then)
+    assert str(row["v"]) == expected
+
+
+def test_a_truncate_is_what_its_own_life_says(tmp_path: Path) -> None:
+    plain = {"valueSchema": "id BIGINT, v STRING"}
+    lived(tmp_path / "t", DEBEZIUM, Life(plain, value=event(v="a")))
+    truncate = records([(None, TRUNCATE)], offsets=[5])
+    with pytest.raises(DataError):
+        write(tmp_path / "t", truncate, **{**DEBEZIUM, **plain})
+    write(tmp_path / "t", truncate, **{**DEBEZIUM, **plain, "onTruncate": "ignore"})
+    assert rows_of(tmp_path / "t") == [{"id": 1, "v": "a"}]
+
+
+def test_rows_may_come_in_another_envelope(tmp_path: Path) -> None:
+    lived(tmp_path / "t", JSON, Life())
+    rows = pa.table({"id": [1, 2], "v": ["b", "c"], "offset": [7, 8]})
+    write(tmp_path / "t", rows, keys="id", sequenceBy="offset", exceptColumnList="offset")
+    assert rows_of(tmp_path / "t") == [{"id": 1, "v": "b"}, {"id": 2, "v": "c"}]
+
+
+@pytest.fixture
+def registries() -> Iterator[tuple[RegistryDouble, RegistryDouble]]:
+    forget_schemas()
+    with running_registry() as one, running_registry() as other:
+        yield one, other
+
+
+@pytest.mark.parametrize("name", OF_REGISTRIES)
+def test_a_registry_is_asked_as_each_life_says(
+    tmp_path: Path, registries: tuple[RegistryDouble, RegistryDouble], name: str
+) -> None:
+    key, row = record("K", id="long"), record("R", v="string")
+    for registry in registries:
+        for subject in ("t", "other"):
+            ids = (
+                registry.register(f"{subject}-key", key),
+                registry.register(f"{subject}-value", row),
+            )
+    common = {
+        **{option: text for option, text in JSON.items() if not option.endswith("Schema")},
+        "keyFormat": "avro-confluent",
+        "valueFormat": "avro-confluent",
+        "keySubject": "t-key",
+        "valueSubject": "t-value",
+        "schemaRegistry.url": registries[0].url,
+    }
+    before, then = OF_REGISTRIES[name]
+    asked = []
+    for number, more in enumerate((before, then)):
+        given = {**common, **{n: t.replace("{other}", registries[1].url) for n, t in more.items()}}
+        sent = avro(ids[0], key, {"id": number}), avro(ids[1], row, {"v": "a"})
+        for registry in registries:
+            registry.asked.clear()
+            registry.headers.clear()
+        write(tmp_path / "t", records([sent], offsets=[number]), **given)
+        heads = [sorted(each.items()) for each in registries[0].headers]
+        asked.append((registries[0].asked[:], registries[1].asked[:], heads))
+    assert rows_of(tmp_path / "t") == [{"id": 0, "v": "a"}, {"id": 1, "v": "a"}]
+    if name != "schemaRegistry.caFile":  # Nothing of it is seen without TLS.
+        assert asked[0] != asked[1]
