@@ -166,7 +166,7 @@ class Writer(Actor):
             world.refused_late.discard(transaction)
             chosen = world.lives.choice([world.applied_late, world.refused_late, set()])
             chosen.add(transaction)
-        if world.may_be_dealt_anew and len(script) > 1 and world.lives.random() < 0.3:
+        if len(script) > 1 and world.may_be_dealt_anew(script) and world.lives.random() < 0.3:
             world.scripts[transaction] = dealt_anew(script, world.lives)
         if life.given.get("onError") == "quarantine" and not self._has_errors:
             self._has_errors = True

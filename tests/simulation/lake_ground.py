@@ -48,6 +48,7 @@ class Ground:
         self.options = Drawn(draw, self.dice)
         self.lives = random.Random(f"lives of {self.seed}")
         """Draws what the user of the query changes when it starts again."""
+        self._shown = random.Random(f"what lives of {self.seed} are shown")
         self.wall = Wall(self.now, follows=self.options.has_age)
         """By which is told since when an input waits: it may stand still, and jump."""
         self.slept_s = 0.0
@@ -79,6 +80,7 @@ class Ground:
         """Draw other options for the next life of the query."""
         if self.lives.random() < 0.5:
             self.options.change(self.lives)
+            self.options.change_what_is_shown(self._shown, has_sink=self.has_sink)
             self.tell(f"the next life reads by {self.options}")
 
     def is_there(self, name: str) -> bool:

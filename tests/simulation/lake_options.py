@@ -78,6 +78,9 @@ class Drawn:
         self.splits = draw.choice([None, None, 1, 3])
         self.has_offsets_path = draw.random() < 0.7
         self.may_lack = False
+        self.may_show_all = self.columns is None
+        """Whether the query may show all columns: inputs that differ agree in some alone."""
+        self.lease_ttl: str | None = None
         self.has_files = (
             self.pattern is None and draw.random() < 0.4 and (self.merge_schema or not self.is_feed)
         )
@@ -93,6 +96,8 @@ class Drawn:
         """How many rows a batch waits for."""
         if not self.is_exact and draw.random() < 0.3:
             self.rows_min = min(draw.choice([2, 3, 6]), self.rows_max or 6)
+        self.was_without_lease = not self.has_lease
+        """Whether a life of the query held nothing, so that what it had to read may be gone."""
         self.delay_s = draw.choice([1, 4])
         """How long the oldest of them waits at most."""
         self.latency_target = "300 ms" if self.is_pressed and draw.random() < 0.8 else None
@@ -114,6 +119,27 @@ class Drawn:
             self.mode = draw.choice(list(Deduplication))
         if self.is_feed and draw.random() < 0.3:
             self.has_pairs = not self.has_pairs
+
+    def change_what_is_shown(self, draw: random.Random, *, has_sink: bool) -> None:
+        """Be given other columns, another feed, another lease.
+
+        Parameters
+        ----------
+        has_sink : bool
+            Whether a table is fed by the changes, which then must come.
+        """
+        if draw.random() < 0.4:
+            whole = [None] if self.may_show_all else []
+            self.columns = draw.choice([*whole, "k,v", "v,k"])
+        is_free = not (self.is_exact or has_sink or self.has_files)
+        if is_free and draw.random() < 0.3:
+            self.is_feed = not self.is_feed
+            self.has_pairs = True
+        # What a table under pressure says of its readers is told by one lease, without a break.
+        if not self.has_age and draw.random() < 0.3:
+            self.has_lease = not self.has_lease
+            self.was_without_lease |= not self.has_lease
+        self.lease_ttl = draw.choice([None, "7 days"])
 
     def forbidden(self, draw: random.Random, names: list[str]) -> tuple[dict[str, str], str] | None:
         """Draw a change that is refused, and what is said of it; None if there is none.
@@ -217,6 +243,7 @@ class Drawn:
             ("columns", self.columns),
             ("splits", self.splits),
             ("consumerId", "lake" if self.has_lease else None),
+            ("consumerTtl", self.lease_ttl if self.has_lease else None),
             ("ignoreDeletes", None if self.is_feed else "true"),
             ("computeUpdates", None if self.has_pairs else "false"),
             ("allowInputRemoval", "true" if self.may_lack else None),

@@ -338,7 +338,7 @@ class Reader:
     def _read_by(self) -> tuple[Any, ...]:
         """Return what decides the rows of a batch by the options of this process."""
         how = self._ground.options
-        return how.mode, how.has_pairs
+        return how.mode, how.has_pairs, how.is_feed, how.columns
 
     def forget_replays(self) -> None:
         """Take note that no batch that was delivered can be read again."""

@@ -50,7 +50,7 @@ class User:
                 pass
             case DataLossError() if self._begins_expired():
                 how.start_where_it_is_left()
-            case DataLossError() if not how.has_lease and self._is_expired():
+            case DataLossError() if how.was_without_lease and self._is_expired():
                 if how.is_exact or ground.random.random() < 0.3:
                     self._reader.begin_anew()
                 else:

@@ -165,6 +165,7 @@ class Observer:
             judged_late.update([(key, order)] if judged else ())
             return judged
 
+        self._forget_what_hides_no_row(head, planned.script)
         tally = self._reference.apply(
             commit.version,
             planned.script,
@@ -190,6 +191,16 @@ class Observer:
             ]
             assert not late, f"P5: {late} are late, and to be refused"
 
+    def _forget_what_hides_no_row(self, head: int, script: Iterable[Iterable[Command]]) -> None:
+        """Forget deletes that the table has forgotten, of keys of which a command has no order.
+
+        Such a command is not late, and meets nothing then.
+        """
+        known = self._known[head]
+        for command in (each for task in script for each in task):
+            if command.order == NO_ORDER and known is not None and command.key not in known:
+                self._reference.applied.pop(command.key, None)
+
     def _are_ties_refused(self, table: Table, base: int, head: int) -> bool:
         """Return whether ties are errors from the version of a plan to that of its commit."""
         if base < 0:
@@ -212,7 +223,14 @@ class Observer:
         if order == NO_ORDER and not isinstance(key, int):
             return False  # Neither key nor order: no delete is newer.
         mark, known = self._marks[version], self._known[version]
-        return mark is not None and order <= mark and (known is None or key not in known)
+        if mark is None or order > mark:
+            return False
+        return known is None or key not in known or self._is_unordered(version, key)
+
+    def _is_unordered(self, version: int, key: Identity) -> bool:
+        """Return whether what a version holds of a key has no order, and so hides a delete."""
+        placed = self._applied.get(version, {}).get(key, [])
+        return bool(placed) and all(each.command.order == NO_ORDER for each in placed)
 
     def may_be_late(self, script: Iterable[Iterable[Command]]) -> bool:
         """Return whether a table may find a row late, at any of its versions."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -99,6 +100,30 @@ def test_lakes_are_of_every_kind() -> None:
         assert any(name in each for each in asked), f"no lake says {name}"
     for name in ("deduplicationMode", "failOnDataLoss", "mergeSchema", "readChangeFeed"):
         assert len({each[name] for each in asked}) > 1, f"all lakes say {name} alike"
+
+
+def test_lives_of_one_lake_read_by_other_options() -> None:
+    changed: set[str] = set()
+    for seed in LOOKED_AT:
+        lives = [line for line in life(seed) if line.startswith("the next life reads by ")]
+        told = [set(line.removeprefix("the next life reads by ").split(", ")) for line in lives]
+        for one, other in pairwise(told):
+            changed |= {each.partition("=")[0] for each in one ^ other}
+    for name in (
+        "columns",
+        "computeUpdates",
+        "consumerId",
+        "consumerTtl",
+        "deduplicationMode",
+        "ignoreDeletes",
+        "maxBytesPerTrigger",
+        "maxEpochsPerTrigger",
+        "maxRowsPerTrigger",
+        "parallelism",
+        "readChangeFeed",
+        "splits",
+    ):
+        assert name in changed, f"no lake has changed '{name}'"
 
 
 def test_much_happens_in_lakes() -> None:

@@ -42,7 +42,7 @@ from tests.simulation.wire import PREFIX
 from tests.simulation.writer_lives import ORDER, Proposal
 from tests.support.clocked import ClockedStore, Now
 from tests.support.histories import Conditions, tiny_pieces, under
-from tests.support.reference import Command, Reference
+from tests.support.reference import NO_ORDER, Command, Reference
 from tests.support.stores import BrokenError, Fault, FaultyStore, KilledError, Moment, Steps
 
 KEYS = 5
@@ -145,6 +145,8 @@ class World:
         what it draws."""
         self.lives = random.Random(f"lives of writers of {self.seed}")
         """Draws what writers change when they start again."""
+        self.unordered = random.Random(f"rows without an order of {self.seed}")
+        """Draws which rows have neither a key that can be read nor an order."""
         self._processes = random.Random(f"processes of {self.seed}")
         self._weather = random.Random(f"weather of {self.seed}")
         self._under_way: list[tuple[str, bytes]] = []
@@ -237,10 +239,10 @@ class World:
             ties=Ties.FIRST if self.random.random() < 0.3 else None,
         )
 
-    @property
-    def may_be_dealt_anew(self) -> bool:
-        """Whether it means nothing to which task of an epoch a row comes."""
-        return self.schema.scope is not Scope.ARRIVAL and not self.has_ties
+    def may_be_dealt_anew(self, script: Script) -> bool:
+        """Return whether it means nothing to which task of an epoch a row comes."""
+        is_ordered = all(each.order != NO_ORDER for task in script for each in task)
+        return is_ordered and self.schema.scope is not Scope.ARRIVAL and not self.has_ties
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -289,7 +291,7 @@ class World:
             # Without order keys, two tasks must not have different values of a key.
             place = command.key if isinstance(command.key, int) else 0
             is_tied = self.has_ties and self.ties_stay_in_tasks
-            is_apart = self.schema.scope is Scope.ARRIVAL or is_tied
+            is_apart = self.schema.scope is Scope.ARRIVAL or is_tied or command.order == NO_ORDER
             script[place % tasks if is_apart else self.random.randrange(tasks)].append(command)
         return script
 
@@ -325,8 +327,10 @@ class World:
             error = f"the value {order} is undecodable"
         if self.schema.has_quarantine and self.random.random() < 0.2:
             key = self.random.choice([None, b"?", b"!"])
-        # None without an order: that they stand where they arrived is told by another model
-        # (`tests/laws/test_newest_words.py`).
+            if self.schema.order and self.unordered.random() < 0.3:
+                order = NO_ORDER
+        # None with a key and without an order: that they stand where they arrived is told by
+        # another model (`tests/laws/test_newest_words.py`).
         if engine.takes_deletes and self.random.random() < self._delete_rate:
             return Command(key, None, order)
         if "seq" in self.columns:
