@@ -112,7 +112,7 @@ Without `versionAsOf` or `timestampAsOf` a batch reads the newest version as of 
 | a `DataFrame`, and what is derived from it | the newest version as of its *first* use, as long as it lives | |
 | `CREATE TEMPORARY VIEW ... USING upsertflow` | the same; `REFRESH TABLE` changes nothing, `CREATE OR REPLACE` does | yes, and does not show it |
 
-All uses of one relation in one statement, such as the two sides of a self-join, show one version. To read anew with a `DataFrame`, call `load` again. [ADR 54](adr/0054-a-relation-of-spark-shows-one-version.md) says why.
+All uses of one relation in one statement, such as the two sides of a self-join, show one version. To read anew with a `DataFrame`, call `load` again. Through Spark Connect the same holds, but that a `DataFrame` is planned at each use, and shows the newest version, once the server's cache of plans is off: `spark.conf.set("spark.connect.session.planCache.enabled", "false")`. Temporary views stay as they are there, too. [ADR 54](adr/0054-a-relation-of-spark-shows-one-version.md) says why.
 """
 
 
