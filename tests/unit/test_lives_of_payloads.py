@@ -1,4 +1,4 @@
-"""What bytes are may be told otherwise in the next life of a query: each batch is read as it is told."""
+"""What bytes are may change from life to life of a query: each batch is read as it is told."""
 
 from __future__ import annotations
 
