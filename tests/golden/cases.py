@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.golden import streams, tables
+from tests.golden import kept, streams, tables, texts
 
-CASES = (streams.CASE, tables.CASE)
+CASES = (kept.CASE, streams.CASE, tables.CASE, texts.CASE)
