@@ -20,19 +20,13 @@ WITHOUT = {"house.md"}
 
 CEILINGS = {
     "CONTRIBUTING.md": 8,
-    "docs/backfills.md": 1,
     "docs/envelopes.md": 15,
     "docs/flow.md": 7,
     "docs/format.md": 7,
     "docs/kept-tables.md": 2,
     "docs/many-tables.md": 5,
-    "docs/operations.md": 14,
     "docs/options.md": 13,
-    "docs/postgresql.md": 2,
-    "docs/reliability.md": 4,
     "docs/tasks.md": 5,
-    "docs/types.md": 1,
-    "docs/views.md": 3,
 }
 """Pages that have more, and how many words they have: say instead what acts."""
 
