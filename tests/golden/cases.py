@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.golden import kept, streams, tables, texts
+from tests.golden import files, kept, streams, tables, texts
 
-CASES = (kept.CASE, streams.CASE, tables.CASE, texts.CASE)
+CASES = (files.CASE, kept.CASE, streams.CASE, tables.CASE, texts.CASE)
