@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from benchmarks.measure import spread
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.kinds import (
+from spark_upsert.streams.planner.kinds import (
     plan_columns,
     stream_inputs,
     stream_lookout,
     stream_offsets,
 )
-from spark_upsert.source.stream import Stream
-from spark_upsert.table import Table
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"k": pa.int64(), "at": pa.float64()})
 FLOODED = 3

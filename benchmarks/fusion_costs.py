@@ -1,4 +1,4 @@
-"""What elements and hand-offs cost, for the model of `spark_upsert.flow.cost`.
+"""What elements and hand-offs cost, for the model of `spark_upsert.flow.fusion.cost`.
 
 On Spark: flows of operators that do nothing, which differ in a pass, or in the exchange before it, in
 turn, of few rows and many, narrow and wide ones, in large and small batches.
@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from benchmarks.measure import cpu_seconds
 from pyspark_upsertflow.flow import frames
 from spark_upsert.flow import Collected, Flow, Fused, Legacy, PythonFunction, expanded, fused
-from spark_upsert.flow.cost import Costs, HandOff
+from spark_upsert.flow.fusion.cost import Costs, HandOff
 from spark_upsert.flow.work import Given
 
 TASKS = 2

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.measure import spread
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 PER_VALUE = 20
 """Rows of a customer."""

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import spread
 from spark_upsert.loader import FileRows, Loader, TableRows
-from spark_upsert.loader.splits import Source
-from spark_upsert.table import Table
+from spark_upsert.loader.splits import RowSource
+from spark_upsert.table.table import Table
 
 FILES = 8
 
@@ -51,7 +51,7 @@ def measure(folder: Path, rows: int, *, rounds: int) -> dict[str, Any]:
     table = Table.create(str(folder / "table"), made.schema, keys=["id"])
     for file in sorted(files.iterdir()):
         table.append(pq.read_table(file))
-    sources: dict[str, Source] = {
+    sources: dict[str, RowSource] = {
         "files": FileRows(path=str(files)),
         "a table": TableRows(path=str(folder / "table")),
     }

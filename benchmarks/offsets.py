@@ -16,14 +16,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from benchmarks.measure import spread
 from pyspark_upsertflow.readers import read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
-from spark_upsert.source.bases import Bases
-from spark_upsert.source.compact_offsets import CompactOffsets
-from spark_upsert.source.offset import Offset, Offsets, PlainOffsets
-from spark_upsert.source.position import Position
-from spark_upsert.source.table_position import TablePosition
-from spark_upsert.state.log.manifest import Place
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.offsets.bases import Bases
+from spark_upsert.streams.offsets.compact import CompactOffsets
+from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.table.log.manifest import TableVersion
+from spark_upsert.table.table import Table
 
 MANY = (100, 1_000, 10_000, 100_000)
 """Numbers of inputs; of the fewest, both forms are the same."""
@@ -104,5 +104,5 @@ def _lived(offsets: Offsets, count: int) -> dict[str, Any]:
 def _position(draw: random.Random) -> Position:
     upper = draw.randrange(1, 1_000_000)
     table_id = f"{draw.getrandbits(32):08x}" * 4
-    place = Place(table_id=table_id, version=upper - 1, token=f"{draw.getrandbits(64):016x}")
+    place = TableVersion(table_id=table_id, version=upper - 1, token=f"{draw.getrandbits(64):016x}")
     return replace(TablePosition.at_changes(1, upper), place=place).packed()

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from benchmarks.measure import spread
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.source import serve as serving
-from spark_upsert.source.splits import ChangesSplit, Split, changes_splits, rows_splits
-from spark_upsert.table import Table
+from spark_upsert.streams.reads import serve as serving
+from spark_upsert.streams.reads.splits import ChangesSplit, Split, changes_splits, rows_splits
+from spark_upsert.table.table import Table
 
 EPOCHS = 4
 """The first one has all keys, each other one in twenty of them."""

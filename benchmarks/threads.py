@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.measure import spread
-from spark_upsert.state.log.manifest import Commit
-from spark_upsert.table import Table
-from spark_upsert.watchers import SealedEpoch
+from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.table import Table
+from spark_upsert.table.watch import SealedEpoch
 
 ROWS = 10
 """Of an append: what a service writes for a request."""

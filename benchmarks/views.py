@@ -41,8 +41,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.measure import Sampler, spread
 from pyspark_upsertflow import agg, view
-from pyspark_upsertflow.views import View
-from spark_upsert.table import Table
+from pyspark_upsertflow.views import SparkView
+from spark_upsert.table.table import Table
 
 ORDERS = pa.schema({"order_id": pa.int64(), "customer_id": pa.int64(), "amount": pa.int64()})
 CUSTOMERS = pa.schema({"id": pa.int64(), "country": pa.string()})
@@ -260,7 +260,7 @@ def _kept_join(spark: SparkSession, folder: Path) -> StreamingQuery:
     )
 
 
-def _joined(folder: Path) -> View:
+def _joined(folder: Path) -> SparkView:
     orders, customers = view(str(folder / "orders")), view(str(folder / "customers"))
     return orders.join(customers, {"customer_id": "id"}, how="left")
 
@@ -271,7 +271,7 @@ def _sum(spark: SparkSession, folder: Path) -> StreamingQuery:
     )
 
 
-def _summed(folder: Path) -> View:
+def _summed(folder: Path) -> SparkView:
     orders = view(str(folder / "orders"))
     return orders.group_by("customer_id").agg(n=agg.count(), total=agg.sum("amount"))
 

@@ -41,8 +41,8 @@ from spark_upsert.flow import (
     fused,
 )
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.counters import Counters
-from spark_upsert.table import Table
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.table import Table
 from tests.support.model import Command, Model
 
 COMMANDS = columns(k=pa.int64(), v=pa.int64(), seq=pa.int64(), gone=pa.bool_())

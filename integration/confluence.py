@@ -26,7 +26,7 @@ from integration.chain import session
 from integration.promises import assert_sound, counters_of, rows_of
 from integration.queries import upserts
 from integration.tables import append, make_table
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 KEYS = 40
 ROWS_PER_BATCH = 25

@@ -17,7 +17,7 @@ from integration.pages import code_of
 from integration.queries import wait_until
 from integration.servers.kafka import spark_jars
 from spark_upsert.errors import TableNotFoundError
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 PAGE = "docs/postgresql.md"
 RUNNER = "integration/test_deployment.py"

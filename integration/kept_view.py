@@ -27,10 +27,10 @@ from pyspark.sql import SparkSession
 from integration.chain import program
 from integration.promises import assert_sound
 from pyspark_upsertflow import agg, view
-from pyspark_upsertflow.views import View
-from spark_upsert.table import Table
-from spark_upsert.upsert.kept_position import KeptPosition
-from spark_upsert.upsert.moves import recorded_position
+from pyspark_upsertflow.views import SparkView
+from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import recorded_position
 from spark_upsert.views.groups.kept import Kept
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int64(), "amount": pa.int64()})
@@ -84,13 +84,13 @@ def lose_a_checkpoint(folder: Path, dice: random.Random) -> None:
         shutil.rmtree(folder / "checkpoints" / "kept", ignore_errors=True)
 
 
-def joined(folder: Path) -> View:
+def joined(folder: Path) -> SparkView:
     """Return the orders, each with the country of its customer."""
     orders, customers = view(str(folder / "orders")), view(str(folder / "customers"))
     return orders.join(customers, on={"customer": "id"}, how="left")
 
 
-def revenue(folder: Path) -> View:
+def revenue(folder: Path) -> SparkView:
     """Return what the orders of each country come to."""
     wanted = {"n": agg.count(), "revenue": agg.sum("amount"), "top": agg.max("amount")}
     return joined(folder).group_by("country").agg(**wanted)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 Row = dict[str, Any]
 

@@ -20,10 +20,10 @@ from integration.queries import END_SECONDS, end, wait_until
 from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.merge import CHANNEL_EVENTS
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.input import Backlog, Piece
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.position import Position
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.stream import Stream
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +57,7 @@ class Counting:
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         end_ = self.head()
         start = position or Position.of({"at": 0})
-        pieces = [] if start == end_ else [Piece(steps=1, rows=1, after=lambda _: end_)]
+        pieces = [] if start == end_ else [ReadPiece(steps=1, rows=1, after=lambda _: end_)]
         return Backlog(start=start, pieces=pieces, reach=lambda: end_, end=lambda: end_)
 
     def splits(self, start: Position | None, end: Position) -> list[int]:

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from integration.promises import RETRACTIONS, contents, fold, rows_of
 from integration.tables import ROWS, columns, make_table
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import drain, forget_last_commit, upserts
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ import pytest
 from integration import chain
 from integration.chaos import Chaos, environment
 from integration.promises import rows_of
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

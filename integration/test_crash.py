@@ -14,7 +14,7 @@ from examples.flow.latest import LATEST
 from integration import kept_view, two_regions
 from integration.chain import require_whole_batches
 from integration.chaos import Chaos, environment
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.view_queries import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

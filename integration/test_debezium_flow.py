@@ -3,8 +3,9 @@
 Their rows have all that a database has and we do not: infinite dates, years before the first, in
 values and in a key. Writers insert, update, delete, change keys and roll back; columns are added and
 widened; Debezium and the query are killed on the way, and all topics are read again by a second
-query. Now and then the writers are stopped. Then each table is what PostgreSQL answers, and the rows
-that we cannot hold are listed under their keys, and nowhere else; they come back when they are mended.
+query. Now and then the writers are stopped. Then each table is what PostgreSQL answers, and the
+rows that we cannot hold are listed under their keys, and nowhere else; they come back when they are
+mended.
 
 `UPSERTFLOW_FLOW_ROUNDS` is how often that goes around: once in `make test`.
 """
@@ -32,7 +33,7 @@ from integration.servers.kafka import Broker, Connect, running_connect
 from integration.servers.postgres import Postgres
 from integration.test_deployment import connector
 from spark_upsert.errors import TableNotFoundError
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

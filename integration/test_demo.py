@@ -22,7 +22,7 @@ from examples.git_history.history import Chapter, Repository, cut_chapters, writ
 from examples.git_history.progress import Line
 from examples.git_history.proof import Check
 from integration.conftest import ROOT, import_roots
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.repositories import Builder, Put, long_history
 
 pytestmark = pytest.mark.spark

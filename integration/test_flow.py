@@ -26,7 +26,7 @@ from spark_upsert.errors import GraphError, WidthError
 from spark_upsert.flow import (
     ArrowSource,
     Automatic,
-    Channel,
+    ChannelPath,
     Collected,
     Flow,
     Fused,
@@ -40,9 +40,9 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.local import collect
+from spark_upsert.flow.run.local import collect
 from spark_upsert.flow.work import Work
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from spark_upsert.task import (
     Aggregate,
     Aggregation,
@@ -66,7 +66,9 @@ def rows_of(count: int) -> pa.Table:
     return pa.table({"k": [n % 5 for n in range(count)], "v": list(range(count))}, schema=ROWS)
 
 
-def with_channel(batches: Iterator[pa.RecordBatch], channel: Channel) -> Iterator[pa.RecordBatch]:
+def with_channel(
+    batches: Iterator[pa.RecordBatch], channel: ChannelPath
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch.append_column("channel", pa.array([channel.index] * len(batch), pa.int64()))
 

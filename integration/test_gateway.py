@@ -11,7 +11,7 @@ import pytest
 from integration.promises import assert_sound, rows_of
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import Scope
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.model import Command, Model
 from tests.support.s3 import S3
 from tests.support.workers import append_epochs, compact_until, worker_processes

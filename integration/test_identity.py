@@ -15,7 +15,7 @@ from integration.promises import assert_sound, rows_of
 from integration.queries import Feed, drain, upserts
 from integration.tables import columns
 from spark_upsert.errors import TableNotFoundError
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from integration.promises import assert_sound, rows_of
 from integration.queries import Batches, drain, forget_last_commit, upserts, wait_until
 from integration.tables import ROWS, Epoch, append, make_table
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.s3 import S3
 
 pytestmark = pytest.mark.spark

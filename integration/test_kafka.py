@@ -18,8 +18,8 @@ from integration.conftest import import_roots
 from integration.promises import assert_sound, epochs_of
 from integration.servers.kafka import Broker, spark_jars
 from spark_upsert.routed.park import ParkedTable
-from spark_upsert.state.log.manifest import Kind
 from spark_upsert.store import LocalStore
+from spark_upsert.table.log.manifest import Kind
 from tests.support.envelopes import quarantine_of, rows_of
 from tests.support.own_schemas import avro, record
 from tests.support.registry import RegistryDouble, running_registry

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 
 from integration.queries import drain, end, forget_last_commit
 from pyspark_upsertflow import agg, keeping, view
-from pyspark_upsertflow.views import View
+from pyspark_upsertflow.views import SparkView
 from spark_upsert.errors import OptionError, PlanError
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.table import Table
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 
@@ -72,7 +72,7 @@ def shop(tmp_path: Path) -> Shop:
     return shop
 
 
-def run(spark: SparkSession, shop: Shop, kept: View, checkpoint: str, **options: str) -> None:
+def run(spark: SparkSession, shop: Shop, kept: SparkView, checkpoint: str, **options: str) -> None:
     """Run the query until it has caught up."""
     paths = str(shop.root / "kept"), str(shop.root / checkpoint)
     end(kept.keep(spark, *paths, available_now=True, **options))

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.tables import append, make_table
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

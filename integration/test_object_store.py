@@ -28,17 +28,17 @@ from spark_upsert.errors import (
     UpsertFlowError,
 )
 from spark_upsert.loader import FileRows, Loader, TableRows
-from spark_upsert.loader.splits import Source
+from spark_upsert.loader.splits import RowSource
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed, root_of
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.copies import LocalCopies
 from spark_upsert.store.objects import RANGE_BYTES
-from spark_upsert.table import Table
+from spark_upsert.table.run.file import RUNS
+from spark_upsert.table.table import Table
 from tests.support.proxy import Fault, Proxy, proxy_before
 from tests.support.s3 import S3, running_s3
 from tests.support.workers import (
@@ -179,7 +179,7 @@ def test_a_training_loop_reads_tables_and_files_of_a_bucket(
         made = io.BytesIO()
         pq.write_table(pa.table({"k": range(10 * number, 10 * number + 10)}), made)
         s3.client().put_object(Bucket=bucket, Key=f"files/{number}.parquet", Body=made.getvalue())
-    sources: list[Source] = [
+    sources: list[RowSource] = [
         TableRows(path=url, storage=storage),
         FileRows(path=f"s3://{bucket}/files", storage=storage),
     ]

@@ -27,7 +27,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.pages import HERE, Block, blocks
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.group_worlds import Routed
 from tests.support.s3 import S3, running_s3
 

@@ -14,7 +14,7 @@ from integration.tables import Row, columns
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

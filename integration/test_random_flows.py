@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from integration.queries import end, forget_last_commit
 from pyspark_upsertflow import flow as flows
 from spark_upsert.flow import ArrowSource, TableSink, TableSource, Work
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from spark_upsert.task import ArrowScan, Project
 from tests.support.flow_recipes import (
     SOURCES,

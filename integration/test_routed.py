@@ -15,7 +15,7 @@ from integration.promises import assert_sound
 from integration.queries import Feed, drain, upserts
 from integration.tables import Row, columns
 from spark_upsert.cli.routed import list_tables
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from integration.queries import Feed, drain, forget_last_commit, upserts
 from integration.tables import Row, columns
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

@@ -32,7 +32,7 @@ from integration.queries import (
     wait_until,
 )
 from integration.tables import ROWS, Epoch, Row, append, make_table
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

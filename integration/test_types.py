@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

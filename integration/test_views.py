@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from integration.queries import Batches, drain, forget_last_commit, upserts
 from integration.tables import Row
 from pyspark_upsertflow import view
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
 

@@ -42,8 +42,8 @@ from integration.chaos import environment, kill_tree, started, tree  # noqa: E40
 from integration.servers.kafka import Broker, running_broker  # noqa: E402
 from integration.topics import PATTERN, Topic, told  # noqa: E402
 from spark_upsert.errors import TableNotFoundError  # noqa: E402
-from spark_upsert.state.counters import Counters  # noqa: E402
-from spark_upsert.table import Table  # noqa: E402
+from spark_upsert.table.entries.counters import Counters  # noqa: E402
+from spark_upsert.table.table import Table  # noqa: E402
 
 SLICE_SECONDS = 0.05
 TOPICS_AT_ONCE = 200

@@ -35,7 +35,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 DEVICES = 40
 ROWS_MAX = 200

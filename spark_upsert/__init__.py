@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from spark_upsert._version import __version__
 
 if TYPE_CHECKING:
-    from spark_upsert.changelog.modes import ChangeOptions, Deduplication
     from spark_upsert.errors import UpsertFlowError
     from spark_upsert.feedback import FeedbackUpsert
     from spark_upsert.model.engines import Engine, MergeEngine, Rule
     from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
-    from spark_upsert.state.log.manifest import Commit, Transaction
-    from spark_upsert.state.tombstones import LateRows
-    from spark_upsert.table import Table
-    from spark_upsert.watchers import Gap, SealedEpoch
+    from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+    from spark_upsert.table.log.manifest import Commit, Transaction
+    from spark_upsert.table.log.tombstones import LateRows
+    from spark_upsert.table.table import Table
+    from spark_upsert.table.watch import Gap, SealedEpoch
 
 __all__ = [
     "ChangeOptions",
@@ -44,22 +44,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ChangeOptions": "changelog.modes",
-    "Commit": "state.log.manifest",
-    "Deduplication": "changelog.modes",
+    "ChangeOptions": "table.changes.modes",
+    "Commit": "table.log.manifest",
+    "Deduplication": "table.changes.modes",
     "Engine": "model.engines",
     "ErrorPolicy": "model.schema",
     "FeedbackUpsert": "feedback",
-    "Gap": "watchers",
-    "LateRows": "state.tombstones",
+    "Gap": "table.watch",
+    "LateRows": "table.log.tombstones",
     "MergeEngine": "model.engines",
     "Rule": "model.engines",
     "Scope": "model.schema",
-    "SealedEpoch": "watchers",
-    "Table": "table",
+    "SealedEpoch": "table.watch",
+    "Table": "table.table",
     "TableSchema": "model.schema",
     "Ties": "model.schema",
-    "Transaction": "state.log.manifest",
+    "Transaction": "table.log.manifest",
     "UpsertFlowError": "errors",
 }
 

@@ -64,7 +64,7 @@ def masked(text: str) -> str:
 
 _SETTING = re.compile(r"⟨(\w[\w.]*)=([^⟨⟩]*)⟩")
 
-Form = Callable[[str, str], str]
+SettingForm = Callable[[str, str], str]
 """How a setting is given, from its name and value."""
 
 
@@ -103,7 +103,7 @@ class UpsertFlowError(Exception):
         self.message = masked(message)
         self.fields = fields
         self._marked_hint = masked(hint)
-        self._form: Form = as_argument
+        self._form: SettingForm = as_argument
         super().__init__(self._text())
 
     @property
@@ -111,7 +111,7 @@ class UpsertFlowError(Exception):
         """What to do."""
         return self.hint_as(self._form)
 
-    def hint_as(self, form: Form) -> str:
+    def hint_as(self, form: SettingForm) -> str:
         """Return what to do, with settings as another reader gives them."""
         return _SETTING.sub(lambda found: form(found[1], found[2]), self._marked_hint)
 
@@ -125,7 +125,7 @@ class UpsertFlowError(Exception):
         without = self.message.replace(f" (for example {masked(str(example))})", "")
         return str(self.fields.get("told", without))
 
-    def name_settings(self, form: Form) -> None:
+    def name_settings(self, form: SettingForm) -> None:
         """Name the settings of the hint as the one who reads it gives them.
 
         Parameters
@@ -178,7 +178,7 @@ class UpsertFlowError(Exception):
 
 
 def _rebuild(
-    cls: type[UpsertFlowError], message: str, hint: str, form: Form, fields: dict[str, Any]
+    cls: type[UpsertFlowError], message: str, hint: str, form: SettingForm, fields: dict[str, Any]
 ) -> UpsertFlowError:
     error = cls(message, hint=hint, **fields)
     error.name_settings(form)

@@ -39,13 +39,13 @@ import pyarrow as pa
 from spark_upsert.model.epochs import Epoch as Timestamp
 from spark_upsert.model.epochs import Fate, fate_of
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.log.manifest import Commit, Transaction
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stage import Staged, stage_sealed
-from spark_upsert.upsert.stash import Stash
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import Staged, stage_sealed
+from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.write_set import WriteSet
 
 CLOSED: Final = Timestamp(1 << 62)
 """The input upper of a source that has ended: above every timestamp."""

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.options.read import Metadata
-from spark_upsert.state.caps import Caps
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.fold import apply
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Manifest
-from spark_upsert.state.retention import BacklogCounter, readable_leases
-from spark_upsert.table import Table
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.caps import Caps
+from spark_upsert.table.log.fold import apply
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Manifest
+from spark_upsert.table.retention import BacklogCounter, readable_leases
+from spark_upsert.table.table import Table
 
 _BATCH_ROWS = 4096
 _TIME = pa.timestamp("us", tz="UTC")
@@ -253,7 +253,7 @@ def _indexes(table: Table) -> Iterator[Row]:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MetadataView:
     """One of the things to be read: its columns, and where its rows come from."""
 
     schema: pa.Schema
@@ -266,13 +266,13 @@ class View:
             yield pa.RecordBatch.from_pylist(chunk, schema=self.schema)
 
 
-VIEWS: Mapping[Metadata, View] = {
-    Metadata.EPOCHS: View(EPOCHS, _epochs),
-    Metadata.FILES: View(FILES, _files),
-    Metadata.HISTORY: View(HISTORY, _history),
-    Metadata.CONSUMERS: View(CONSUMERS, _consumers),
-    Metadata.PRESSURE: View(PRESSURE, _pressure),
-    Metadata.INDEXES: View(INDEXES, _indexes),
+VIEWS: Mapping[Metadata, MetadataView] = {
+    Metadata.EPOCHS: MetadataView(EPOCHS, _epochs),
+    Metadata.FILES: MetadataView(FILES, _files),
+    Metadata.HISTORY: MetadataView(HISTORY, _history),
+    Metadata.CONSUMERS: MetadataView(CONSUMERS, _consumers),
+    Metadata.PRESSURE: MetadataView(PRESSURE, _pressure),
+    Metadata.INDEXES: MetadataView(INDEXES, _indexes),
 }
 
 

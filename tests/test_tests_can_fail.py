@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import UpsertFlowError
+from spark_upsert.table.changes.modes import Deduplication
 from tests.planted import BUGS, Bug
 from tests.support.disk import Loss
 from tests.support.stores import forget_runs_and_logs

@@ -1,4 +1,4 @@
-"""Draw the house from the code: `docs/house.md`, which unit knows which, and what each module is about.
+"""Draw the house from the code: `docs/house.md`, which room knows which, and what each is about.
 
 Run ``make pages`` after adding, moving or renaming a module; a test compares.
 """
@@ -6,7 +6,7 @@ Run ``make pages`` after adding, moving or renaming a module; a test compares.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tools.layers import LAYERS, ROOT, imports, modules, tree_of, unit_of
@@ -17,21 +17,21 @@ Graph = Mapping[str, frozenset[str]]
 """What each unit imports."""
 
 GROUND = LAYERS[0]
-"""Everybody stands on it, so that lines to it would say nothing."""
+"""Every unit stands on it, so that lines to it would say nothing."""
 
 _HEAD = """# The house
 
 This page is made from the code by `tools/house.py`.
 
-A *unit* is a folder, or a module that stands alone. A line leads from a unit to one that it imports; what follows from
+A *room* is a folder, or a module that stands alone. A line leads from a room to one that it imports; what follows from
 other lines is left out. No line leads up, which `tests/unit/test_layers.py` holds: the table of layers stands in
-`tools/layers.py`. `spark_upsert` imports no Spark. Everything may import {ground}, so no lines lead there.
+`tools/layers.py`. `spark_upsert` imports no Spark. Every room may import {ground}, so no lines lead there.
 
-How the rooms work together is told in [CONTRIBUTING.md](../CONTRIBUTING.md).
+How the rooms work together is told in [CONTRIBUTING.md](../CONTRIBUTING.md); what a module is about stands at its head.
 """
 
-_MAP = """
-## Modules
+_ROOMS = """
+## Rooms
 
 From the doors down to the ground.
 """
@@ -40,11 +40,11 @@ From the doors down to the ground.
 def page() -> str:
     """Return the whole page."""
     known = modules()
+    whole = graph(known)
     ground = ", ".join(f"`{_short(unit)}`" for unit in GROUND)
-    lines = [_HEAD.format(ground=ground), "```mermaid", *_picture(graph(known)), "```", _MAP]
+    lines = [_HEAD.format(ground=ground), "```mermaid", *_picture(whole), "```", _ROOMS]
     for unit in (unit for layer in reversed(LAYERS) for unit in layer):
-        own = {module: path for module, path in known.items() if unit_of(module) == unit}
-        lines += [f"### {_short(unit)}", "", *_described(own), ""]
+        lines += [f"### {_short(unit)}", "", *_described(unit, known), _neighbours(unit, whole), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -72,6 +72,13 @@ def reachable(whole: Graph, unit: str) -> frozenset[str]:
     return below.union(*(reachable(whole, each) for each in below))
 
 
+def rooms_of(unit: str, known: Mapping[str, Path]) -> list[Path]:
+    """Return the files that describe a unit: its folders' own, or the module that it is."""
+    own = [path for module, path in known.items() if unit_of(module) == unit]
+    folders = [path for path in own if path.name == "__init__.py"]
+    return sorted(folders or own, key=lambda path: path.parent)
+
+
 def _picture(whole: Graph) -> Iterator[str]:
     """Yield a mermaid flow chart, the doors on top."""
     shown = {unit: below - set(GROUND) for unit, below in whole.items() if unit not in GROUND}
@@ -83,18 +90,27 @@ def _picture(whole: Graph) -> Iterator[str]:
             yield f"    {_id(unit)} --> {_id(each)}"
 
 
-def _described(own: Mapping[str, Path]) -> Iterator[str]:
-    """Yield a line for each module: its place and the first sentence of its docstring."""
-    for path in _folder_first(own.values()):
-        told = ast.get_docstring(tree_of(path)) or ""
-        first = told.split("\n\n")[0].replace("\n", " ").replace("``", "`")
-        place = path.relative_to(ROOT).as_posix()
-        yield f"- [`{place.removeprefix('spark_upsert/')}`](../{place}): {first}"
+def _described(unit: str, known: Mapping[str, Path]) -> Iterator[str]:
+    """Yield what the docstring of each folder of a unit says, examples left out."""
+    for path in rooms_of(unit, known):
+        place = path.relative_to(ROOT)
+        folder = place.parent if place.name == "__init__.py" else place
+        told = (ast.get_docstring(tree_of(path)) or "").replace("``", "`").split("\n\n")
+        prose = [part.replace("\n", " ") for part in told if not part.startswith(">>>")]
+        yield f"[`{folder.as_posix()}`](../{folder.as_posix()}): {' '.join(prose)}"
+        yield ""
 
 
-def _folder_first(paths: Iterable[Path]) -> list[Path]:
-    """Return paths in order, what a folder is about before what lies in it."""
-    return sorted(paths, key=lambda path: (path.parent, path.name != "__init__.py", path.name))
+def _neighbours(unit: str, whole: Graph) -> str:
+    above = [each for each, below in whole.items() if unit in below]
+    if unit in GROUND:
+        return "Every room may import it."
+    imported = _listed(whole[unit] - set(GROUND)) or "the ground alone"
+    return f"Imports {imported}. Imported by {_listed(above) or 'no other room'}."
+
+
+def _listed(units: frozenset[str] | list[str]) -> str:
+    return ", ".join(f"`{_short(each)}`" for each in sorted(units))
 
 
 def _short(unit: str) -> str:

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from benchmarks.canonical import digest_of_changes, digest_of_table
 from benchmarks.workload import Workload
 from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.state.compaction import compact_runs
-from spark_upsert.table import Table
+from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.table import Table
 
 
 class Engine:

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks import transport
 from benchmarks.contenders.spark_ours import SparkUpsertflow
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 SHIFT = 50_000_000
 """More rows than a chain moves, and so few that keys do not overflow in hundreds of chains."""

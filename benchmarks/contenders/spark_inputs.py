@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from benchmarks import transport
 from benchmarks.contenders.spark import rows_of_many
 from benchmarks.contenders.spark_ours import SparkUpsertflow
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"k": pa.int64(), "seq": pa.int64(), "v": pa.int64(), "s": pa.string()})
 FIRST = 2

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks import transport
 from benchmarks.contenders.spark import SparkContender
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 
 class SparkUpsertflow(SparkContender):

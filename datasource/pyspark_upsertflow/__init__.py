@@ -14,7 +14,7 @@ from pyspark_upsertflow.source import DefaultSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_upsertflow.views import View
+    from pyspark_upsertflow.views import SparkView
 
 __all__ = ["DefaultSource", "compact", "register", "view"]
 
@@ -59,7 +59,7 @@ def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: st
     return compact_table(spark, path, full=full, storage=storage)
 
 
-def view(path: str, **storage: str) -> View:
+def view(path: str, **storage: str) -> SparkView:
     """Return a plan over a table, on which a view is built.
 
     Parameters
@@ -80,6 +80,6 @@ def view(path: str, **storage: str) -> View:
     >>> big = view("/lake/orders").filter("amount > 100")  # doctest: +SKIP
     >>> big.stream(spark).writeStream.start()  # doctest: +SKIP
     """
-    from pyspark_upsertflow.views import View
+    from pyspark_upsertflow.views import SparkView
 
-    return View.of_table(path, storage)
+    return SparkView.of_table(path, storage)

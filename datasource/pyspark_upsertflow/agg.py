@@ -1,7 +1,7 @@
-"""What may be wanted of the groups of a view (`spark_upsert.views.agg`)."""
+"""What may be wanted of the groups of a view (`spark_upsert.plan.agg`)."""
 
 from __future__ import annotations
 
-from spark_upsert.views.agg import __getattr__, avg, count, max, min, sum
+from spark_upsert.plan.agg import __getattr__, avg, count, max, min, sum
 
 __all__ = ["__getattr__", "avg", "count", "max", "min", "sum"]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_upsert.state.compaction import Compacted, Job, compact_runs
-from spark_upsert.state.log.manifest import Manifest
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
+from spark_upsert.table.compaction import Compacted, Job, compact_runs
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

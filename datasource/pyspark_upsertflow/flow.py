@@ -26,16 +26,16 @@ from pyspark_upsertflow.registration import parallelism_of
 from spark_upsert.conversions import convert
 from spark_upsert.errors import GraphError, OptionError
 from spark_upsert.flow.advice import advise
-from spark_upsert.flow.borders import TASK_BITS, TO, WAKE, Border, wake
 from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.expansion import expanded
-from spark_upsert.flow.fusion import Automatic, Fused, fused
+from spark_upsert.flow.fusion.fusion import Automatic, Fused, fused
+from spark_upsert.flow.fusion.pass_plan import RowTransfer
 from spark_upsert.flow.graph import Graph, OperatorKind
-from spark_upsert.flow.pass_plan import Way
-from spark_upsert.flow.passes import Pass
 from spark_upsert.flow.resolution import require_sources, schemas_of
-from spark_upsert.flow.stages import Stages, staged, tell
-from spark_upsert.flow.tables import targets_of
+from spark_upsert.flow.run.borders import TASK_BITS, TO, WAKE, Border, wake
+from spark_upsert.flow.run.passes import Pass
+from spark_upsert.flow.run.stages import Stages, staged, tell
+from spark_upsert.flow.run.tables import targets_of
 from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSource
 from spark_upsert.task import AssignUniqueId, Limit, Node
 
@@ -200,10 +200,10 @@ def _compiled(
     stages = staged(plan, schemas)
     tell(plan, stages)
     frame = _entered(stages, sources)
-    if is_woken and any(stage.way is Way.EXCHANGED for stage in stages.stages):
+    if is_woken and any(stage.way is RowTransfer.EXCHANGED for stage in stages.stages):
         frame = frame.union(_wakes(spark, stages))
     for index, stage in enumerate(stages.stages):
-        if stage.way is Way.EXCHANGED:
+        if stage.way is RowTransfer.EXCHANGED:
             task = F.shiftright(F.col(TO), TASK_BITS).cast("int")
             frame = frame.repartitionById(len(stage.elements), task)
         step = Pass(stages, index, carried)
@@ -235,7 +235,7 @@ def _run(step: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     assert context is not None
     batch_id = int(context.getLocalProperty(_BATCH_ID) or 0)
     task = context.partitionId()
-    is_in_place = step.stages.stages[step.index].way is Way.IN_PLACE
+    is_in_place = step.stages.stages[step.index].way is RowTransfer.IN_PLACE
     yield from step.run(batches, task=task, turn=batch_id + (task if is_in_place else 0))
 
 

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_upsertflow.readers import read_schema
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import COMMIT_VERSION
 from spark_upsert.options.view import put_off_text
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.log.manifest import QUERY, Manifest, Transaction
+from spark_upsert.plan.nodes import Node
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
-from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.kept_rows import made_for_rows
-from spark_upsert.views.plan import Node
 from spark_upsert.views.view import View
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def keep(
     every: str | None = None,
     options: Mapping[str, str],
 ) -> StreamingQuery:
-    """Start the query that keeps a view in a table; see `pyspark_upsertflow.views.View.keep`."""
+    """Start the query that keeps a view in a table; see `pyspark_upsertflow.views.SparkView.keep`."""
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
     reads, writes = planned(plan, path, checkpoint, storage=storage, options=options)

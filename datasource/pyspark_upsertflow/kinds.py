@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_upsertflow.python_input import PythonKind
-from spark_upsert.source.kinds import KINDS as OF_THE_ENGINE
-from spark_upsert.source.kinds import Kinds
+from spark_upsert.streams.planner.kinds import KINDS as OF_THE_ENGINE
+from spark_upsert.streams.planner.kinds import Kinds
 
 KINDS: Kinds = {**OF_THE_ENGINE, "python": PythonKind()}

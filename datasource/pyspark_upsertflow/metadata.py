@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from spark_upsert.metadata import VIEWS
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.read import Metadata, ReadOptions
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -46,22 +46,22 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 from pyspark_upsertflow.python_source import (
     ForeignStream,
     PythonSource,
-    Rows,
+    SourceRows,
     failing,
     projected,
     shrunken,
 )
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, setting
-from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
+from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
 from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.parse import Options
 from spark_upsert.options.reference import READ_OPTIONS
-from spark_upsert.source.agreement import Described
-from spark_upsert.source.columns import chosen
-from spark_upsert.source.explain_words import columns_field, counted
-from spark_upsert.source.input import Backlog, Piece
-from spark_upsert.source.position import Position
-from spark_upsert.source.steps import Step, StreamStep, refuse_gaps
+from spark_upsert.streams.inputs.agreement import Described
+from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.reads.columns import chosen
+from spark_upsert.streams.reads.explain_words import columns_field, counted
+from spark_upsert.streams.reads.steps import CountedStep, StreamStep, refuse_gaps
 
 _READERS_MAX = 16
 """Readers of others that a process keeps between its tasks."""
@@ -160,7 +160,7 @@ class PythonInput:
         """Return what the source has behind a position (`Input.backlog`)."""
         start = self._initial() if position is None else position
         end = self._end(start)
-        piece = Piece(steps=1, epochs=1, after=lambda _: end)
+        piece = ReadPiece(steps=1, epochs=1, after=lambda _: end)
         return Backlog(
             start=start,
             pieces=() if end == start else (piece,),
@@ -247,7 +247,7 @@ class PythonInput:
             raise error
         _LOGGER.warning("an offset goes back: %s", error.message)
 
-    def _kept(self, rows: Rows) -> bytes:
+    def _kept(self, rows: SourceRows) -> bytes:
         """Return rows as an Arrow stream, which travels to a task."""
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, self._columns) as writer:
@@ -293,7 +293,7 @@ class PythonBatch:
         reader = _pickled(self._source, self._reader)
         return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions or [None]]
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[CountedStep]:
         """Return the partitions in the order of the source; nobody can count their rows."""
         return _steps(self._source, self.splits())
 
@@ -323,7 +323,7 @@ class PythonBatch:
         yield from _batches(self._source, rows, self._columns)
 
 
-def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[Step]:
+def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[CountedStep]:
     """Return partitions as the steps of an exact order that does not count."""
 
     def rows() -> NoReturn:
@@ -335,8 +335,8 @@ def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[Step]:
             option="merge",
         )
 
-    def step(split: PythonSplit) -> Step:
-        return Step(rows=rows, split=lambda: split)
+    def step(split: PythonSplit) -> CountedStep:
+        return CountedStep(rows=rows, split=lambda: split)
 
     return [step(split) for split in splits]
 
@@ -349,7 +349,9 @@ def _pickled(source: PythonSource, value: Any) -> bytes:
     return found
 
 
-def _batches(source: PythonSource, rows: Rows, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(
+    source: PythonSource, rows: SourceRows, columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Yield what a source returns as batches of the columns that were planned."""
     expected = to_arrow_schema(source.schema, timezone="UTC")
     with failing(source.named, "read()"):
@@ -364,7 +366,7 @@ def _batches(source: PythonSource, rows: Rows, columns: pa.Schema) -> Iterator[p
             yield projected(batch, columns)
 
 
-def _arrow_batches(source: PythonSource, rows: Rows) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(source: PythonSource, rows: SourceRows) -> Iterator[pa.RecordBatch]:
     """Yield what a source returns in batches of Arrow: its own, or tuples in portions."""
     first = list(islice(rows, 1))
     rows = chain(first, rows)

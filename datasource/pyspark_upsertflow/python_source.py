@@ -31,7 +31,7 @@ from spark_upsert.payloads.ddl import parse_schema
 _PREFIX = "pyspark_"
 _DISCOVERED = "DefaultSource"
 
-Rows = Iterator[Any]
+SourceRows = Iterator[Any]
 """Tuples, or Arrow batches."""
 
 
@@ -126,14 +126,14 @@ class ForeignStream:
         with failing(self._named, "partitions()"):
             return self._reader.partitions(start, end)
 
-    def held(self, start: Any, end: Any) -> Rows | None:
+    def held(self, start: Any, end: Any) -> SourceRows | None:
         """Return the rows of a batch that a simple reader has read already, if it still has them."""
         if self._simple is None:
             return None
         with failing(self._named, "read(), whose rows must be an iterator that can be copied"):
             return self._simple.getCache(start, end)
 
-    def read(self, partition: Any) -> Rows:
+    def read(self, partition: Any) -> SourceRows:
         """Return the rows of a partition."""
         with failing(self._named, "read()"):
             return iter(self._reader.read(partition))

@@ -1,4 +1,4 @@
-"""Batch reads, and the columns of all reads: Spark's callbacks and types around `spark_upsert.source`.
+"""Batch reads, and the columns of all reads: Spark's callbacks and types around `spark_upsert.streams`.
 
 Spark asks a Python source for *one* schema, with nothing to tell a batch read from a stream.
 So ``readChangeFeed`` alone decides: with it there are the changelog's columns; without it a
@@ -21,13 +21,13 @@ from spark_upsert.errors import SchemaError, setting
 from spark_upsert.options.hints import called_by_spark, spoken_to_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
-from spark_upsert.source.explain_merge import tell_merge
-from spark_upsert.source.kinds import batch_inputs, plan_columns, shared_columns
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.splits import RowsSplit
-from spark_upsert.source.work import splits_of
-from spark_upsert.state.run.file import RUNS
-from spark_upsert.state.run.frugal import frugally
+from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, shared_columns
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.reads.explain_merge import tell_merge
+from spark_upsert.streams.reads.splits import RowsSplit
+from spark_upsert.streams.reads.work import splits_of
+from spark_upsert.table.run.file import RUNS
+from spark_upsert.table.run.frugal import frugally
 from spark_upsert_sink.deferred import with_split
 from spark_upsert_sink.worker import give_back, settle_in
 
@@ -56,7 +56,7 @@ def _require_spark_has(field: pa.Field) -> None:
         raise SchemaError(
             f"column '{field.name}' has the type {field.type}, which Spark does not have.",
             hint=f"choose other columns by {setting('columns')}; read this one with "
-            "spark_upsert.table.Table.",
+            "spark_upsert.table.table.Table.",
             column=field.name,
         ) from error
 

@@ -1,4 +1,4 @@
-"""The stream reader that Spark calls; what it answers is decided by `spark_upsert.source.stream`."""
+"""The stream reader that Spark calls; `spark_upsert.streams.planner.stream` decides its answers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from pyspark_upsertflow.kinds import KINDS
 from pyspark_upsertflow.readers import to_spark
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.explain_merge import tell_merge
-from spark_upsert.source.kinds import (
+from spark_upsert.streams.planner.kinds import (
     shared_columns,
     stream_inputs,
     stream_lookout,
     stream_offsets,
 )
-from spark_upsert.source.splits import RowsSplit
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.work import refuse_own_epochs, splits_of
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.explain_merge import tell_merge
+from spark_upsert.streams.reads.splits import RowsSplit
+from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert_sink.deferred import put_off, without_split
 from spark_upsert_sink.worker import settle_in
 

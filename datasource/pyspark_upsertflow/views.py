@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.explain_read import explain_read
+from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.views.builder import Plan
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _FORMAT = "upsertflow"
 
 
 @dataclass(frozen=True)
-class View(Plan):
+class SparkView(Plan):
     """A plan over tables (`spark_upsert.views.builder.Plan`) that Spark can read."""
 
     def stream(self, spark: SparkSession, *, net: bool = False, **options: str) -> DataFrame:

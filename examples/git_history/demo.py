@@ -47,9 +47,9 @@ from examples.git_history.proof import (  # noqa: E402
     check_fold,
     check_rows,
 )
-from spark_upsert.state.counters import Counters  # noqa: E402
-from spark_upsert.state.log.manifest import Commit  # noqa: E402
-from spark_upsert.table import Table  # noqa: E402
+from spark_upsert.table.entries.counters import Counters  # noqa: E402
+from spark_upsert.table.log.manifest import Commit  # noqa: E402
+from spark_upsert.table.table import Table  # noqa: E402
 
 EPOCHS_PER_READ = 10
 """The changelog is read in tenths at least, so that its stream is one."""

@@ -43,10 +43,10 @@ from examples.git_history.errors import DemoError  # noqa: E402
 from examples.git_history.history import Chapter, Repository, cut_chapters  # noqa: E402
 from examples.git_history.proof import Check  # noqa: E402
 from pyspark_upsertflow import agg, view  # noqa: E402
-from pyspark_upsertflow.views import View  # noqa: E402
-from spark_upsert.table import Table  # noqa: E402
-from spark_upsert.upsert.kept_position import KeptPosition  # noqa: E402
-from spark_upsert.upsert.moves import recorded_position  # noqa: E402
+from pyspark_upsertflow.views import SparkView  # noqa: E402
+from spark_upsert.table.log.kept_position import KeptPosition  # noqa: E402
+from spark_upsert.table.table import Table  # noqa: E402
+from spark_upsert.table.write.moves import recorded_position  # noqa: E402
 
 CHAPTERS = 24
 """Epochs of either table; the query loses its checkpoint behind a third of them."""
@@ -74,7 +74,7 @@ class Lake:
         )
         self.folders = Table.create(self.folders_path, FOLDERS, keys=["folder"])
 
-    def view(self) -> View:
+    def view(self) -> SparkView:
         """Return what is kept."""
         files, folders = view(self.files_path), view(self.folders_path)
         joined = files.join(folders, on="folder", how="left")

@@ -3,9 +3,9 @@
 Where the changes of a view are written into a table of ours as they are, Spark is to say who reads
 what, and when: it need not carry the rows from one process of Python through Java to the next. With
 ``deferred`` the reader gives one row for each split, of nothing but NULLs and, in `SPLIT`, the
-split (`spark_upsert.source.view_records`); the writer's task, to which Spark hands that row, reads
-and stages in one. A split is what it was, a function of two offsets, so that a task that is run
-again does the same again.
+split (`spark_upsert.streams.reads.view_records`); the writer's task, to which Spark hands that row,
+reads and stages in one. A split is what it was, a function of two offsets, so that a task that is
+run again does the same again.
 
 Only `keep` asks for it. The writer is told by its own options which view it reads, and in which
 way: whatever a row says, nothing but rows of that view are read.
@@ -20,13 +20,13 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.source.conform import conformed
-from spark_upsert.source.view_input import ViewInput
-from spark_upsert.source.view_records import split_from_json, split_to_json
-from spark_upsert.source.view_splits import ViewSplit
-from spark_upsert.source.work import refuse_own_epochs
-from spark_upsert.state.run.file import RUNS
-from spark_upsert.views.plan import plan_from_json
+from spark_upsert.plan.nodes import plan_from_json
+from spark_upsert.streams.inputs.view import ViewInput
+from spark_upsert.streams.reads.conform import conformed
+from spark_upsert.streams.reads.view_records import split_from_json, split_to_json
+from spark_upsert.streams.reads.view_splits import ViewSplit
+from spark_upsert.streams.reads.work import refuse_own_epochs
+from spark_upsert.table.run.file import RUNS
 
 SPLIT = "_deferred_split"
 

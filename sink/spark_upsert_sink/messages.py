@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_upsert.state.compaction import Compacted
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.upsert.stage import Staged
+from spark_upsert.table.compaction import Compacted
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.write.stage import Staged
 
 
 @dataclass

@@ -8,13 +8,13 @@ from dataclasses import field as dataclass_field
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
 from spark_upsert.errors import BatchTooLargeError, TableFullError, ThrottledError, UpsertFlowError
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.compaction import Job
-from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import WritePlan, plan_upon
+from spark_upsert.table.compaction import Job
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 
 JOBS_MAX = 16
 """Compactions planned for one epoch. They travel to every task, so they are few; the rest waits."""
@@ -47,9 +47,9 @@ def plan_sink(
 ) -> SinkPlan:
     """Check a write against its table, altering the table if allowed; the commit makes a new one.
 
-    Parameters and errors as of `spark_upsert.upsert.plan.plan_write`; after an error the table is
-    as it was. Where the table is full and waits, so does the plan, for it holds no slot that a
-    consumer may need.
+    Parameters and errors as of `spark_upsert.envelopes.write_plan.plan_write`; after an error the
+    table is as it was. Where the table is full and waits, so does the plan, for it holds no slot
+    that a consumer may need.
     """
     table = Table(open_store(options.path, options.storage))
     write = plan_upon(table, options, incoming)

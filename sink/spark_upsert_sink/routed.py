@@ -25,8 +25,8 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed, discard_routed
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, root_of
 from spark_upsert.routed.stage import RoutedStaged, stage_routed
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.tombstones import LateRows
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert_sink.passing import passing_pickle
 from spark_upsert_sink.transactions import (
     of_application,

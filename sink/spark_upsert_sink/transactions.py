@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark import TaskContext
 
 from spark_upsert.errors import OptionError
-from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.table.log.manifest import Transaction
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"

@@ -22,7 +22,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from spark_upsert.state.run.frugal import frugal
+from spark_upsert.table.run.frugal import frugal
 
 _IS_USED_AGAIN = "SPARK_REUSE_WORKER"
 """Set by Spark where it keeps processes for the next task: what `pyspark.daemon` goes by."""

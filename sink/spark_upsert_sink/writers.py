@@ -21,19 +21,19 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from spark_upsert.envelopes.write_plan import usual_late_rows
 from spark_upsert.errors import BatchTooLargeError, OptionError, TableFullError
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.compaction import Compacted, compact_runs
-from spark_upsert.state.log.manifest import Manifest, Transaction
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import usual_late_rows
-from spark_upsert.upsert.scratch import remove_runs
-from spark_upsert.upsert.stage import Staged, stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import Compacted, compact_runs
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Manifest, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.scratch import remove_runs
+from spark_upsert.table.write.stage import Staged, stage
+from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert_sink.deferred import rows_behind, without_split
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.passing import passing_pickle

@@ -17,7 +17,6 @@ import click
 import pyarrow as pa
 
 from spark_upsert._version import __version__
-from spark_upsert.changelog.modes import ChangeOptions
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.parking import SHOWN, UNPARKED, advice_of, for_people, line_of, open_root
 from spark_upsert.cli.render import (
@@ -31,13 +30,12 @@ from spark_upsert.cli.render import (
 from spark_upsert.cli.routed import (
     NEVER_WHOLE,
     THREADS,
-    Work,
+    TableWork,
     for_each_table,
     list_tables,
     open_in,
 )
 from spark_upsert.cli.top import Top
-from spark_upsert.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.errors import (
     OptionError,
     UpsertFlowError,
@@ -47,18 +45,20 @@ from spark_upsert.errors import (
     masked,
 )
 from spark_upsert.metadata import VIEWS, summary
+from spark_upsert.model.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.read import Metadata
 from spark_upsert.options.reference import STORAGE_PREFIX
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.unpark import Unparked, drop, unpark
-from spark_upsert.source.explain_read import explain_read
-from spark_upsert.source.kinds import with_found_inputs
-from spark_upsert.source.table_input import open_table
-from spark_upsert.source.versions import EARLIEST, first_wanted, upper_wanted
-from spark_upsert.state.indexed import INDEX_BY
-from spark_upsert.state.retention import GRACE_MS, SAFETY_MS
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.table import open_table
+from spark_upsert.streams.planner.explain_read import explain_read
+from spark_upsert.streams.planner.kinds import with_found_inputs
+from spark_upsert.table.changes.modes import ChangeOptions
+from spark_upsert.table.log.indexed import INDEX_BY
+from spark_upsert.table.retention import GRACE_MS, SAFETY_MS
+from spark_upsert.table.table import Table
+from spark_upsert.table.versions import EARLIEST, first_wanted, upper_wanted
 
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -178,7 +178,7 @@ def _values(column: pa.Array) -> list[Any]:
 def _keep_in_order(
     path: str,
     storage: Mapping[str, str],
-    work: Work,
+    work: TableWork,
     *,
     of_root: bool,
     as_json: bool,
@@ -205,7 +205,7 @@ def _keep_in_order(
 def _work_on_all(
     root: str,
     storage: Mapping[str, str],
-    work: Work,
+    work: TableWork,
     as_json: bool,
     is_news: Callable[[Mapping[str, Any]], object],
     threads: int,

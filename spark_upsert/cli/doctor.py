@@ -28,7 +28,7 @@ from pathlib import Path
 from spark_upsert._version import __version__
 from spark_upsert.cli.java import find_java
 from spark_upsert.errors import UpsertFlowError, masked
-from spark_upsert.routed.template import Template, is_routed
+from spark_upsert.model.template import Template, is_routed
 from spark_upsert.store import open_store
 
 SECONDS_MAX = 120

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from spark_upsert.durations import render_age, render_time
+from spark_upsert.model.durations import render_age, render_time
+from spark_upsert.model.template import Template, is_routed
 from spark_upsert.routed.park import Parked
-from spark_upsert.routed.template import Template, is_routed
 from spark_upsert.routed.unpark import Unparked
 from spark_upsert.store import Store, open_store
 

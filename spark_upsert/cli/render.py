@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
-from spark_upsert.durations import render_ms
+from spark_upsert.model.durations import render_ms
 
 _PIPE_WIDTH = 240
 """Columns of a line that nobody looks at in a terminal."""

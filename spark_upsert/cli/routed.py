@@ -11,18 +11,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
+from spark_upsert.model.parallel import in_order
+from spark_upsert.model.template import Template, is_routed
 from spark_upsert.options.below import Pattern
-from spark_upsert.parallel import in_order
-from spark_upsert.routed.group import FOLDER, Batch, Group, GroupTable, never_whole
+from spark_upsert.routed.group import FOLDER, Batch, GroupTable, TableGroup, never_whole
 from spark_upsert.routed.members import Member
 from spark_upsert.routed.park import FOLDER as PARKED
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import require_same
-from spark_upsert.routed.template import Template, is_routed
-from spark_upsert.source.discovery import Discovery
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.table.table import Table
 
 THREADS = 16
 """Tables that are looked at, or asked little of, at once."""
@@ -32,7 +32,7 @@ NEVER_WHOLE = "never_whole"
 
 _ANY = Pattern(("*",))
 
-Work = Callable[[Table], Mapping[str, Any]]
+TableWork = Callable[[Table], Mapping[str, Any]]
 """Does something with a table, and returns what it did."""
 
 
@@ -168,7 +168,7 @@ def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
     )
 
 
-def _recorded(path: str, group: Group) -> Template:
+def _recorded(path: str, group: TableGroup) -> Template:
     if group.batch is None:
         raise _no_group(path)
     return Template.parse(f"/{group.batch.template}")
@@ -185,7 +185,7 @@ def _no_group(path: str) -> TableNotFoundError:
 
 
 def _strangers(
-    root: Store, template: Template, group: Group, parked: Mapping[str, int]
+    root: Store, template: Template, group: TableGroup, parked: Mapping[str, int]
 ) -> Iterator[RoutedLine]:
     """Yield the tables that the group does not know, and those of which there are but rows."""
     pattern = Pattern(tuple("*" for _ in template.segments))
@@ -210,7 +210,7 @@ class Done:
 def for_each_table(
     root: str,
     storage: Mapping[str, str],
-    work: Work,
+    work: TableWork,
     *,
     threads: int = 1,
 ) -> Iterator[Done]:

@@ -18,17 +18,17 @@ import numpy as np
 
 from spark_upsert.cli.render import bytes_text
 from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.model.parallel import in_order
 from spark_upsert.options.below import Pattern, path_below
-from spark_upsert.parallel import in_order
 from spark_upsert.schedule.bands import bands_of
 from spark_upsert.schedule.priority import priority_in
-from spark_upsert.source.discovery import Discovery
-from spark_upsert.state.caps import heeds_pressure
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.state.retention import Lease, readable_leases, reports
 from spark_upsert.store import Store, open_store
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.table.log.caps import heeds_pressure
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.retention import Lease, readable_leases, reports
+from spark_upsert.table.table import Table
 
 VERSIONS_MAX = 256
 """Of those that a consumer has not read, so many are added up; of more it tells the number."""

@@ -4,8 +4,7 @@
 """
 
 from spark_upsert.flow.builder import Flow, Output
-from spark_upsert.flow.channels import Channel
-from spark_upsert.flow.cost import Costs, HandOff
+from spark_upsert.flow.channels import ChannelPath
 from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.expansion import (
     Connection,
@@ -15,7 +14,8 @@ from spark_upsert.flow.expansion import (
     SplitterKind,
     expanded,
 )
-from spark_upsert.flow.fusion import (
+from spark_upsert.flow.fusion.cost import Costs, HandOff
+from spark_upsert.flow.fusion.fusion import (
     PE,
     Automatic,
     Fused,
@@ -28,22 +28,22 @@ from spark_upsert.flow.fusion import (
     iter_plans,
     predicted,
 )
+from spark_upsert.flow.fusion.models import Prediction
+from spark_upsert.flow.fusion.sampling import sampled
 from spark_upsert.flow.graph import (
     Composite,
+    Edge,
     Graph,
-    Operator,
+    LogicalOperator,
     OperatorKind,
     Parallel,
     PartitionBy,
     Placement,
-    Stream,
     by_channel,
     by_replica,
 )
-from spark_upsert.flow.models import Prediction
-from spark_upsert.flow.sampling import sampled
 from spark_upsert.flow.width import (
-    Change,
+    WidthChange,
     change_of,
     changed_width,
     require_widths_kept,
@@ -63,12 +63,12 @@ __all__ = [
     "PE",
     "ArrowSource",
     "Automatic",
-    "Change",
-    "Channel",
+    "ChannelPath",
     "Collected",
     "Composite",
     "Connection",
     "Costs",
+    "Edge",
     "Estimate",
     "Flow",
     "Fused",
@@ -77,8 +77,8 @@ __all__ = [
     "HandOff",
     "Influence",
     "Legacy",
+    "LogicalOperator",
     "Manual",
-    "Operator",
     "OperatorKind",
     "Output",
     "Parallel",
@@ -91,9 +91,9 @@ __all__ = [
     "Scheme",
     "Splitter",
     "SplitterKind",
-    "Stream",
     "TableSink",
     "TableSource",
+    "WidthChange",
     "Work",
     "by_channel",
     "by_replica",

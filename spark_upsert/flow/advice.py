@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_upsert.flow.graph import Graph, OperatorKind, Place, Region, Stream
+from spark_upsert.flow.graph import Edge, Graph, OperatorKind, PlacedOperator, Region
 from spark_upsert.task import Aggregation, JoinKind, Node
 from spark_upsert.task.plan import Join, scans_of
 
@@ -45,7 +45,9 @@ def advice(graph: Graph, *, is_stream: bool = False) -> Iterator[str]:
             yield from _of_join(graph, place, join, is_stream)
 
 
-def _of_groups(graph: Graph, place: Place, keys: tuple[str, ...], is_stream: bool) -> Iterator[str]:
+def _of_groups(
+    graph: Graph, place: PlacedOperator, keys: tuple[str, ...], is_stream: bool
+) -> Iterator[str]:
     for region in _wide(place):
         if not _reaching(graph, region, place, place.operator.inputs).keeps_groups(keys):
             yield (
@@ -62,7 +64,7 @@ def _of_groups(graph: Graph, place: Place, keys: tuple[str, ...], is_stream: boo
         )
 
 
-def _of_join(graph: Graph, place: Place, join: Join, is_stream: bool) -> Iterator[str]:
+def _of_join(graph: Graph, place: PlacedOperator, join: Join, is_stream: bool) -> Iterator[str]:
     sides = [
         tuple(scan.id for scan in scans_of(side) if scan.id in place.operator.inputs)
         for side in (join.left, join.right)
@@ -85,7 +87,7 @@ def _of_join(graph: Graph, place: Place, join: Join, is_stream: bool) -> Iterato
         )
 
 
-def _wide(place: Place) -> Iterator[Region]:
+def _wide(place: PlacedOperator) -> Iterator[Region]:
     return (region for region in place.regions if region.parallel.width > 1)
 
 
@@ -155,7 +157,9 @@ def _keeps_matches(join: Join, left: _Shared, right: _Shared) -> bool:
     return by is not None and by == right.shared_by(join.right_keys)
 
 
-def _reaching(graph: Graph, region: Region, place: Place, ports: tuple[str, ...]) -> _Shared:
+def _reaching(
+    graph: Graph, region: Region, place: PlacedOperator, ports: tuple[str, ...]
+) -> _Shared:
     """Return how rows enter a region that come to some ports of an operator within."""
     found: set[tuple[_Way, tuple[str, ...]]] = set()
     seen: set[str] = set()
@@ -174,11 +178,11 @@ def _reaching(graph: Graph, region: Region, place: Place, ports: tuple[str, ...]
     return _Shared(frozenset(found))
 
 
-def _fed(graph: Graph, name: str) -> list[Stream]:
+def _fed(graph: Graph, name: str) -> list[Edge]:
     return [each for each in graph.streams if each.consumer == name]
 
 
-def _way(region: Region, stream: Stream) -> tuple[_Way, tuple[str, ...]]:
+def _way(region: Region, stream: Edge) -> tuple[_Way, tuple[str, ...]]:
     port = region.port(stream.consumer, stream.port)
     by = {each.port: each.attributes for each in region.parallel.partition_by}
     if port in by:

@@ -38,15 +38,15 @@ from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.graph import (
     INPUT,
     Composite,
+    Edge,
     Graph,
-    Member,
-    Operator,
+    GraphMember,
+    LogicalOperator,
     OperatorKind,
     Parallel,
     PartitionBy,
     Placement,
     Region,
-    Stream,
 )
 from spark_upsert.flow.work import Work
 from spark_upsert.task.plan import AssignUniqueId, Limit, Node
@@ -61,8 +61,8 @@ class Output:
     flow: Flow = field(repr=False)
 
 
-Inputs: TypeAlias = Output | Sequence[Output]
-Partition: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
+InputStreams: TypeAlias = Output | Sequence[Output]
+PartitionKeys: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 """Columns for every port that a stream enters by; or the columns of each port."""
 
 
@@ -72,7 +72,7 @@ class _Open:
 
     name: str
     """Its full name, "" for the graph itself."""
-    members: list[Member] = field(default_factory=list)
+    members: list[GraphMember] = field(default_factory=list)
 
 
 class Flow:
@@ -80,7 +80,7 @@ class Flow:
 
     def __init__(self) -> None:
         self._open = [_Open("")]
-        self._streams: list[Stream] = []
+        self._streams: list[Edge] = []
         self._everywhere: dict[str, tuple[str, ...]] = {}
         """Columns that a region, by its full name, is partitioned by at each port."""
 
@@ -104,7 +104,7 @@ class Flow:
             What automatic fusion takes it for; so with `operator` and `sink`.
         """
         return self._add(
-            Operator(
+            LogicalOperator(
                 name=name,
                 kind=OperatorKind.SOURCE,
                 work=work,
@@ -121,7 +121,7 @@ class Flow:
         name: str,
         work: Work,
         *inputs: Output,
-        ports: Mapping[str, Inputs] | None = None,
+        ports: Mapping[str, InputStreams] | None = None,
         schema: pa.Schema | None = None,
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008
@@ -146,7 +146,7 @@ class Flow:
         """
         fed = _fed(name, inputs, ports)
         return self._add(
-            Operator(
+            LogicalOperator(
                 name=name,
                 kind=OperatorKind.OPERATOR,
                 work=work,
@@ -165,7 +165,7 @@ class Flow:
         name: str,
         work: Work,
         *inputs: Output,
-        ports: Mapping[str, Inputs] | None = None,
+        ports: Mapping[str, InputStreams] | None = None,
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008
         estimate: Estimate = Estimate(),  # noqa: B008
@@ -173,7 +173,7 @@ class Flow:
         """Add what writes; for ``inputs`` and ``ports`` see `operator`."""
         fed = _fed(name, inputs, ports)
         self._add(
-            Operator(
+            LogicalOperator(
                 name=name,
                 kind=OperatorKind.SINK,
                 work=work,
@@ -221,7 +221,7 @@ class Flow:
         name: str,
         width: int,
         *,
-        partition_by: Partition | None = None,
+        partition_by: PartitionKeys | None = None,
         broadcast: Iterable[str] = (),
         placement: Placement = Placement(),  # noqa: B008
     ) -> Iterator[None]:
@@ -270,7 +270,7 @@ class Flow:
 
     # -- adding
 
-    def _add(self, operator: Operator, fed: Mapping[str, Sequence[Output]]) -> Output:
+    def _add(self, operator: LogicalOperator, fed: Mapping[str, Sequence[Output]]) -> Output:
         check_name(operator.name)
         full = self._full(operator.name)
         check_kind(full, operator)
@@ -282,7 +282,7 @@ class Flow:
                 self._require_own(full, port, output)
         self._put(operator)
         self._streams.extend(
-            Stream(output.name, full, port) for port, outputs in fed.items() for output in outputs
+            Edge(output.name, full, port) for port, outputs in fed.items() for output in outputs
         )
         return Output(full, self)
 
@@ -295,7 +295,7 @@ class Flow:
                 operators=(full,),
             )
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: GraphMember) -> None:
         around = self._open[-1]
         check_siblings(around.name, [*around.members, member])
         around.members.append(member)
@@ -306,10 +306,12 @@ class Flow:
 
     # -- partition_by without ports
 
-    def _resolved(self, graph: Graph, around: str, members: Iterable[Member]) -> Iterator[Member]:
+    def _resolved(
+        self, graph: Graph, around: str, members: Iterable[GraphMember]
+    ) -> Iterator[GraphMember]:
         """Yield members in which columns for every port have become columns of each port."""
         for member in members:
-            if isinstance(member, Operator):
+            if isinstance(member, LogicalOperator):
                 yield member
                 continue
             full = f"{around}.{member.name}" if around else member.name
@@ -337,7 +339,7 @@ def _at_every_port(graph: Graph, region: Region, columns: tuple[str, ...]) -> Pa
 
 
 def _partition(
-    name: str, given: Partition | None
+    name: str, given: PartitionKeys | None
 ) -> tuple[tuple[str, ...], tuple[PartitionBy, ...]]:
     """Return the columns for every port, and the columns of each port; one of them is empty."""
     if given is None:
@@ -376,7 +378,7 @@ def _texts(name: str, which: str, what: str, given: object) -> tuple[str, ...]:
 
 
 def _fed(
-    name: str, inputs: tuple[Output, ...], ports: Mapping[str, Inputs] | None
+    name: str, inputs: tuple[Output, ...], ports: Mapping[str, InputStreams] | None
 ) -> dict[str, Sequence[Output]]:
     """Return what each port takes."""
     if ports is None:

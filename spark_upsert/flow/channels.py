@@ -16,7 +16,7 @@ OUTSIDE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class ChannelPath:
     """Where in nested regions a replica is; both the innermost first, and of equal length."""
 
     indexes: tuple[int, ...] = ()

@@ -19,14 +19,14 @@ from spark_upsert.flow.graph import (
     ByChannel,
     ByReplica,
     Composite,
+    Edge,
     Graph,
-    Member,
-    Operator,
+    GraphMember,
+    LogicalOperator,
     OperatorKind,
     Parallel,
     Placement,
     Region,
-    Stream,
 )
 from spark_upsert.flow.hashing import coded_as
 from spark_upsert.flow.work import PythonFunction
@@ -124,7 +124,7 @@ def _is_id(value: object) -> bool:
     return isinstance(value, ByChannel | ByReplica) or (isinstance(value, str) and value != "")
 
 
-def check_kind(name: str, operator: Operator) -> None:
+def check_kind(name: str, operator: LogicalOperator) -> None:
     """Refuse a source that takes rows, and others that take none."""
     is_source = operator.kind is OperatorKind.SOURCE
     if is_source == bool(operator.inputs):
@@ -166,7 +166,7 @@ def _check_function(name: str, work: PythonFunction) -> None:
             )
 
 
-def check_siblings(around: str, members: Iterable[Member]) -> None:
+def check_siblings(around: str, members: Iterable[GraphMember]) -> None:
     """Refuse two members of one composite that have one name; ``around`` is its full name."""
     for name in _repeated(member.name for member in members):
         full = f"{around}.{name}" if around else name
@@ -189,11 +189,11 @@ def _check_members(graph: Graph) -> None:
                 hint="cut it into several, or make one operator of several.",
                 operators=(name,),
             )
-        check_name(member.name, "operator" if isinstance(member, Operator) else "composite")
+        check_name(member.name, "operator" if isinstance(member, LogicalOperator) else "composite")
         check_placement(name, member.placement)
         if member.parallel is not None:
             check_parallel(name, member.parallel)
-        if isinstance(member, Operator):
+        if isinstance(member, LogicalOperator):
             check_kind(name, member)
         else:
             _check_composite(name, member)
@@ -216,8 +216,8 @@ def _check_composite(name: str, composite: Composite) -> None:
 
 
 def _walk(
-    around: str, members: Iterable[Member], depth: int = 1
-) -> Iterator[tuple[str, Member, int]]:
+    around: str, members: Iterable[GraphMember], depth: int = 1
+) -> Iterator[tuple[str, GraphMember, int]]:
     for member in members:
         name = f"{around}.{member.name}" if around else f"{member.name}"
         yield name, member, depth
@@ -302,7 +302,7 @@ def _check_columns(graph: Graph) -> None:
 
 
 def _check_region(graph: Graph, region: Region) -> None:
-    entering: dict[str, list[Stream]] = {}
+    entering: dict[str, list[Edge]] = {}
     for stream in graph.entering(region):
         entering.setdefault(region.port(stream.consumer, stream.port), []).append(stream)
     named = [each.port for each in region.parallel.partition_by]
@@ -324,7 +324,7 @@ def _check_region(graph: Graph, region: Region) -> None:
     _check_matched(graph, region, entering)
 
 
-def _check_attribute(graph: Graph, region: Region, stream: Stream, attribute: str) -> None:
+def _check_attribute(graph: Graph, region: Region, stream: Edge, attribute: str) -> None:
     operators = (region.name, stream.producer, stream.consumer)
     schema = graph.places[stream.producer].operator.schema
     where = f"region '{region.name}' partitions what '{stream.producer}' gives"
@@ -346,7 +346,7 @@ def _check_attribute(graph: Graph, region: Region, stream: Stream, attribute: st
         )
 
 
-def _check_matched(graph: Graph, region: Region, entering: Mapping[str, Sequence[Stream]]) -> None:
+def _check_matched(graph: Graph, region: Region, entering: Mapping[str, Sequence[Edge]]) -> None:
     """Refuse ports of one operator that are partitioned so that equal values do not meet."""
     first: dict[str, tuple[str, list[str]]] = {}
     for each in region.parallel.partition_by:

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from spark_upsert.errors import masked
 from spark_upsert.flow.expansion import Physical, Splitter, SplitterKind
-from spark_upsert.flow.graph import INPUT, OperatorKind, Stream
+from spark_upsert.flow.graph import INPUT, Edge, OperatorKind
 from spark_upsert.flow.work import PythonFunction, Work
 from spark_upsert.task.plan import Node
 
@@ -90,13 +90,13 @@ class _Count(NamedTuple):
     """Between processing elements; None if there are none."""
 
 
-def _tally(physical: Physical, elements: Sequence[Sequence[str]]) -> dict[Stream, _Count]:
+def _tally(physical: Physical, elements: Sequence[Sequence[str]]) -> dict[Edge, _Count]:
     element_of = {name: index for index, names in enumerate(elements) for name in names}
-    counts: Counter[Stream] = Counter()
-    between: Counter[Stream] = Counter()
+    counts: Counter[Edge] = Counter()
+    between: Counter[Edge] = Counter()
     for each in physical.connections:
         producer, consumer = physical.replica[each.producer], physical.replica[each.consumer]
-        stream = Stream(producer.logical, consumer.logical, each.port)
+        stream = Edge(producer.logical, consumer.logical, each.port)
         counts[stream] += 1
         between[stream] += element_of.get(each.producer) != element_of.get(each.consumer)
     return {
@@ -105,7 +105,7 @@ def _tally(physical: Physical, elements: Sequence[Sequence[str]]) -> dict[Stream
     }
 
 
-def _said_of_stream(physical: Physical, stream: Stream, count: _Count) -> str:
+def _said_of_stream(physical: Physical, stream: Edge, count: _Count) -> str:
     owners = physical.replicas_of[stream.producer]
     splitter = next(
         (

@@ -19,9 +19,9 @@ from enum import Enum
 from functools import cached_property
 
 from spark_upsert.errors import GraphError
-from spark_upsert.flow.channels import Channel, global_channel, iter_channels
+from spark_upsert.flow.channels import ChannelPath, global_channel, iter_channels
 from spark_upsert.flow.checks import check
-from spark_upsert.flow.graph import Graph, Operator, Place, Region, Stream
+from spark_upsert.flow.graph import Edge, Graph, LogicalOperator, PlacedOperator, Region
 
 REPLICAS_MAX = 10_000
 """Of one graph: far more than a cluster has slots, and drawn by nobody."""
@@ -36,10 +36,10 @@ class Replica:
 
     logical: str
     """The full name of the operator."""
-    operator: Operator
+    operator: LogicalOperator
     regions: tuple[str, ...]
     """The full names of the regions that it is in; the innermost first."""
-    channel: Channel
+    channel: ChannelPath
     """Which of their channels it is."""
 
     @property
@@ -190,23 +190,23 @@ def expanded(graph: Graph) -> Physical:
     return Physical(graph, replicas, tuple(connections), tuple(splitters))
 
 
-def _replicas(place: Place) -> Iterator[Replica]:
+def _replicas(place: PlacedOperator) -> Iterator[Replica]:
     regions = tuple(region.name for region in place.regions)
     widths = _widths(place.regions)
     for indexes in iter_channels(widths):
-        yield Replica(place.name, place.operator, regions, Channel(indexes, widths))
+        yield Replica(place.name, place.operator, regions, ChannelPath(indexes, widths))
 
 
 def _widths(regions: tuple[Region, ...]) -> tuple[int, ...]:
     return tuple(region.parallel.width for region in regions)
 
 
-def _common(producer: Place, consumer: Place) -> int:
+def _common(producer: PlacedOperator, consumer: PlacedOperator) -> int:
     """Return how many regions both are in; they are the outermost ones of each."""
     return len(set(producer.regions) & set(consumer.regions))
 
 
-def _name_at(place: Place, indexes: tuple[int, ...]) -> str:
+def _name_at(place: PlacedOperator, indexes: tuple[int, ...]) -> str:
     """Return the name of a replica, by its index in each region."""
     if not indexes:
         return place.name
@@ -214,9 +214,9 @@ def _name_at(place: Place, indexes: tuple[int, ...]) -> str:
 
 
 def _splitter(
-    stream: Stream,
+    stream: Edge,
     producer: Replica,
-    consumer: Place,
+    consumer: PlacedOperator,
     entered: tuple[Region, ...],
     outer: tuple[int, ...],
 ) -> Splitter:
@@ -283,7 +283,7 @@ def _require_few(graph: Graph) -> None:
         )
 
 
-def _connection_count(graph: Graph, stream: Stream) -> int:
+def _connection_count(graph: Graph, stream: Edge) -> int:
     producer, consumer = graph.places[stream.producer], graph.places[stream.consumer]
     entered = consumer.regions[: len(consumer.regions) - _common(producer, consumer)]
     return math.prod(_widths(producer.regions)) * math.prod(_widths(entered))

@@ -103,7 +103,7 @@ class OperatorKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class LogicalOperator:
     """Something that is done to rows."""
 
     name: str
@@ -126,16 +126,16 @@ class Composite:
     """Operators, and composites of them, under one name."""
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[GraphMember, ...]
     parallel: Parallel | None = None
     placement: Placement = Placement()
 
 
-Member: TypeAlias = Operator | Composite
+GraphMember: TypeAlias = LogicalOperator | Composite
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class Edge:
     """What an operator gives goes to a port of another; both by their full names."""
 
     producer: str
@@ -169,12 +169,12 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlacedOperator:
     """An operator, and all that is around it."""
 
     name: str
     """Its full name."""
-    operator: Operator
+    operator: LogicalOperator
     composites: tuple[tuple[str, Composite], ...]
     """Those that it is in, with their full names; the innermost first."""
     regions: tuple[Region, ...]
@@ -185,18 +185,18 @@ class Place:
 class Graph:
     """Operators and the streams between them."""
 
-    members: tuple[Member, ...]
-    streams: tuple[Stream, ...]
+    members: tuple[GraphMember, ...]
+    streams: tuple[Edge, ...]
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, PlacedOperator]:
         """Each operator by its full name, in the order in which they were given."""
         return {place.name: place for place in _places(self.members, ())}
 
     @cached_property
-    def streams_of(self) -> dict[str, tuple[Stream, ...]]:
+    def streams_of(self) -> dict[str, tuple[Edge, ...]]:
         """What goes out of each operator, by its full name."""
-        found: dict[str, list[Stream]] = {name: [] for name in self.places}
+        found: dict[str, list[Edge]] = {name: [] for name in self.places}
         for stream in self.streams:
             found[stream.producer].append(stream)
         return {name: tuple(streams) for name, streams in found.items()}
@@ -207,7 +207,7 @@ class Graph:
         found = (each for place in self.places.values() for each in reversed(place.regions))
         return {region.name: region for region in found}
 
-    def entering(self, region: Region) -> tuple[Stream, ...]:
+    def entering(self, region: Region) -> tuple[Edge, ...]:
         """Return the streams that lead from outside into a region."""
         return tuple(
             stream
@@ -218,13 +218,13 @@ class Graph:
 
 
 def _places(
-    members: tuple[Member, ...], around: tuple[tuple[str, Composite], ...]
-) -> Iterator[Place]:
+    members: tuple[GraphMember, ...], around: tuple[tuple[str, Composite], ...]
+) -> Iterator[PlacedOperator]:
     for member in members:
         name = f"{around[0][0]}.{member.name}" if around else member.name
         if isinstance(member, Composite):
             yield from _places(member.members, ((name, member), *around))
         else:
-            named: tuple[tuple[str, Member], ...] = ((name, member), *around)
+            named: tuple[tuple[str, GraphMember], ...] = ((name, member), *around)
             regions = (Region(each, it.parallel) for each, it in named if it.parallel is not None)
-            yield Place(name, member, around, tuple(regions))
+            yield PlacedOperator(name, member, around, tuple(regions))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import GraphError, about_operator, did_you_mean
 from spark_upsert.flow.checks import check, columns
-from spark_upsert.flow.graph import Composite, Graph, Member, Operator, OperatorKind
+from spark_upsert.flow.graph import Composite, Graph, GraphMember, LogicalOperator, OperatorKind
 from spark_upsert.flow.work import PythonFunction
 from spark_upsert.task import Node, Task
 from spark_upsert.task.plan import scans_of
@@ -60,7 +60,7 @@ def require_sources(given: Iterable[str], sources: Iterable[str]) -> None:
             )
 
 
-def _of_source(name: str, operator: Operator, found: pa.Schema) -> pa.Schema:
+def _of_source(name: str, operator: LogicalOperator, found: pa.Schema) -> pa.Schema:
     said = operator.schema
     if said is not None and (said.names != found.names or said.types != found.types):
         raise GraphError(
@@ -72,7 +72,7 @@ def _of_source(name: str, operator: Operator, found: pa.Schema) -> pa.Schema:
 
 
 def _of_operator(
-    name: str, operator: Operator, taken: Mapping[str, str], schemas: Mapping[str, pa.Schema]
+    name: str, operator: LogicalOperator, taken: Mapping[str, str], schemas: Mapping[str, pa.Schema]
 ) -> pa.Schema:
     work = operator.work
     if isinstance(work, PythonFunction):
@@ -119,8 +119,8 @@ def _in_order(graph: Graph) -> Iterator[str]:
 
 
 def _with_schemas(
-    members: tuple[Member, ...], around: str, schemas: Mapping[str, pa.Schema]
-) -> Iterator[Member]:
+    members: tuple[GraphMember, ...], around: str, schemas: Mapping[str, pa.Schema]
+) -> Iterator[GraphMember]:
     for member in members:
         name = f"{around}{member.name}"
         if isinstance(member, Composite):

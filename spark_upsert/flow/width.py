@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 
 from spark_upsert.errors import WidthError, did_you_mean
 from spark_upsert.flow.expansion import Physical
-from spark_upsert.flow.fusion import Influence
-from spark_upsert.flow.graph import Composite, Graph, Member, Place
+from spark_upsert.flow.fusion.fusion import Influence
+from spark_upsert.flow.graph import Composite, Graph, GraphMember, PlacedOperator
 
 WIDTH_MAX = 2**31 - 1
 """What a signed number of 32 bits holds, as Spark numbers its partitions."""
@@ -84,11 +84,11 @@ def _require_stateless(graph: Graph, region: str) -> None:
             )
 
 
-def _keeping_state(graph: Graph) -> Iterator[Place]:
+def _keeping_state(graph: Graph) -> Iterator[PlacedOperator]:
     return (place for place in graph.places.values() if place.operator.keeps_state)
 
 
-def _with_width(member: Member, name: str, names: set[str], width: int) -> Member:
+def _with_width(member: GraphMember, name: str, names: set[str], width: int) -> GraphMember:
     parallel = member.parallel
     if parallel is not None and name in names:
         parallel = replace(parallel, width=width)
@@ -143,7 +143,7 @@ def _said(widths: Mapping[str, int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WidthChange:
     """What becomes of replicas where a region gets another width, by name."""
 
     added: tuple[str, ...]
@@ -152,10 +152,10 @@ class Change:
     """Those that stay, but give rows to others than before, or take them from others."""
 
 
-def change_of(before: Physical, after: Physical) -> Change:
+def change_of(before: Physical, after: Physical) -> WidthChange:
     """Return what becomes of replicas between two graphs."""
     old, new = _around(before), _around(after)
-    return Change(
+    return WidthChange(
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
         restarted=tuple(name for name in new if name in old and old[name] != new[name]),

@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from spark_upsert.flow.channels import Channel
+from spark_upsert.flow.channels import ChannelPath
 from spark_upsert.task.plan import ArrowScan, Filter, Node, Project, Unnest
 
 Function: TypeAlias = Callable[..., Iterable[pa.RecordBatch]]
 """From the batches that come to those that go, one replica's each time; behind each barrier it is
-called anew. Takes an iterator of batches, and a `Channel`, too, if it asks for one."""
+called anew. Takes an iterator of batches, and a `ChannelPath`, too, if it asks for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,11 @@ class PythonFunction:
     function: Function
     schema: pa.Schema
     takes_channel: bool = False
-    """Whether its second argument is the `Channel` of the replica."""
+    """Whether its second argument is the `ChannelPath` of the replica."""
 
-    def call(self, batches: Iterator[pa.RecordBatch], channel: Channel) -> Iterable[pa.RecordBatch]:
+    def call(
+        self, batches: Iterator[pa.RecordBatch], channel: ChannelPath
+    ) -> Iterable[pa.RecordBatch]:
         """Call the function, for a replica of some channel."""
         return self.function(batches, channel) if self.takes_channel else self.function(batches)
 

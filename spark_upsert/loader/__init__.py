@@ -5,8 +5,8 @@
 
 from spark_upsert.loader.checkpoint import Checkpoint
 from spark_upsert.loader.file_rows import FileRows
-from spark_upsert.loader.loader import Loader, Pass
+from spark_upsert.loader.loader import EpochBatches, Loader
 from spark_upsert.loader.share import Remainder
 from spark_upsert.loader.table_rows import TableRows
 
-__all__ = ["Checkpoint", "FileRows", "Loader", "Pass", "Remainder", "TableRows"]
+__all__ = ["Checkpoint", "EpochBatches", "FileRows", "Loader", "Remainder", "TableRows"]

@@ -32,9 +32,9 @@ from spark_upsert.errors import (
     masked,
 )
 from spark_upsert.loader.splits import Record
-from spark_upsert.log_fields import Fields
+from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.names import find_column
-from spark_upsert.parallel import in_order
+from spark_upsert.model.parallel import in_order
 from spark_upsert.store.folder import FileStatus, Folder
 from spark_upsert.store.folders import open_folder
 from spark_upsert.store.records import text, whole

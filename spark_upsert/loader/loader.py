@@ -2,7 +2,7 @@
 
 >>> import pyarrow as pa, tempfile
 >>> from spark_upsert.loader import Loader, TableRows
->>> from spark_upsert.table import Table
+>>> from spark_upsert.table.table import Table
 >>> path = tempfile.mkdtemp() + "/points"
 >>> points = Table.create(path, pa.schema({"id": pa.int64(), "x": pa.float32()}), keys=["id"])
 >>> _ = points.append(pa.table({"id": range(10), "x": range(10)}))
@@ -32,9 +32,9 @@ import pyarrow as pa
 from spark_upsert.errors import OptionError
 from spark_upsert.loader.arrays import as_numpy, as_torch
 from spark_upsert.loader.checkpoint import Checkpoint, understood
-from spark_upsert.loader.share import Remainder, Share
-from spark_upsert.loader.splits import Source, Splits
-from spark_upsert.loader.stretch import Settings, Stretch
+from spark_upsert.loader.share import RankShare, Remainder
+from spark_upsert.loader.splits import RowSource, Splits
+from spark_upsert.loader.stretch import LoaderSettings, RankBatches
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -89,7 +89,7 @@ class Loader:
 
     def __init__(
         self,
-        source: Source,
+        source: RowSource,
         *,
         batch_rows: int,
         seed: int | None = None,
@@ -105,7 +105,7 @@ class Loader:
             if remainder not in choices:
                 raise OptionError.not_one_of("remainder", remainder, choices)
             remainder = Remainder(remainder)
-        self._settings = Settings(
+        self._settings = LoaderSettings(
             batch_rows=batch_rows,
             seed=seed,
             window_rows=window_rows,
@@ -122,7 +122,7 @@ class Loader:
         self._ahead = ahead
         self._splits: Splits | None = None
         self._epoch = self._batch = 0
-        self._pass: weakref.ref[Pass[Any, Any]] | None = None
+        self._pass: weakref.ref[EpochBatches[Any, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pass": None}
@@ -182,7 +182,7 @@ class Loader:
         """Return how many batches each rank gets in an epoch; with ``keep`` they may differ."""
         return tuple(self._share(rank).batches for rank in range(self._settings.world))
 
-    def _share(self, rank: int) -> Share:
+    def _share(self, rank: int) -> RankShare:
         return self._settings.share(sum(self.plan().counts), rank)
 
     # -- where it stands -------------------------------------------------------------
@@ -275,15 +275,15 @@ class Loader:
 
     # -- rows ------------------------------------------------------------------------
 
-    def __iter__(self) -> Pass[pa.RecordBatch, pa.RecordBatch]:
+    def __iter__(self) -> EpochBatches[pa.RecordBatch, pa.RecordBatch]:
         """Return the batches from here to the end of the epoch, as Arrow."""
         return self._begin(lambda stretch: stretch.batches(), lambda batch: batch)
 
-    def numpy(self) -> Pass[pa.RecordBatch, dict[str, npt.NDArray[Any]]]:
+    def numpy(self) -> EpochBatches[pa.RecordBatch, dict[str, npt.NDArray[Any]]]:
         """Return the same as arrays of numpy, by column (`loader.arrays.as_numpy`)."""
         return self._begin(lambda stretch: stretch.batches(), as_numpy)
 
-    def torch(self, *, workers: int = 0, **options: Any) -> Pass[Any, dict[str, Any]]:
+    def torch(self, *, workers: int = 0, **options: Any) -> EpochBatches[Any, dict[str, Any]]:
         """Return the same as tensors of torch, by column (`loader.arrays.as_torch`).
 
         Parameters
@@ -310,10 +310,10 @@ class Loader:
         )
 
     def _begin(
-        self, read: Callable[[Stretch], Generator[In]], convert: Callable[[In], Out]
-    ) -> Pass[In, Out]:
+        self, read: Callable[[RankBatches], Generator[In]], convert: Callable[[In], Out]
+    ) -> EpochBatches[In, Out]:
         self.close()
-        stretch = Stretch(
+        stretch = RankBatches(
             splits=self.plan(),
             settings=self._settings,
             rank=self._rank,
@@ -321,7 +321,7 @@ class Loader:
             first=self._batch,
             ahead=self._ahead,
         )
-        begun = Pass(self, read(stretch), convert)
+        begun = EpochBatches(self, read(stretch), convert)
         self._pass = weakref.ref(begun)
         return begun
 
@@ -351,7 +351,7 @@ class Loader:
         self.close()
 
 
-class Pass(Iterator[Out], Generic[In, Out]):
+class EpochBatches(Iterator[Out], Generic[In, Out]):
     """The batches of a loader up to the end of an epoch.
 
     The thread that reads ahead ends with it: at its end, when it is closed or collected, and by

@@ -74,7 +74,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WindowSpan:
     """Consecutive rows of one window."""
 
     window: int
@@ -84,7 +84,7 @@ class Span:
     rows: int
 
 
-class Order:
+class EpochOrder:
     """The rows of one epoch in their order.
 
     Parameters
@@ -122,7 +122,7 @@ class Order:
         """Of the epoch."""
         self._firsts = [window.first for window in windows]
 
-    def spans(self, first: int, end: int) -> Iterator[Span]:
+    def spans(self, first: int, end: int) -> Iterator[WindowSpan]:
         """Yield where the rows ``first <= position < end`` lie.
 
         Positions behind the last row are those of the first ones again.
@@ -134,5 +134,5 @@ class Order:
             window = self.windows[index]
             start = position - window.first
             rows = min(end - first, window.rows - start)
-            yield Span(index, start, rows)
+            yield WindowSpan(index, start, rows)
             first += rows

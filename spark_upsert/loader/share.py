@@ -40,7 +40,7 @@ class Remainder(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class RankShare:
     """The rows of one rank: ``first <= position < first + rows``, in batches."""
 
     first: int
@@ -58,7 +58,7 @@ class Share:
         batch_rows: int,
         remainder: Remainder,
         lanes: int = 1,
-    ) -> Share:
+    ) -> RankShare:
         """Return what a rank gets of an epoch of so many rows."""
         match remainder:
             case Remainder.KEEP:

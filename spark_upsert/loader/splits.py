@@ -51,7 +51,7 @@ class Splits(Protocol):
         ...
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Where rows are."""
 
     @property

@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
-from spark_upsert.loader.order import Order
-from spark_upsert.loader.share import Remainder, Share
+from spark_upsert.loader.order import EpochOrder
+from spark_upsert.loader.share import RankShare, Remainder
 from spark_upsert.loader.splits import Splits
 from spark_upsert.loader.windows import batches
 from spark_upsert.model.wyrand import SEED_END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LoaderSettings:
     """What decides which rows a batch has."""
 
     batch_rows: int
@@ -47,9 +47,9 @@ class Settings:
         """Return the form that stands in a checkpoint."""
         return {**asdict(self), "remainder": self.remainder.value}
 
-    def share(self, rows: int, rank: int) -> Share:
+    def share(self, rows: int, rank: int) -> RankShare:
         """Return what a rank gets of an epoch of so many rows."""
-        return Share.of(
+        return RankShare.of(
             rows,
             rank=rank,
             world=self.world,
@@ -60,11 +60,11 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class RankBatches:
     """The batches of one rank from one on to the end of its epoch; travels to other processes."""
 
     splits: Splits
-    settings: Settings
+    settings: LoaderSettings
     rank: int
     epoch: int
     first: int
@@ -72,14 +72,14 @@ class Stretch:
     ahead: int
 
     @cached_property
-    def share(self) -> Share:
+    def share(self) -> RankShare:
         """What the rank gets of the epoch."""
         return self.settings.share(sum(self.splits.counts), self.rank)
 
     def batches(self, worker: int = 0, workers: int = 1) -> Generator[pa.RecordBatch]:
         """Yield each ``workers``-th batch, from the one of a worker on."""
         settings = self.settings
-        order = Order(
+        order = EpochOrder(
             self.splits.counts,
             seed=settings.seed,
             epoch=self.epoch,

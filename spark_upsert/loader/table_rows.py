@@ -19,13 +19,13 @@ from spark_upsert.errors import OptionError
 from spark_upsert.loader.splits import Record
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange, hash_number
 from spark_upsert.model.hashing import HASH_END
-from spark_upsert.source.versions import expiry_is_no_damage
-from spark_upsert.state.log.manifest import Manifest, Place
-from spark_upsert.state.retention import LEASE_MS
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store.records import text, whole
 from spark_upsert.store.resolve import is_remote
-from spark_upsert.table import Table
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.retention import LEASE_MS
+from spark_upsert.table.table import Table
+from spark_upsert.table.versions import expiry_is_no_damage
 
 SPLIT_ROWS = 1 << 16
 """About so many entries are a split: enough that the fixed cost of a read is small, and few enough
@@ -89,7 +89,7 @@ class TableRows:
 
     def plan_again(self, record: Record) -> TableSplits:
         """Return the splits that a checkpoint names (`Source.plan_again`)."""
-        place = Place(
+        place = TableVersion(
             table_id=text(record["table_id"]),
             version=whole(record["version"]),
             token=text(record["token"]),
@@ -140,7 +140,7 @@ class TableSplits:
     def __init__(
         self,
         source: TableRows,
-        place: Place,
+        place: TableVersion,
         manifest: Manifest,
         ranges: Sequence[HashRange],
         counts: Sequence[int],

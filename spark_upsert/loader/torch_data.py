@@ -16,7 +16,7 @@ from typing import Any
 
 from spark_upsert.errors import OptionError
 from spark_upsert.loader.arrays import as_torch, imported
-from spark_upsert.loader.stretch import Stretch
+from spark_upsert.loader.stretch import RankBatches
 
 _data = imported("torch.utils.data")
 _IterableDataset: Any = _data.IterableDataset
@@ -28,7 +28,7 @@ _OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_o
 class WorkerBatches(_IterableDataset):  # type: ignore[misc]
     """What each worker of a `DataLoader` gives: its part of a stretch; pickled into the workers."""
 
-    def __init__(self, stretch: Stretch) -> None:
+    def __init__(self, stretch: RankBatches) -> None:
         self._stretch = stretch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -38,7 +38,7 @@ class WorkerBatches(_IterableDataset):  # type: ignore[misc]
 
 
 def read_by_workers(
-    stretch: Stretch, workers: int, options: Mapping[str, Any]
+    stretch: RankBatches, workers: int, options: Mapping[str, Any]
 ) -> Generator[dict[str, Any]]:
     """Return the batches of a stretch as tensors, read by so many processes.
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
-from spark_upsert.loader.order import Order, Span, Window
-from spark_upsert.loader.share import Share
+from spark_upsert.loader.order import EpochOrder, Window, WindowSpan
+from spark_upsert.loader.share import RankShare
 from spark_upsert.loader.splits import Splits
 
 In = TypeVar("In")
@@ -37,7 +37,7 @@ def read_window(splits: Splits, window: Window) -> pa.RecordBatch:
 
 
 def batches(
-    splits: Splits, order: Order, share: Share, indices: range, *, ahead: int
+    splits: Splits, order: EpochOrder, share: RankShare, indices: range, *, ahead: int
 ) -> Generator[pa.RecordBatch]:
     """Yield some of a share's batches, in their order.
 
@@ -65,7 +65,7 @@ def batches(
             lane.close()
 
 
-def _cut(lane: _Lane, spans: Iterable[Span]) -> pa.RecordBatch:
+def _cut(lane: _Lane, spans: Iterable[WindowSpan]) -> pa.RecordBatch:
     """Return the rows of a batch."""
     pieces = [lane.window(span.window).slice(span.first, span.rows) for span in spans]
     return pieces[0] if len(pieces) == 1 else _as_batch(pa.Table.from_batches(pieces))
@@ -89,7 +89,7 @@ class _Lane:
         self._windows.close()
 
 
-def _needed(order: Order, share: Share, indices: range, lane: int) -> Iterator[int]:
+def _needed(order: EpochOrder, share: RankShare, indices: range, lane: int) -> Iterator[int]:
     """Yield the windows that the batches of a lane lie in, one after the other."""
     last = None
     for index in indices:

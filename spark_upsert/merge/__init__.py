@@ -8,12 +8,11 @@ The names below are the public ones. Nothing here knows a table, and nothing kno
 from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
 from spark_upsert.merge.config import MergeConfig, Mode
-from spark_upsert.merge.counters import Counters, InputCounters
+from spark_upsert.merge.counters import InputCounters, MergeCounters
 from spark_upsert.merge.documents import DocumentClose, DocumentOpen
 from spark_upsert.merge.merged import merge
-from spark_upsert.merge.portions import HAND_OFF_ROWS
-from spark_upsert.merge.pressure import Pressure, Relief
-from spark_upsert.merge.readers import WIDTH, Handed
+from spark_upsert.merge.pressure import MemoryPressure, Relief
+from spark_upsert.merge.readers import WIDTH, Delivery
 from spark_upsert.merge.threaded import concat, live, streamed
 from spark_upsert.model.orders import (
     Concat,
@@ -25,6 +24,7 @@ from spark_upsert.model.orders import (
     order_from_json,
     spend,
 )
+from spark_upsert.model.portions import HAND_OFF_ROWS
 
 __all__ = [
     "CHANNEL_EVENTS",
@@ -32,15 +32,15 @@ __all__ = [
     "OUTPUT_EVENTS",
     "WIDTH",
     "Concat",
-    "Counters",
+    "Delivery",
     "DocumentClose",
     "DocumentOpen",
-    "Handed",
     "InputCounters",
+    "MemoryPressure",
     "MergeConfig",
+    "MergeCounters",
     "Mode",
     "Order",
-    "Pressure",
     "Relief",
     "RoundRobin",
     "Seeded",

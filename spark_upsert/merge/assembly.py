@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS, portions, rows_within
 from spark_upsert.model.orders import Picks, rows_of_inputs
+from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions, rows_within
 
 _INPUTS_PER_BATCH = 64
 """So many slices a batch cost little; for more inputs, more batches are put together at once."""

@@ -78,7 +78,7 @@ class Gauge:
         )
 
 
-class Counters:
+class MergeCounters:
     """The counters of all inputs of one merge, to be read from any thread at any time.
 
     Reading takes no lock, so that it never delays a merge; numbers that change at that very moment

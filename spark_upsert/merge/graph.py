@@ -31,7 +31,7 @@ class Unmapped(Enum):
     """They are kept in a column beside the others."""
 
 
-class Work(Enum):
+class TransformWork(Enum):
     """What a transform does, as far as a sink behind it needs to know."""
 
     TRANSFORM = "transform"
@@ -42,7 +42,7 @@ class Work(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceNode:
     """Where rows begin.
 
     Parameters
@@ -82,12 +82,12 @@ class Transform:
 
     name: str
     inputs: tuple[str, ...]
-    work: Work = Work.TRANSFORM
+    work: TransformWork = TransformWork.TRANSFORM
     is_streaming: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
+class MergeNode:
     """A merge: `inputs` in the order in which they were declared, which an exact order goes by."""
 
     name: str
@@ -95,7 +95,7 @@ class Merge:
     config: MergeConfig = field(default_factory=MergeConfig)
 
     @classmethod
-    def parse(cls, name: str, record: Mapping[str, Any]) -> Merge:
+    def parse(cls, name: str, record: Mapping[str, Any]) -> MergeNode:
         """Return the merge of a mapping with ``inputs`` and, if it has any settings, ``config``.
 
         Raises
@@ -135,7 +135,7 @@ class Sink:
     needs_all: tuple[str, ...] = ()
 
 
-Node = Source | Transform | Merge | Sink
+AnyNode = SourceNode | Transform | MergeNode | Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Answer:
         return f"{'yes' if self.is_yes else 'no'}: {self.why}"
 
 
-class Graph:
+class MergeGraph:
     """Nodes by their names, each of which may be asked who reads it.
 
     Raises
@@ -163,8 +163,8 @@ class Graph:
         The inputs of a merge do not fit together, or a window is rooted at a merge.
     """
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self.nodes: dict[str, Node] = {}
+    def __init__(self, nodes: Iterable[AnyNode]) -> None:
+        self.nodes: dict[str, AnyNode] = {}
         for node in nodes:
             if node.name in self.nodes:
                 raise OptionError(f"two nodes are named '{node.name}'.", hint="rename one of them.")
@@ -177,16 +177,16 @@ class Graph:
                         hint=did_you_mean(reference, self.nodes),
                     )
         for node in self.nodes.values():
-            if isinstance(node, Merge):
+            if isinstance(node, MergeNode):
                 _check_that_inputs_agree(self, node)
-            elif isinstance(node, Transform) and node.work is Work.WINDOW:
+            elif isinstance(node, Transform) and node.work is TransformWork.WINDOW:
                 _check_root(self, node)
 
-    def before(self, name: str) -> list[Node]:
+    def before(self, name: str) -> list[AnyNode]:
         """Return the nodes that one reads, one for each edge."""
         return [self.nodes[_node_of(reference)] for reference in self.nodes[name].inputs]
 
-    def readers(self, name: str) -> list[Node]:
+    def readers(self, name: str) -> list[AnyNode]:
         """Return the nodes that read one, one for each edge."""
         return [
             node
@@ -195,14 +195,14 @@ class Graph:
             if _node_of(reference) == name
         ]
 
-    def merge(self, name: str) -> Merge:
+    def merge(self, name: str) -> MergeNode:
         node = self.nodes[name]
-        if not isinstance(node, Merge):
+        if not isinstance(node, MergeNode):
             raise ValueError(f"'{name}' is no merge")
         return node
 
 
-def fusion(graph: Graph, merge: str) -> Answer:
+def fusion(graph: MergeGraph, merge: str) -> Answer:
     """Return whether a merge is live. It is so for all of its inputs or for none."""
     node = graph.merge(merge)
     if node.config.mode is not Mode.INTERLEAVE:
@@ -213,7 +213,7 @@ def fusion(graph: Graph, merge: str) -> Answer:
     if not before:
         return Answer(False, "it has no inputs")
     for each in before:
-        if not isinstance(each, Source):
+        if not isinstance(each, SourceNode):
             return Answer(False, f"'{each.name}' is no source")
     for each in before:
         if len(graph.readers(each.name)) > 1:
@@ -221,7 +221,7 @@ def fusion(graph: Graph, merge: str) -> Answer:
     return Answer(True, f"nobody else reads its inputs ({len(before)}), and all are sources")
 
 
-def streaming_output(graph: Graph, sink: str, *, is_starting: bool = False) -> Answer:
+def streaming_output(graph: MergeGraph, sink: str, *, is_starting: bool = False) -> Answer:
     """Return whether a sink writes rows as they come.
 
     Parameters
@@ -237,7 +237,7 @@ def streaming_output(graph: Graph, sink: str, *, is_starting: bool = False) -> A
     (producer,) = graph.before(sink)
     readers = graph.readers(producer.name)
     for each in readers:
-        if isinstance(each, Transform) and each.work is Work.WINDOW:
+        if isinstance(each, Transform) and each.work is TransformWork.WINDOW:
             return Answer(False, f"the window '{each.name}' is rooted at '{producer.name}'")
     if len(readers) != 1:
         return Answer(False, _told_readers(graph, producer))
@@ -250,38 +250,40 @@ def streaming_output(graph: Graph, sink: str, *, is_starting: bool = False) -> A
     return Answer(True, gives.why)
 
 
-def explain(graph: Graph) -> str:
+def explain(graph: MergeGraph) -> str:
     """Return both answers for every merge and every sink, a line each."""
     lines = []
     for name, node in graph.nodes.items():
-        if isinstance(node, Merge):
+        if isinstance(node, MergeNode):
             lines.append(f"merge {name}: live {fusion(graph, name)}")
         elif isinstance(node, Sink):
             lines.append(f"sink {name}: streaming {streaming_output(graph, name)}")
     return "\n".join(lines)
 
 
-def _gives_as_it_goes(graph: Graph, producer: Node) -> Answer:
+def _gives_as_it_goes(graph: MergeGraph, producer: AnyNode) -> Answer:
     name = producer.name
     match producer:
-        case Merge():
+        case MergeNode():
             return Answer(True, f"the merge '{name}' gives rows as it goes")
-        case Transform(work=Work.TRANSFORM):
+        case Transform(work=TransformWork.TRANSFORM):
             before = graph.before(name)
-            if len(before) == 1 and isinstance(before[0], Source):
+            if len(before) == 1 and isinstance(before[0], SourceNode):
                 if len(graph.readers(before[0].name)) == 1:
                     return Answer(True, f"'{name}' works on the rows of '{before[0].name}' at once")
                 return Answer(False, _told_readers(graph, before[0]))
             return Answer(False, f"'{name}' does not stand behind one source")
-        case Transform(work=Work.ROUTE):
+        case Transform(work=TransformWork.ROUTE):
             # Its other branches would have other readers, which were counted.
             return Answer(True, f"the route '{name}' has one branch")
-        case Transform(work=Work.AGGREGATE | Work.COMBINE) if producer.is_streaming:
+        case Transform(work=TransformWork.AGGREGATE | TransformWork.COMBINE) if (
+            producer.is_streaming
+        ):
             return Answer(True, f"'{name}' gives rows before it has seen all")
     return Answer(False, f"'{name}' gives nothing before it has seen all rows")
 
 
-def _told_readers(graph: Graph, node: Node) -> str:
+def _told_readers(graph: MergeGraph, node: AnyNode) -> str:
     readers = [f"'{each.name}'" for each in graph.readers(node.name)]
     return f"'{node.name}' has {len(readers)} readers: {', '.join(sorted(readers))}"
 
@@ -290,9 +292,9 @@ def _node_of(reference: str) -> str:
     return reference.partition(".")[0]
 
 
-def _check_that_inputs_agree(graph: Graph, merge: Merge) -> None:
+def _check_that_inputs_agree(graph: MergeGraph, merge: MergeNode) -> None:
     """Hold the sources of a merge against its first one, which gives the merge its columns."""
-    sources = [node for node in graph.before(merge.name) if isinstance(node, Source)]
+    sources = [node for node in graph.before(merge.name) if isinstance(node, SourceNode)]
     for other in sources[1:]:
         first = sources[0]
         for what, mine, theirs in (
@@ -309,9 +311,9 @@ def _check_that_inputs_agree(graph: Graph, merge: Merge) -> None:
                 )
 
 
-def _check_root(graph: Graph, window: Transform) -> None:
+def _check_root(graph: MergeGraph, window: Transform) -> None:
     for root in graph.before(window.name):
-        if isinstance(root, Merge):
+        if isinstance(root, MergeNode):
             raise SchemaError(
                 f"the window '{window.name}' is rooted at the merge '{root.name}', whose rows have "
                 "no order across inputs.",

@@ -8,27 +8,27 @@ from typing import Any
 
 from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.config import MergeConfig
-from spark_upsert.merge.counters import Counters
+from spark_upsert.merge.counters import MergeCounters
 from spark_upsert.merge.documents import MARKS
-from spark_upsert.merge.portions import HAND_OFF_ROWS
-from spark_upsert.merge.pressure import Pressure
-from spark_upsert.merge.readers import WIDTH, Open
+from spark_upsert.merge.pressure import MemoryPressure
+from spark_upsert.merge.readers import WIDTH, OpenInput
 from spark_upsert.merge.schemas import OneSchema
 from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.merge.threaded import concat, live
 from spark_upsert.model.orders import Concat, Order, iter_picks
+from spark_upsert.model.portions import HAND_OFF_ROWS
 
 
 def merge(
-    inputs: Mapping[str, Open],
+    inputs: Mapping[str, OpenInput],
     config: MergeConfig | None = None,
     *,
     is_live: bool = True,
     width: int = WIDTH,
     rows: int = HAND_OFF_ROWS,
-    pressure: Pressure | None = None,
+    pressure: MemoryPressure | None = None,
     folder: Path | None = None,
-    counters: Counters | None = None,
+    counters: MergeCounters | None = None,
 ) -> Generator[Any, None, None]:
     """Yield the rows of all inputs as one stream.
 
@@ -86,13 +86,13 @@ def merge(
 
 
 def _exact(
-    inputs: Mapping[str, Open],
+    inputs: Mapping[str, OpenInput],
     order: Order,
     width: int,
     rows: int,
-    pressure: Pressure | None,
+    pressure: MemoryPressure | None,
     folder: Path | None,
-    counters: Counters | None,
+    counters: MergeCounters | None,
 ) -> Generator[Any, None, None]:
     """Yield rows in an order that depends on how many each input has: read all of them first."""
     schema, marks = OneSchema(), []

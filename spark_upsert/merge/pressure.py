@@ -2,7 +2,7 @@
 
 Readers pause above 0.80 of the limit and go on below 0.70, so that they do not stop and go with
 every batch. One rule stands above it: an input that somebody waits for is never paused, or nobody
-would ever make room (`Pressure.may_read`).
+would ever make room (`MemoryPressure.may_read`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Relief(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pressure:
+class MemoryPressure:
     """How short memory is.
 
     Parameters
@@ -48,7 +48,7 @@ class Pressure:
         if self.limit_bytes < 1:
             raise ValueError(f"limit_bytes is at least 1, found {self.limit_bytes}")
 
-    def after(self, used_bytes: int) -> Pressure:
+    def after(self, used_bytes: int) -> MemoryPressure:
         """Return the pressure when so much is used."""
         if self.relief is Relief.SPILL:
             return self

@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 
 from spark_upsert.errors import about_input
 from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel, bytes_of, events_of
-from spark_upsert.merge.counters import Counters, Gauge
-from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
-from spark_upsert.merge.pressure import Pressure, Relief
+from spark_upsert.merge.counters import Gauge, MergeCounters
+from spark_upsert.merge.pressure import MemoryPressure, Relief
+from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
 
 WIDTH = 16
 """Inputs that are open at once: enough to hide the latency of a store, few enough to be threads."""
@@ -42,7 +42,7 @@ WIDTH = 16
 JOIN_SECONDS = 1.0
 """How long closing waits for readers whose inputs may be silent."""
 
-Open = Callable[[], Iterator[Any]]
+OpenInput = Callable[[], Iterator[Any]]
 """Opens an input, in the thread that will read it."""
 
 
@@ -85,7 +85,7 @@ class Bounds:
         yield from portions(item, rows_max=most, bytes_max=self.batch_bytes)
 
 
-class Handed(NamedTuple):
+class Delivery(NamedTuple):
     """What a merge hands over: of which input, and a batch or a mark.
 
     It measures as what it holds, so that it may pass another channel.
@@ -102,8 +102,8 @@ class Handed(NamedTuple):
     def nbytes(self) -> int:
         return self.item.nbytes
 
-    def slice(self, offset: int, length: int) -> Handed:
-        return Handed(self.name, self.item.slice(offset, length))
+    def slice(self, offset: int, length: int) -> Delivery:
+        return Delivery(self.name, self.item.slice(offset, length))
 
 
 class Cancelled(Exception):
@@ -116,7 +116,7 @@ class _Reader:
     __slots__ = ("channel", "gauge", "name", "open", "room")
 
     def __init__(
-        self, name: str, open_: Open, channel: Channel, gauge: Gauge, room: Condition
+        self, name: str, open_: OpenInput, channel: Channel, gauge: Gauge, room: Condition
     ) -> None:
         self.name = name
         self.open = open_
@@ -125,7 +125,7 @@ class _Reader:
         self.room = room
 
 
-class Readers:
+class MergeReaders:
     """All inputs of a merge, as a context: within it they are read, behind it no thread is left.
 
     Parameters
@@ -145,15 +145,15 @@ class Readers:
 
     def __init__(
         self,
-        inputs: Mapping[str, Open],
+        inputs: Mapping[str, OpenInput],
         bounds: Bounds,
         *,
-        counters: Counters | None = None,
+        counters: MergeCounters | None = None,
         join_seconds: float = JOIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bounds = bounds
-        self._counters = Counters() if counters is None else counters
+        self._counters = MergeCounters() if counters is None else counters
         self._join_seconds = join_seconds
         self._clock = clock
         # The garbage collector may close a merge that nobody holds any more, from one of its own
@@ -171,7 +171,7 @@ class Readers:
         self._pressure = (
             None
             if bounds.memory_bytes is None
-            else Pressure(limit_bytes=bounds.memory_bytes, relief=Relief.PAUSE)
+            else MemoryPressure(limit_bytes=bounds.memory_bytes, relief=Relief.PAUSE)
         )
         self._awaited: str | None = None
         """The input that is asked for while it has nothing."""
@@ -179,7 +179,7 @@ class Readers:
         self._is_closed = False
         self._threads: list[Thread] = []
 
-    def __enter__(self) -> Readers:
+    def __enter__(self) -> MergeReaders:
         try:
             for index in range(min(self._bounds.width, self._unfinished)):
                 work = copy_context().run
@@ -211,7 +211,7 @@ class Readers:
 
     # -- who takes ------------------------------------------------------------------------------
 
-    def take_ready(self) -> Handed | None:
+    def take_ready(self) -> Delivery | None:
         """Wait until any input has something, and return it with the name; None: all have ended.
 
         Raises
@@ -227,7 +227,7 @@ class Readers:
                 self._raise_if_ended()
                 if self._ready:
                     reader = self._ready.popleft()
-                    return Handed(reader.name, self._take(reader))
+                    return Delivery(reader.name, self._take(reader))
                 if not self._unfinished:
                     return None
                 self._something.wait()

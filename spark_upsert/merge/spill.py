@@ -21,7 +21,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from spark_upsert.errors import MemoryLimitError
-from spark_upsert.merge.pressure import Holder, Pressure, choose_spills
+from spark_upsert.merge.pressure import Holder, MemoryPressure, choose_spills
 from spark_upsert.store.spills import SpillFolder
 from spark_upsert.store.system_errors import translated
 
@@ -60,8 +60,10 @@ class SpillingStore:
         Where a folder for its files is made; None: as `SpillFolder` has it.
     """
 
-    def __init__(self, pressure: Pressure | None = None, *, folder: Path | None = None) -> None:
-        self._pressure = pressure or Pressure()
+    def __init__(
+        self, pressure: MemoryPressure | None = None, *, folder: Path | None = None
+    ) -> None:
+        self._pressure = pressure or MemoryPressure()
         self._parent = folder
         self._folder: SpillFolder | None = None
         self._kept: dict[str, _Kept] = {}

@@ -6,30 +6,30 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
-from spark_upsert.merge.counters import Counters
+from spark_upsert.merge.counters import MergeCounters
 from spark_upsert.merge.documents import Documents
-from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS
 from spark_upsert.merge.readers import (
     JOIN_SECONDS,
     WIDTH,
     Bounds,
-    Handed,
-    Open,
-    Readers,
+    Delivery,
+    MergeReaders,
+    OpenInput,
 )
+from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS
 
 
 def live(
-    inputs: Mapping[str, Open],
+    inputs: Mapping[str, OpenInput],
     *,
     width: int = WIDTH,
     capacity: int = CHANNEL_EVENTS,
     batch_rows: int = HAND_OFF_ROWS,
     batch_bytes: int = BATCH_BYTES,
     memory_bytes: int | None = None,
-    counters: Counters | None = None,
+    counters: MergeCounters | None = None,
     join_seconds: float = JOIN_SECONDS,
-) -> Generator[Handed, None, None]:
+) -> Generator[Delivery, None, None]:
     """Yield what any input has ready; of those that have something, each in turn.
 
     Each input keeps its order, and nothing is lost or given twice; between inputs no order is
@@ -75,8 +75,8 @@ def live(
         batch_bytes=batch_bytes,
         memory_bytes=memory_bytes,
     )
-    with Readers(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
-        documents: Documents[Handed] = Documents()
+    with MergeReaders(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
+        documents: Documents[Delivery] = Documents()
         while (taken := readers.take_ready()) is not None:
             if documents.is_forwarded(taken.item, taken):
                 yield taken
@@ -84,16 +84,16 @@ def live(
 
 
 def concat(
-    inputs: Mapping[str, Open],
+    inputs: Mapping[str, OpenInput],
     *,
     width: int = WIDTH,
     capacity: int = CHANNEL_EVENTS,
     batch_rows: int = HAND_OFF_ROWS,
     batch_bytes: int = BATCH_BYTES,
     memory_bytes: int | None = None,
-    counters: Counters | None = None,
+    counters: MergeCounters | None = None,
     join_seconds: float = JOIN_SECONDS,
-) -> Generator[Handed, None, None]:
+) -> Generator[Delivery, None, None]:
     """Yield the first input to its end, then the second, and so on.
 
     While one is handed over, the next ``width - 1`` are read ahead, each up to its capacity. A slow
@@ -106,11 +106,11 @@ def concat(
         batch_bytes=batch_bytes,
         memory_bytes=memory_bytes,
     )
-    with Readers(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
-        documents: Documents[Handed] = Documents()
+    with MergeReaders(inputs, bounds, counters=counters, join_seconds=join_seconds) as readers:
+        documents: Documents[Delivery] = Documents()
         for name in inputs:
             while (item := readers.take_of(name)) is not None:
-                taken = Handed(name, item)
+                taken = Delivery(name, item)
                 if documents.is_forwarded(item, taken):
                     yield taken
     yield from documents.closings()
@@ -125,6 +125,6 @@ def streamed(
     who takes is whom it works for.
     """
     bounds = Bounds(width=1, capacity=capacity)
-    with Readers({"": lambda: iter(items)}, bounds, join_seconds=join_seconds) as readers:
+    with MergeReaders({"": lambda: iter(items)}, bounds, join_seconds=join_seconds) as readers:
         while (taken := readers.take_ready()) is not None:
             yield taken[1]

@@ -1,1 +1,7 @@
-"""What tables, keys and epochs are made of: values and rules that know no storage."""
+"""What tables, keys and epochs are made of: values and rules that know no storage.
+
+`schema`, `words` and `hashing` say what a key is and where its hash lies; `precedence` says which
+of two commands of a key wins, `engines` what becomes of the other one; `orders` are the exact
+orders of a merge. Helpers that every room may use stand here, too: durations, calls that threads
+share, work in several threads, the text of Arrow's types.
+"""

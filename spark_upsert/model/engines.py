@@ -13,8 +13,8 @@ partial-update   per column the last value that is not null, by the column's own
 aggregation      per column an aggregate of all values that are not null; deletes are refused
 ===============  ==============================================================================
 
-The first two *choose* an entry and the last two *fold* all of them (`state.fold`). Of those,
-``partial-update`` and all aggregates with an order key are commutative and do not depend on
+The first two *choose* an entry and the last two *fold* all of them (`table.entries.fold`). Of
+those, ``partial-update`` and all aggregates with an order key are commutative and do not depend on
 batching; ``sum`` counts a row again that is delivered again under another batch, and sums of
 floats that are added up in another order may differ in their last bits. A sum that does not fit
 into its column is an error of the write, never wrapped.

@@ -18,7 +18,7 @@ column       type     meaning
 
 All but the last two are the key or sums, so that the engine ``aggregation`` folds them. The marker
 comes in the same epoch as the contributions of its step, hence a table is at one position at every
-version, and takes each step once (`upsert.moves`).
+version, and takes each step once (`table.write.moves`).
 """
 
 PART = "_part"

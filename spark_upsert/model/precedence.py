@@ -24,8 +24,8 @@ decide in a circle. So each task reduces its own rows first; what is left, a com
 and a reader of changes may compare in any grouping.
 
 Contents are looked at in ties only: a total order pays nothing for them. The rule knows
-nothing of runs; `state.resolve`, `state.lookup`, the changelog and the outcomes of commands
-bring the arrays.
+nothing of runs; `table.entries.resolve`, `table.entries.lookup`, the changelog and the outcomes of
+commands bring the arrays.
 """
 
 from __future__ import annotations

@@ -395,7 +395,7 @@ class TableSchema:
         return self.engine.folds and bool(self.order)
 
     def _fold_fields(self) -> list[pa.Field]:
-        """Return what makes folding associative (`state.fold`)."""
+        """Return what makes folding associative (`table.entries.fold`)."""
         fields = [pa.field(at_column(name), self.order_type) for name in self.last_columns]
         if self.engine.kind is Engine.PARTIAL_UPDATE:
             fields.append(pa.field(DEAD, self.order_type if self.order else pa.bool_()))

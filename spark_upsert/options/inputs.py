@@ -21,7 +21,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.reference import FILE_OPTIONS, INPUT_OPTIONS, READ_OPTIONS
 from spark_upsert.options.view import ON_ERROR, PLAN, ViewOptions, plan_paths
 from spark_upsert.schedule import parse_priority
-from spark_upsert.state.log.manifest import Place
+from spark_upsert.table.log.manifest import TableVersion
 
 UNNAMED = ""
 """The name of the sole input of a read that names none."""
@@ -82,7 +82,7 @@ _KNOWN_TO: Mapping[Family, tuple[str, ...]] = {
 class Pin:
     """The version of a table at which a batch of its group is read."""
 
-    place: Place
+    place: TableVersion
     batch: int | None
     """Its number; None if it has none."""
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TypeVar
 
-from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import OptionError
+from spark_upsert.model.durations import EXPECTED, try_parse_ms
 from spark_upsert.model.names import split_names
 from spark_upsert.options.handed_down import missing_path, users_own
 from spark_upsert.options.reference import (

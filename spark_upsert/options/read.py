@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError
 from spark_upsert.options.below import GROUP, path_below
 from spark_upsert.options.parse import Options, choice, whole_number
 from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.reference import READ_OPTIONS
-from spark_upsert.state.retention.leases import require_name
-from spark_upsert.state.retention.policy import LEASE_MS
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.retention.leases import require_name
+from spark_upsert.table.retention.policy import LEASE_MS
 
 
 class Metadata(Enum):
@@ -28,7 +28,7 @@ class Metadata(Enum):
     GROUP = "group"
     """Not of a table, but of all below a root that one query writes; at any version."""
     QUARANTINE = "quarantine"
-    """Not of the log, but of the runs (`spark_upsert.state.quarantine`); at any version."""
+    """Not of the log, but of the runs (`spark_upsert.table.entries.quarantine`); at any version."""
 
 
 @dataclass(frozen=True, kw_only=True)

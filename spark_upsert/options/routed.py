@@ -17,12 +17,12 @@ from functools import cached_property
 
 from spark_upsert.errors import OptionError, about_table, nearest
 from spark_upsert.model.schema import ErrorPolicy
+from spark_upsert.model.template import Template, is_routed
 from spark_upsert.options.below import path_below
 from spark_upsert.options.handed_down import missing_path, users_own
 from spark_upsert.options.parse import TABLE_PREFIX, Options, choice, fold
 from spark_upsert.options.reference import COLUMN, ROUTED_OPTIONS, STORAGE_PREFIX, WRITE_OPTIONS
 from spark_upsert.options.write import WriteOptions, named_transaction
-from spark_upsert.routed.template import Template, is_routed
 from spark_upsert.store import is_remote
 
 TABLES_MAX = 2000
@@ -72,7 +72,7 @@ def is_routed_write(given: Mapping[str, str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TableOption:
     """An option of the tables that a pattern matches."""
 
     pattern: str
@@ -117,7 +117,7 @@ class RoutedOptions:
     allow_missing_batches: bool = False
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What each table is told, as given."""
-    told: tuple[Told, ...] = field(default=(), repr=False)
+    told: tuple[TableOption, ...] = field(default=(), repr=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> RoutedOptions:
@@ -213,15 +213,15 @@ class RoutedOptions:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @cached_property
-    def _by_name(self) -> dict[str, list[Told]]:
-        found: dict[str, list[Told]] = {}
+    def _by_name(self) -> dict[str, list[TableOption]]:
+        found: dict[str, list[TableOption]] = {}
         for told in self.told:
             if told.is_name:
                 found.setdefault(told.pattern, []).append(told)
         return found
 
     @cached_property
-    def _by_pattern(self) -> list[tuple[re.Pattern[str], Told]]:
+    def _by_pattern(self) -> list[tuple[re.Pattern[str], TableOption]]:
         patterns = [told for told in self.told if not told.is_name]
         return [(re.compile(translate(told.pattern)), told) for told in patterns]
 
@@ -230,7 +230,7 @@ class RoutedOptions:
         """What was parsed: tables that are told the same share it."""
         return {}
 
-    def _about(self, name: str) -> list[Told]:
+    def _about(self, name: str) -> list[TableOption]:
         lower = name.lower()
         matching = (told for pattern, told in self._by_pattern if pattern.match(lower))
         return [*self._by_name.get(lower, ()), *matching]
@@ -287,7 +287,7 @@ def _is_told(name: str) -> bool:
     return name.lower().startswith(TABLE_PREFIX)
 
 
-def _told(name: str, text: str) -> Told:
+def _told(name: str, text: str) -> TableOption:
     """Return what an option says of some tables: it begins at the first dot behind which it does.
 
     Raises
@@ -305,7 +305,7 @@ def _told(name: str, text: str) -> Told:
                 option=name,
             )
         if pattern and _is_of_tables(option):
-            return Told(pattern.lower(), option, text)
+            return TableOption(pattern.lower(), option, text)
     near = nearest(words[-1], WRITE_OPTIONS)
     meant = f"'{TABLE_PREFIX}{'.'.join(words[:-1]) or '<pattern>'}.{near}'"
     raise OptionError(
@@ -335,10 +335,10 @@ def _meant(option: str) -> str:
 
 
 def _chosen(
-    name: str, about: Iterable[Told], *, skips_contradictions: bool = False
+    name: str, about: Iterable[TableOption], *, skips_contradictions: bool = False
 ) -> dict[str, str]:
     """Return of all that is said about a table what holds."""
-    by_option: dict[str, list[Told]] = {}
+    by_option: dict[str, list[TableOption]] = {}
     for told in about:
         by_option.setdefault(_meant(told.option), []).append(told)
     chosen = {}
@@ -358,7 +358,7 @@ def option_of_table(name: str) -> str:
     return _told(name, "").option if _is_told(name) else name
 
 
-def _strongest(name: str, about: Sequence[Told]) -> Told:
+def _strongest(name: str, about: Sequence[TableOption]) -> TableOption:
     most = max(told.weight for told in about)
     one, *others = (told for told in about if told.weight == most)
     for other in others:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.parse import Options, choice, fold
 from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.reference import READ_OPTIONS, STORAGE_PREFIX
 from spark_upsert.store.records import texts
+from spark_upsert.table.changes.modes import Deduplication
 
 PLAN = "plan"
 
@@ -55,7 +55,7 @@ class ViewOptions:
     starting_timestamp_ms: int | None
     starting_inclusive: bool
     starting_position: str | None
-    """What a kept table has recorded (`upsert.moves`)."""
+    """What a kept table has recorded (`table.write.moves`)."""
     ending_version: int | None
     ending_timestamp_ms: int | None
     ending_inclusive: bool

@@ -15,11 +15,11 @@ from spark_upsert.options.parse import Options, choice, member, one_of
 from spark_upsert.options.reference import WRITE_OPTIONS
 from spark_upsert.options.registry import SchemaFrom, registry_settings, schema_sources
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.payloads.registry import RegistrySettings
-from spark_upsert.state.caps import FULL_WAIT_MS
-from spark_upsert.state.properties import PROPERTIES, checked
-from spark_upsert.state.tombstones import LateRows
+from spark_upsert.table.log.caps import FULL_WAIT_MS
+from spark_upsert.table.log.properties import PROPERTIES, checked
+from spark_upsert.table.log.tombstones import LateRows
 
 
 class Truncates(Enum):
@@ -27,7 +27,7 @@ class Truncates(Enum):
 
     ERROR = "error"
     OVERWRITE = "overwrite"
-    """Rows that are not younger than it go (`upsert.truncate`)."""
+    """Rows that are not younger than it go (`table.write.truncate`)."""
     IGNORE = "ignore"
 
 
@@ -62,7 +62,7 @@ class EnvelopeOptions:
     subjects: Mapping[str, str | None] = field(default_factory=dict)
     """``keySubject`` and ``valueSubject``, by side."""
     found: Mapping[str, pa.Schema] = field(default_factory=dict)
-    """What payloads turned out to hold, by side (`upsert.envelopes.found`)."""
+    """What payloads turned out to hold, by side (`envelopes.found`)."""
     left_out: frozenset[str] = frozenset()
     """Fields of payloads that do not count, in lower case."""
     is_tolerant: bool = False

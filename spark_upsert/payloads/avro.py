@@ -61,7 +61,7 @@ _TIMES: Mapping[tuple[str, str], tuple[pa.DataType, int]] = {
 class _Shape(NamedTuple):
     """What a schema is to a reader."""
 
-    reader: binary.Reader
+    reader: binary.ValueReader
     type: pa.DataType
     parts: int = 1
 
@@ -227,8 +227,8 @@ class _Walk:
         return _logical(schema, binary.PRIMITIVES[kind], _PRIMITIVES[kind], where)
 
     def _repeated(
-        self, make: Callable[[binary.Reader, int], binary.Reader], item: _Shape
-    ) -> binary.Reader:
+        self, make: Callable[[binary.ValueReader, int], binary.ValueReader], item: _Shape
+    ) -> binary.ValueReader:
         self.is_sparse |= binary.is_sparse(item.reader, item.parts)
         return make(item.reader, item.parts)
 
@@ -278,7 +278,7 @@ _FIXED_BYTES_MAX = 2**31 - 1
 _DIGITS_MAX = 38
 
 
-def _logical(schema: Any, plain: binary.Reader, type_: pa.DataType, where: str) -> _Shape:
+def _logical(schema: Any, plain: binary.ValueReader, type_: pa.DataType, where: str) -> _Shape:
     """Return what a schema means, given what it is without its logical type."""
     logical = schema.get("logicalType", "")
     if logical == "decimal" and pa.types.is_binary(type_):

@@ -23,19 +23,19 @@ from spark_upsert.conversions.times import require_day, require_time
 from spark_upsert.payloads.budgets import TOO_SPARSE, VALUES_PER_BYTE, values_max
 from spark_upsert.payloads.decimals import decimal_from
 
-Read = Callable[[bytes, int], tuple[Any, int]]
+ReadValue = Callable[[bytes, int], tuple[Any, int]]
 
 
 @dataclass(frozen=True)
-class Reader:
+class ValueReader:
     """Reads the values of one schema."""
 
-    read: Read
+    read: ReadValue
     bytes_min: int
     """What the shortest value takes: how many a block can hold at most."""
 
 
-def read_whole(reader: Reader, payload: bytes) -> Any:
+def read_whole(reader: ValueReader, payload: bytes) -> Any:
     """Return the value that is the whole payload.
 
     Raises
@@ -118,19 +118,19 @@ def _read_double(data: bytes, at: int) -> tuple[float, int]:
 
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
-PRIMITIVES: Mapping[str, Reader] = {
-    "null": Reader(lambda _, at: (None, at), 0),
-    "boolean": Reader(_read_boolean, 1),
-    "int": Reader(_read_int, 1),
-    "long": Reader(_read_long, 1),
-    "float": Reader(_read_float, 4),
-    "double": Reader(_read_double, 8),
-    "bytes": Reader(_read_bytes, 1),
-    "string": Reader(_read_string, 1),
+PRIMITIVES: Mapping[str, ValueReader] = {
+    "null": ValueReader(lambda _, at: (None, at), 0),
+    "boolean": ValueReader(_read_boolean, 1),
+    "int": ValueReader(_read_int, 1),
+    "long": ValueReader(_read_long, 1),
+    "float": ValueReader(_read_float, 4),
+    "double": ValueReader(_read_double, 8),
+    "bytes": ValueReader(_read_bytes, 1),
+    "string": ValueReader(_read_string, 1),
 }
 
 
-def fixed(length: int) -> Reader:
+def fixed(length: int) -> ValueReader:
     """Return the reader of a fixed number of bytes."""
 
     def read(data: bytes, at: int) -> tuple[bytes, int]:
@@ -138,10 +138,10 @@ def fixed(length: int) -> Reader:
             raise IndexError
         return data[at : at + length], at + length
 
-    return Reader(read, length)
+    return ValueReader(read, length)
 
 
-def enum(symbols: Sequence[str]) -> Reader:
+def enum(symbols: Sequence[str]) -> ValueReader:
     """Return the reader of symbols."""
 
     def read(data: bytes, at: int) -> tuple[str, int]:
@@ -150,10 +150,10 @@ def enum(symbols: Sequence[str]) -> Reader:
             raise Undecodable(f"there is no symbol {index} of {len(symbols)}")
         return symbols[index], at
 
-    return Reader(read, 1)
+    return ValueReader(read, 1)
 
 
-def union(branches: Sequence[Reader]) -> Reader:
+def union(branches: Sequence[ValueReader]) -> ValueReader:
     """Return the reader of a value of one of several schemas."""
     reads = [branch.read for branch in branches]
     count = len(reads)
@@ -169,10 +169,10 @@ def union(branches: Sequence[Reader]) -> Reader:
             raise Undecodable(f"there is no branch {index} of {count}")
         return reads[index](data, at)
 
-    return Reader(read, 1 + min((branch.bytes_min for branch in branches), default=0))
+    return ValueReader(read, 1 + min((branch.bytes_min for branch in branches), default=0))
 
 
-def record(fields: Mapping[str, Reader]) -> Reader:
+def record(fields: Mapping[str, ValueReader]) -> ValueReader:
     """Return the reader of a record, as a dict."""
     reads = [(name, reader.read) for name, reader in fields.items()]
 
@@ -182,15 +182,15 @@ def record(fields: Mapping[str, Reader]) -> Reader:
             found[name], at = read_field(data, at)
         return found, at
 
-    return Reader(read, sum(reader.bytes_min for reader in fields.values()))
+    return ValueReader(read, sum(reader.bytes_min for reader in fields.values()))
 
 
-def array(item: Reader, parts: int) -> Reader:
+def array(item: ValueReader, parts: int) -> ValueReader:
     """Return the reader of an array, as a list; an item has so many parts."""
     return _blocks(item, parts)
 
 
-def mapping(value: Reader, parts: int) -> Reader:
+def mapping(value: ValueReader, parts: int) -> ValueReader:
     """Return the reader of a map, as a list of pairs; a key that is there twice is refused."""
     read_value = value.read
 
@@ -199,7 +199,7 @@ def mapping(value: Reader, parts: int) -> Reader:
         found, at = read_value(data, at)
         return (key, found), at
 
-    pairs = _blocks(Reader(read_pair, 1 + value.bytes_min), 1 + parts)
+    pairs = _blocks(ValueReader(read_pair, 1 + value.bytes_min), 1 + parts)
 
     def read(data: bytes, at: int) -> tuple[list[tuple[str, Any]], int]:
         found, at = pairs.read(data, at)
@@ -207,7 +207,7 @@ def mapping(value: Reader, parts: int) -> Reader:
             raise Undecodable("a map has a key twice")
         return found, at
 
-    return Reader(read, 1)
+    return ValueReader(read, 1)
 
 
 class _Metered(bytes):
@@ -216,7 +216,7 @@ class _Metered(bytes):
     left = 0
 
 
-def metered(reader: Reader) -> Reader:
+def metered(reader: ValueReader) -> ValueReader:
     """Return a reader of whole payloads that bounds what arrays mean (`is_sparse`)."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -224,15 +224,15 @@ def metered(reader: Reader) -> Reader:
         payload.left = values_max(len(data))
         return reader.read(payload, at)
 
-    return Reader(read, reader.bytes_min)
+    return ValueReader(read, reader.bytes_min)
 
 
-def is_sparse(item: Reader, parts: int) -> bool:
+def is_sparse(item: ValueReader, parts: int) -> bool:
     """Return whether items may mean more values than their bytes allow."""
     return parts > VALUES_PER_BYTE * item.bytes_min
 
 
-def _blocks(item: Reader, parts: int) -> Reader:
+def _blocks(item: ValueReader, parts: int) -> ValueReader:
     """Return the reader of items in blocks, each with its count, and perhaps its size."""
     read_item, bytes_min, meters = item.read, item.bytes_min, is_sparse(item, parts)
     if not bytes_min:
@@ -260,10 +260,10 @@ def _blocks(item: Reader, parts: int) -> Reader:
             if end is not None and at != end:
                 raise Undecodable("a block is not as long as it says")
 
-    return Reader(read, 1)
+    return ValueReader(read, 1)
 
 
-def converted(reader: Reader, convert: Callable[[Any], Any]) -> Reader:
+def converted(reader: ValueReader, convert: Callable[[Any], Any]) -> ValueReader:
     """Return a reader of what is made of another one's values."""
     read_plain = reader.read
 
@@ -271,19 +271,19 @@ def converted(reader: Reader, convert: Callable[[Any], Any]) -> Reader:
         found, at = read_plain(data, at)
         return convert(found), at
 
-    return Reader(read, reader.bytes_min)
+    return ValueReader(read, reader.bytes_min)
 
 
-def decimal(plain: Reader, type_: pa.Decimal128Type) -> Reader:
+def decimal(plain: ValueReader, type_: pa.Decimal128Type) -> ValueReader:
     """Return the reader of decimals in two's complement."""
     return converted(plain, lambda found: decimal_from(int.from_bytes(found, signed=True), type_))
 
 
-def days(plain: Reader) -> Reader:
+def days(plain: ValueReader) -> ValueReader:
     """Return the reader of dates, as days since 1970."""
     return converted(plain, require_day)
 
 
-def micros(plain: Reader, per_unit: int) -> Reader:
+def micros(plain: ValueReader, per_unit: int) -> ValueReader:
     """Return the reader of times in a unit, as microseconds since 1970."""
     return converted(plain, lambda found: require_time(found * per_unit))

@@ -27,13 +27,13 @@ from spark_upsert.model.schema import refuse_reserved, refuse_untyped, storage_t
 from spark_upsert.payloads.avro import read_avro
 from spark_upsert.payloads.budgets import PARTS_MAX, Unreadable, bytes_kept, parts_of, read_json
 from spark_upsert.payloads.confluent import HEADER_BYTES, header_ids
-from spark_upsert.payloads.connect import Said, Unsaid, Wire, object_wire, wire_of
-from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
-from spark_upsert.payloads.connect_json import converted, read_body
-from spark_upsert.payloads.connect_types import natural_type
+from spark_upsert.payloads.connect.avro import ConnectAvroDecoder
+from spark_upsert.payloads.connect.json import converted, read_body
+from spark_upsert.payloads.connect.json_schema import said_of
+from spark_upsert.payloads.connect.logical import Said, Unsaid, Wire, object_wire, wire_of
+from spark_upsert.payloads.connect.types import natural_type
 from spark_upsert.payloads.decoder import Decoder, Payloads, shortened
-from spark_upsert.payloads.json_schema import said_of
-from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.json.text import JsonDecoder
 from spark_upsert.payloads.missing import MISSING_MAX, Unasked
 from spark_upsert.payloads.pieces import Piece, decoded, gathered, unforeseen
 from spark_upsert.payloads.recent import Recent
@@ -66,7 +66,7 @@ _READY: Recent[_Text, OwnSchema] = Recent(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SchemaGroup:
     """Payloads of one schema, or without one."""
 
     rows: Positions
@@ -81,13 +81,13 @@ class Part:
 class Schemas(Protocol):
     """How payloads name their schemas. Travels to the tasks by pickle."""
 
-    def parts(self, payloads: pa.Array) -> Iterator[Part]:
+    def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
         """Take payloads apart by their schemas; absent ones are of no schema."""
         ...
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedFields:
     """What counts of the fields of a schema: columns, without those that are left out by name."""
 
     left_out: frozenset[str] = frozenset()
@@ -133,10 +133,10 @@ class Inline:
 
     bare_name: str
     """The name of the column where a payload is no object."""
-    counted: Counted | None = None
+    counted: CountedFields | None = None
     """None: that is not judged, as where a subject has said the columns."""
 
-    def parts(self, payloads: pa.Array) -> Iterator[Part]:
+    def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
         """Take messages apart by the texts of their schemas."""
         for alike in by_schema(payloads):
             own: OwnSchema | str
@@ -148,7 +148,7 @@ class Inline:
             else:
                 read = partial(_inline, alike.schema, self.bare_name)
                 own, error = _read(read, "its schema", self.counted)
-            yield Part(alike.rows, own, alike.bodies(payloads), error)
+            yield SchemaGroup(alike.rows, own, alike.bodies(payloads), error)
 
 
 @dataclass(frozen=True)
@@ -163,17 +163,17 @@ class ByRegistry:
     """Whether names that Connect gives to types of Avro count."""
     newest: Registered | None = None
     """The schema of which the columns were taken before a row was seen."""
-    counted: Counted | None = None
+    counted: CountedFields | None = None
     """None: that is not judged, as where a subject has said the columns."""
 
-    def parts(self, payloads: pa.Array) -> Iterator[Part]:
+    def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
         """Take payloads apart by their ids."""
         ids = header_ids(payloads)
         has_none = np.asarray(ids.is_null().to_numpy(zero_copy_only=False))
         if has_none.any():
             rows = np.flatnonzero(has_none)
             why = "it lacks the header of Confluent's wire format"
-            yield Part(rows, why, payloads.take(pa.array(rows)))
+            yield SchemaGroup(rows, why, payloads.take(pa.array(rows)))
         bodies = pc.binary_replace_slice(payloads, 0, HEADER_BYTES, b"")
         present = np.flatnonzero(~has_none)
         numbers = ids.fill_null(-1).to_numpy(zero_copy_only=False)[present]
@@ -184,7 +184,7 @@ class ByRegistry:
         for number, places in zip(found.tolist(), np.split(order, starts[1:]), strict=False):
             rows = present[places]
             own, error = owns[number]
-            yield Part(rows, own, bodies.take(pa.array(rows)), error)
+            yield SchemaGroup(rows, own, bodies.take(pa.array(rows)), error)
 
     def _own(self, number: int) -> tuple[OwnSchema | str, SchemaError | None]:
         read = partial(self._registered, number)
@@ -229,7 +229,7 @@ class ByRegistry:
 
 
 def _read(
-    read: Callable[[], OwnSchema | str], name: str, counted: Counted | None
+    read: Callable[[], OwnSchema | str], name: str, counted: CountedFields | None
 ) -> tuple[OwnSchema | str, SchemaError | None]:
     """Return what a schema says, or why nothing of it can be stored, for the error policy.
 
@@ -360,7 +360,7 @@ class _Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFields:
     """What the schemas of payloads say together."""
 
     fields: pa.Schema | None
@@ -378,7 +378,7 @@ def fields_in(
     *,
     expected: pa.Schema | None = None,
     is_tolerant: bool = False,
-) -> Found:
+) -> FoundFields:
     """Return the fields that payloads have by their own schemas.
 
     Parameters
@@ -413,7 +413,7 @@ def fields_in(
     is_odd = [expected is not None and _contradicts(expected, fields) for fields in told]
     odd = list(compress(told, is_odd))
     good = [fields for fields, other in zip(told, is_odd, strict=True) if not other]
-    return Found(
+    return FoundFields(
         joined(*good) if good else None,
         _shared(expected, odd) if expected is not None and odd else None,
         why,
@@ -516,7 +516,7 @@ class OwnDecoder:
         """
         return gathered(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
 
-    def _decode_part(self, part: Part) -> Piece:
+    def _decode_part(self, part: SchemaGroup) -> Piece:
         if part.error is not None and not self.is_tolerant:
             raise part.error
         if isinstance(part.own, str):
@@ -542,7 +542,7 @@ class OwnDecoder:
         return Piece(part.rows, columns, found.reasons)
 
 
-def _bad(part: Part, why: str) -> Piece:
+def _bad(part: SchemaGroup, why: str) -> Piece:
     return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), shortened(why), None))
 
 

@@ -37,7 +37,7 @@ from spark_upsert.payloads.budgets import (
     read_json,
     require,
 )
-from spark_upsert.payloads.json_schema import REFERENCED
+from spark_upsert.payloads.connect.json_schema import REFERENCED
 from spark_upsert.payloads.missing import Missing
 from spark_upsert.payloads.pieces import unforeseen
 from spark_upsert.payloads.recent import Recent

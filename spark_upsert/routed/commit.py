@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.fence import Fence
-from spark_upsert.routed.group import SCHEMA, Group, GroupTable
+from spark_upsert.routed.group import SCHEMA, GroupTable, TableGroup
 from spark_upsert.routed.misfit import fault_of_write
 from spark_upsert.routed.park import ParkedTable, as_parkable
 from spark_upsert.routed.park_staged import CommandParking
@@ -23,20 +23,20 @@ from spark_upsert.routed.plan import require_room, require_template, table_below
 from spark_upsert.routed.record import recorded
 from spark_upsert.routed.stage import RoutedStaged, discard_staged
 from spark_upsert.routed.tables import (
-    Outcome,
     Settled,
-    Share,
+    TableOutcome,
     Tables,
+    TableShare,
     names_of,
     require_apart,
     shares_of,
 )
-from spark_upsert.state.log.manifest import Place, Transaction
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
-from spark_upsert.table import Table
-from spark_upsert.upsert.guards import require_no_gap
-from spark_upsert.upsert.scratch import remove_runs
+from spark_upsert.table.log.manifest import TableVersion, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.guards import require_no_gap
+from spark_upsert.table.write.scratch import remove_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class GroupCommit:
 
     version: int
     """Of the group table."""
-    places: Mapping[str, Place]
+    places: Mapping[str, TableVersion]
     """The version of each table that has rows of the batch, by folder."""
 
 
@@ -138,7 +138,7 @@ def _writer(transaction: Transaction | None) -> str:
 
 def _allowed(
     group_table: GroupTable, options: RoutedOptions, transaction: Transaction | None
-) -> Group:
+) -> TableGroup:
     """Return the group, to which the batch may come; raise before any table has it if not."""
     with group_table.table.log.as_seen():  # The put that records the batch asks again.
         group_table.require_owner(_writer(transaction), take_over=options.take_over)
@@ -150,13 +150,13 @@ def _allowed(
 
 
 def _committed_or_parked(
-    shares: Mapping[str, Share],
+    shares: Mapping[str, TableShare],
     tables: Tables,
     parking: CommandParking,
     fence: Fence,
     *,
     parks: bool,
-) -> dict[str, Outcome]:
+) -> dict[str, TableOutcome]:
     """Give each table its rows, or park them; return what became of those that have them."""
     failed = {folder: share.parts for folder, share in shares.items() if share.is_parked}
     if failed:
@@ -171,7 +171,7 @@ def _committed_or_parked(
     return {folder: outcome for folder, outcome in outcomes.items() if folder not in errors}
 
 
-def _parkable(outcomes: Mapping[str, Outcome], *, parks: bool) -> dict[str, UpsertFlowError]:
+def _parkable(outcomes: Mapping[str, TableOutcome], *, parks: bool) -> dict[str, UpsertFlowError]:
     """Return the errors of tables whose rows are to be parked; raise the first other one."""
     failed = {}
     for folder, outcome in outcomes.items():

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_upsert.routed.group import Group
-from spark_upsert.schedule import DirtySet, Schedule, Service, Standing, Turn
+from spark_upsert.routed.group import TableGroup
+from spark_upsert.schedule import DirtySet, Schedule, Service, Turn, Urgency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Debts:
     """That the order is dealt out to: as many as the last batch had."""
 
     @classmethod
-    def of(cls, group: Group) -> Debts:
+    def of(cls, group: TableGroup) -> Debts:
         """Return the queue of a group; tables with parked rows are left as they are."""
         batch = group.batch
         waiting = group.members.waiting()
@@ -43,7 +43,7 @@ class Debts:
             dirty=DirtySet((folder, since_ms) for since_ms, folder in since),
             turn=batch.turn if batch else Turn(),
         )
-        standings = {folder: Standing(manual=member.priority) for folder, member in due.items()}
+        standings = {folder: Urgency(manual=member.priority) for folder, member in due.items()}
         return cls(
             schedule=schedule,
             service=schedule.service(now_ms, standings),

@@ -14,7 +14,7 @@ from itertools import count
 
 from spark_upsert.errors import OtherTableError
 from spark_upsert.routed.group import GroupTable, newest_query
-from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.table.log.manifest import Manifest
 
 ASK_EVERY = 32
 """Tables of a batch between two times that the group is asked. A look is two requests, and so many

@@ -29,17 +29,17 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed.members import FIELDS, Member, Members, ms_of, us_of
 from spark_upsert.routed.unmoved import commit_behind
 from spark_upsert.schedule import Turn
-from spark_upsert.state.compaction import compact_runs
-from spark_upsert.state.log.manifest import QUERY, Commit, Draft, Manifest, Transaction
-from spark_upsert.state.retention import BacklogCounter
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
-from spark_upsert.upsert.admission import Admission
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stage import Staged, stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import QUERY, Commit, Draft, Manifest, Transaction
+from spark_upsert.table.retention import BacklogCounter
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.admission import Admission
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import Staged, stage
+from spark_upsert.table.write.write_set import WriteSet
 
 FOLDER = "_group"
 """Where it lies below the root. No table's folder begins so."""
@@ -116,7 +116,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class TableGroup:
     """All tables below a root at one whole batch."""
 
     version: int = -1
@@ -143,7 +143,7 @@ class GroupTable:
     def __repr__(self) -> str:
         return f"GroupTable({self.root.url!r})"
 
-    def at(self, version: int | None = None) -> Group:
+    def at(self, version: int | None = None) -> TableGroup:
         """Return the group at a version of the group table, by default the newest.
 
         Empty if the root has no group table.
@@ -154,19 +154,19 @@ class GroupTable:
             The version is expired, or not there.
         """
         if self.table.log.try_head() is None:
-            return Group()
+            return TableGroup()
         with self.table.log.as_seen():
             snapshot = self.table.at(version)
         rows = _rows(snapshot)
         is_batch = pc.equal(rows["folder"], BATCH)
         batches = rows.filter(is_batch).to_pylist()
-        return Group(
+        return TableGroup(
             version=snapshot.manifest.version,
             batch=Batch.of_row(batches[0]) if batches else None,
             members=Members(rows.filter(pc.invert(is_batch))),
         )
 
-    def of_batch(self, number: int) -> Group:
+    def of_batch(self, number: int) -> TableGroup:
         """Return the group when a batch of the query that owns it was whole.
 
         Costs the logarithm of the versions of the group table in looks at its log.

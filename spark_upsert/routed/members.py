@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.state.log.manifest import Place
+from spark_upsert.table.log.manifest import TableVersion
 
 FIELDS: Mapping[str, pa.DataType] = {
     "folder": pa.string(),
@@ -51,7 +51,7 @@ class Member:
     name: str
     """The text that the template makes of the values as they are: what options call it by."""
     values: tuple[str, ...]
-    place: Place
+    place: TableVersion
     """The version that has the batch."""
     writer: str
     """Who wrote that batch (`Transaction.writer`); ``""`` is a batch write without a name."""
@@ -77,7 +77,9 @@ class Member:
             folder=row["folder"],
             name=row["name"],
             values=tuple(row["values"]),
-            place=Place(table_id=row["table_id"], version=row["version"], token=row["token"]),
+            place=TableVersion(
+                table_id=row["table_id"], version=row["version"], token=row["token"]
+            ),
             writer=row["query"],
             batch=row["batch"],
             rows=row["rows"],
@@ -158,9 +160,9 @@ class Members(Mapping[str, Member]):
         return found
 
     @property
-    def places(self) -> Places:
+    def places(self) -> TableVersions:
         """The version that each table has."""
-        return Places(self._rows.select(_OF_PLACES))
+        return TableVersions(self._rows.select(_OF_PLACES))
 
     def waiting(self) -> list[Member]:
         """Return the tables that are due for compaction, or have parked rows."""
@@ -171,7 +173,7 @@ class Members(Mapping[str, Member]):
         return [self[folder] for folder in self._rows["folder"].filter(waits).to_pylist()]
 
 
-class Places(Mapping[str, Place]):
+class TableVersions(Mapping[str, TableVersion]):
     """The versions of tables, by folder. Travels by pickle, as columns.
 
     Parameters
@@ -184,7 +186,7 @@ class Places(Mapping[str, Place]):
         self._rows = rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Places, (self._rows,)  # What is derived does not travel.
+        return TableVersions, (self._rows,)  # What is derived does not travel.
 
     def __len__(self) -> int:
         return int(self._rows.num_rows)
@@ -195,9 +197,9 @@ class Places(Mapping[str, Place]):
     def __contains__(self, folder: object) -> bool:
         return folder in self._index
 
-    def __getitem__(self, folder: str) -> Place:
+    def __getitem__(self, folder: str) -> TableVersion:
         _, table_id, version, token = self._rows.slice(self._index[folder], 1).columns
-        return Place(
+        return TableVersion(
             table_id=table_id[0].as_py(), version=version[0].as_py(), token=token[0].as_py()
         )
 

@@ -19,16 +19,16 @@ from collections.abc import Iterator, Mapping
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
 from spark_upsert.options.parse import TABLE_PREFIX
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed.group import Group
+from spark_upsert.routed.group import TableGroup
 from spark_upsert.routed.park import NAMELESS
-from spark_upsert.routed.tables import Share
+from spark_upsert.routed.tables import TableShare
 
 _OF_THE_TABLE = "column"
 """The role of a column that no option names."""
 
 
 def fault_of_write(
-    shares: Mapping[str, Share], options: RoutedOptions, group: Group, terms: str
+    shares: Mapping[str, TableShare], options: RoutedOptions, group: TableGroup, terms: str
 ) -> UpsertFlowError | None:
     """Return the error of a batch that is not to be parked, because it is that of the write.
 
@@ -64,7 +64,7 @@ def is_misfit(error: UpsertFlowError) -> bool:
     return isinstance(error, OptionError)
 
 
-def _errors(share: Share) -> Iterator[UpsertFlowError]:
+def _errors(share: TableShare) -> Iterator[UpsertFlowError]:
     """Yield why the tasks could not stage the rows of a table: each its first error."""
     for part in share.parts:
         if part.parking is not None and part.parking.error is not None:

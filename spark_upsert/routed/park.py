@@ -42,14 +42,14 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import option_of_table
 from spark_upsert.routed.routes import Route
 from spark_upsert.routed.unmoved import commit_behind
-from spark_upsert.state.compaction import compact_runs
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stage import Staged, stage
+from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import Staged, stage
 
 FOLDER = "_parked"
 """Where it lies below the root. No table's folder begins so."""
@@ -135,7 +135,7 @@ def as_parkable(error: Exception) -> UpsertFlowError | None:
     return found
 
 
-class Kind(Enum):
+class ParkedKind(Enum):
     """What a piece holds."""
 
     ROWS = "rows"
@@ -265,7 +265,7 @@ class ParkedTable:
             groups.setdefault((row["folder"], row["query"], row["batch"]), []).append(row)
         return [_parked(group) for group in groups.values()]
 
-    def read(self, parked: Parked) -> Iterator[tuple[Kind, pa.RecordBatch]]:
+    def read(self, parked: Parked) -> Iterator[tuple[ParkedKind, pa.RecordBatch]]:
         """Yield the rows of a batch in the order of its tasks; in memory is one piece at a time."""
         snapshot = self.table.at()
         for task, chunk in parked.pieces:
@@ -278,7 +278,7 @@ class ParkedTable:
                 for kind, ipc in zip(*found.columns, strict=True):
                     with pa.ipc.open_stream(ipc.as_buffer()) as reader:
                         for batch in reader:
-                            yield Kind(kind.as_py()), batch
+                            yield ParkedKind(kind.as_py()), batch
 
     # -- parking -----------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class ParkedTable:
         task: int,
         batches: Iterable[pa.RecordBatch],
         *,
-        kind: Kind = Kind.ROWS,
+        kind: ParkedKind = ParkedKind.ROWS,
     ) -> Staged:
         """Make what a task has for a table durable, to be parked by `commit`."""
         head = self.table.log.head()

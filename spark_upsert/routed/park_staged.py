@@ -13,20 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from spark_upsert.errors import ContentionError, UpsertFlowError
-from spark_upsert.log_fields import Fields
+from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed.park import Kind, ParkedTable, Parking
+from spark_upsert.routed.park import ParkedKind, ParkedTable, Parking
 from spark_upsert.routed.stage import StagedTable
-from spark_upsert.state.log.manifest import Manifest, Transaction
-from spark_upsert.state.run.file import RUNS, Span
-from spark_upsert.state.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
-from spark_upsert.upsert.scratch import remove_runs
-from spark_upsert.upsert.stage import Staged
-from spark_upsert.upsert.truncate import with_truncate
+from spark_upsert.table.log.manifest import Manifest, Transaction
+from spark_upsert.table.run.file import RUNS, Span
+from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.scratch import remove_runs
+from spark_upsert.table.write.stage import Staged
+from spark_upsert.table.write.truncate import with_truncate
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class CommandParking:
         base = part.unborn or table.log.at(part.staged.base_version)
         self._table.ensure()
         commands = _commands_of(table, part.staged, base)
-        return self._table.stage(parking, part.task_index, commands, kind=Kind.COMMANDS)
+        return self._table.stage(parking, part.task_index, commands, kind=ParkedKind.COMMANDS)
 
     def _discard(self, parts: Sequence[StagedTable], *, was_tried: bool) -> None:
         """Remove what is parked now; what a commit has tried is left to a vacuum."""

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Iterable
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.log_fields import Fields
-from spark_upsert.table import Table
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.table.table import Table
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.found import found_options
+from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
 from spark_upsert.errors import OptionError, OtherTableError, SchemaError, setting
 from spark_upsert.model.engines import Engine
+from spark_upsert.model.parallel import in_order
 from spark_upsert.model.schema import ErrorPolicy, TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.parallel import in_order
 from spark_upsert.routed.debts import Debts
-from spark_upsert.routed.group import Group, GroupTable
+from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.routes import Router
-from spark_upsert.state.log.manifest import Manifest, Place, Transaction
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.tokens import new_token
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.found import found_options
-from spark_upsert.upsert.plan import WritePlan, plan_upon
+from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
 
 _LOOKS_AT_ONCE = 16
 """At tables that the group does not know."""
@@ -47,7 +47,7 @@ class RoutedPlan:
     """What becomes of late rows where no option says so."""
     token: str
     """Of this attempt: what its tasks make of nothing is the same for all of them."""
-    places: Mapping[str, Place]
+    places: Mapping[str, TableVersion]
     """The tables of the group, by folder, each as its last whole batch left it."""
     group_version: int = -1
     """Of the group table, -1 if there is none: batches come in the order of it."""
@@ -191,14 +191,14 @@ def _advise_quarantine(error: SchemaError, schema: TableSchema | None) -> None:
         )
 
 
-def _whole(group: Group) -> Transaction | None:
+def _whole(group: TableGroup) -> Transaction | None:
     batch = group.batch
     if batch is None or batch.number is None:
         return None
     return Transaction(writer=batch.writer, number=batch.number)
 
 
-def require_template(group: Group, template: str, url: str) -> None:
+def require_template(group: TableGroup, template: str, url: str) -> None:
     """Refuse a template that is not the one by which the tables of a group got their names."""
     if group.batch is None or group.batch.template == template:
         return
@@ -270,7 +270,7 @@ def _and_more(names: Collection[str]) -> str:
 
 
 def require_same(
-    places: Mapping[str, Place], folder: str, name: str, head: Manifest | None, url: str
+    places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> None:
     """Refuse a table that is not the one of the group (`other_table`)."""
     refusal = other_table(places, folder, name, head, url)
@@ -279,7 +279,7 @@ def require_same(
 
 
 def other_table(
-    places: Mapping[str, Place], folder: str, name: str, head: Manifest | None, url: str
+    places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> OtherTableError | None:
     """Return why what lies in a folder is not the table of the group, None if it is.
 
@@ -302,7 +302,7 @@ def other_table(
 
 
 def _of_another_name(
-    places: Mapping[str, Place], folder: str, name: str, head: Manifest | None, url: str
+    places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> OtherTableError | None:
     """Return the error of a folder that is another one to the storage: names fold."""
     if head is None:

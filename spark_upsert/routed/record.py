@@ -9,12 +9,12 @@ from dataclasses import replace
 from spark_upsert.errors import nearest
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.debts import Debts
-from spark_upsert.routed.group import Batch, Group
+from spark_upsert.routed.group import Batch, TableGroup
 from spark_upsert.routed.members import Member
 from spark_upsert.routed.park import ParkedTable
-from spark_upsert.routed.tables import Outcome, Settled, Share, names_of
-from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.routed.tables import Settled, TableOutcome, TableShare, names_of
 from spark_upsert.store import Store
+from spark_upsert.table.log.manifest import Transaction
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _LOGGER = logging.getLogger(__name__)
 def recorded(
     root: Store,
     options: RoutedOptions,
-    group: Group,
+    group: TableGroup,
     settled: Settled,
     transaction: Transaction | None,
     now_ms: int,
@@ -66,18 +66,18 @@ def recorded(
     return batch, [told[folder] for folder in sorted(told)]
 
 
-def _terms(group: Group) -> str | None:
+def _terms(group: TableGroup) -> str | None:
     return None if group.batch is None else group.batch.terms
 
 
-def _parked(root: Store, group: Group, settled: Settled) -> Mapping[str, int]:
+def _parked(root: Store, group: TableGroup, settled: Settled) -> Mapping[str, int]:
     """Return how many rows are parked, by folder; who has none, and had none, is not asked."""
     had_any = group.batch is not None and group.batch.parked
     return ParkedTable(root).counts() if had_any or settled.parked else {}
 
 
 def _with_others(
-    group: Group,
+    group: TableGroup,
     told: Mapping[str, Member],
     since_ms: Mapping[str, int],
     counts: Mapping[str, int],
@@ -103,9 +103,9 @@ def _with_others(
 
 
 def _member(
-    group: Group,
-    share: Share,
-    outcome: Outcome,
+    group: TableGroup,
+    share: TableShare,
+    outcome: TableOutcome,
     transaction: Transaction | None,
     now_ms: int,
 ) -> Member | None:
@@ -135,7 +135,7 @@ def _member(
 
 
 def _warn_of_unmatched(
-    group: Group, unmatched: Iterable[str], names: Collection[str], url: str
+    group: TableGroup, unmatched: Iterable[str], names: Collection[str], url: str
 ) -> None:
     """Warn of patterns of options that match no table, when they are new."""
     known = group.batch.unmatched if group.batch else ()

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, SchemaError, setting
 from spark_upsert.model.names import find_column
-from spark_upsert.routed.template import Template
+from spark_upsert.model.template import Template
 
 ROUTES_KEPT_MAX = 20_000
 """Of a process. Some MB; more distinct values than this are rather a wrong column than tables."""

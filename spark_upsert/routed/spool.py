@@ -17,7 +17,7 @@ from spark_upsert.routed.routes import Route, Router
 from spark_upsert.store.spills import SpillFolder
 from spark_upsert.store.system_errors import translated
 
-Values = tuple[str | None, ...]
+RoutingValues = tuple[str | None, ...]
 """What tells the rows of a table from those of others."""
 
 MEMORY_BYTES = 32 << 20
@@ -42,12 +42,12 @@ class Spool:
         self._memory_bytes = memory_bytes
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self._counts: dict[Values, int] = {}
-        self._routes: dict[Values, Route] = {}
-        self._spilled: dict[Values, list[int]] = {}
+        self._counts: dict[RoutingValues, int] = {}
+        self._routes: dict[RoutingValues, Route] = {}
+        self._spilled: dict[RoutingValues, list[int]] = {}
         """Numbers of the batches in the file."""
         self._spilled_count = 0
-        self._kept: dict[Values, list[pa.RecordBatch]] = {}
+        self._kept: dict[RoutingValues, list[pa.RecordBatch]] = {}
         self._folder: SpillFolder | None = None
         self._sink: pa.NativeFile | None = None
         self._writer: Any = None

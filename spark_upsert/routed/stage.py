@@ -14,10 +14,11 @@ from itertools import chain
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.write_plan import usual_late_rows
 from spark_upsert.errors import DataError, TableFullError, UpsertFlowError, about_table
-from spark_upsert.log_fields import Fields
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.model.parallel import in_order
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.parallel import in_order
 from spark_upsert.routed.park import (
     NAMELESS,
     ParkedTable,
@@ -29,15 +30,14 @@ from spark_upsert.routed.park import (
 from spark_upsert.routed.plan import RoutedPlan, plan_rows_of, require_room, table_below
 from spark_upsert.routed.routes import Route, Router
 from spark_upsert.routed.spool import MEMORY_BYTES, Spool
-from spark_upsert.state.caps import Caps, OnFull
-from spark_upsert.state.compaction import Compacted, compact_runs
-from spark_upsert.state.log.manifest import Manifest, Transaction
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store, is_remote
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import usual_late_rows
-from spark_upsert.upsert.scratch import remove_runs
-from spark_upsert.upsert.stage import Staged, stage
+from spark_upsert.table.compaction import Compacted, compact_runs
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.caps import Caps, OnFull
+from spark_upsert.table.log.manifest import Manifest, Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.scratch import remove_runs
+from spark_upsert.table.write.stage import Staged, stage
 
 _LOGGER = logging.getLogger(__name__)
 

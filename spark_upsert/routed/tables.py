@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from spark_upsert.envelopes.write_plan import usual_late_rows
 from spark_upsert.errors import (
     BatchTooLargeError,
     ContentionError,
@@ -15,28 +16,27 @@ from spark_upsert.errors import (
     TableFullError,
     about_table,
 )
+from spark_upsert.model.parallel import in_order
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.parallel import in_order
 from spark_upsert.routed.fence import Fence
-from spark_upsert.routed.group import Group
+from spark_upsert.routed.group import TableGroup
 from spark_upsert.routed.park import NAMELESS
 from spark_upsert.routed.plan import require_same, table_below
 from spark_upsert.routed.routes import Route
 from spark_upsert.routed.stage import RoutedStaged, StagedTable
 from spark_upsert.schedule.priority import priority_in
-from spark_upsert.state.compaction import Compacted, choose
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Manifest, Place, Transaction
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import usual_late_rows
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import Compacted, choose
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.write_set import WriteSet
 
 
 @dataclass(slots=True)
-class Share:
+class TableShare:
     """What the tasks bring for one table."""
 
     folder: str
@@ -59,10 +59,10 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TableOutcome:
     """What became of one table."""
 
-    place: Place | None = None
+    place: TableVersion | None = None
     """The version that has the batch, or a compacted one with the same rows."""
     debt: int = 0
     priority: int | None = None
@@ -73,9 +73,9 @@ class Outcome:
 class Settled:
     """What became of a batch in all its tables."""
 
-    shares: Mapping[str, Share]
+    shares: Mapping[str, TableShare]
     """By folder."""
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, TableOutcome]
     """Of the tables that have what the tasks brought; the rows of the others are parked."""
     visited: frozenset[str]
     """Folders of the tables whose compactions had their turn."""
@@ -103,24 +103,24 @@ class Settled:
         return {folder: outcome.debt for folder, outcome in self.outcomes.items()}
 
     @property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, TableVersion]:
         """The versions that tables have now, by folder."""
         found = ((folder, outcome.place) for folder, outcome in self.outcomes.items())
         return {folder: place for folder, place in found if place is not None}
 
 
-def shares_of(staged: Sequence[RoutedStaged]) -> dict[str, Share]:
+def shares_of(staged: Sequence[RoutedStaged]) -> dict[str, TableShare]:
     """Return what the tasks bring by table, in the order of the folders."""
-    shares: dict[str, Share] = {}
+    shares: dict[str, TableShare] = {}
     for task in sorted(staged, key=lambda each: each.task_index):
         for part in task.tables:
-            shares.setdefault(part.folder, Share(part.folder)).parts.append(part)
+            shares.setdefault(part.folder, TableShare(part.folder)).parts.append(part)
         for folder, compacted in task.compacted:
-            shares.setdefault(folder, Share(folder)).compacted.append(compacted)
+            shares.setdefault(folder, TableShare(folder)).compacted.append(compacted)
     return dict(sorted(shares.items()))
 
 
-def names_of(shares: Mapping[str, Share]) -> dict[str, str]:
+def names_of(shares: Mapping[str, TableShare]) -> dict[str, str]:
     """Return the names of the tables that rows go to, by folder."""
     return {
         folder: share.route.name
@@ -136,7 +136,7 @@ class Tables:
         self,
         root: Store,
         options: RoutedOptions,
-        group: Group,
+        group: TableGroup,
         fence: Fence,
         transaction: Transaction | None,
         overwrite: bool,
@@ -151,16 +151,16 @@ class Tables:
         self._overwrite = overwrite
         self._late_rows = late_rows
 
-    def commit_all(self, shares: Mapping[str, Share]) -> dict[str, Outcome]:
+    def commit_all(self, shares: Mapping[str, TableShare]) -> dict[str, TableOutcome]:
         """Commit what tasks bring, several tables at once; errors are returned."""
         threads = self._options.commit_threads
         return dict(zip(shares, in_order(self.commit, shares.values(), threads), strict=True))
 
-    def commit(self, share: Share) -> Outcome:
+    def commit(self, share: TableShare) -> TableOutcome:
         """Commit what tasks bring for a table; errors are returned, so that all are tried."""
         lost = self._fence.begin()
         if lost is not None:
-            return Outcome(error=lost)
+            return TableOutcome(error=lost)
         try:
             table = table_below(self._root, share.folder)
             place = None
@@ -171,13 +171,13 @@ class Tables:
                 table.commit_compactions(share.compacted)
                 place = _same_behind(table.log, place or self._places[share.folder])
             seen = table.log.seen or table.log.head()
-            return Outcome(
+            return TableOutcome(
                 place=place, debt=len(choose(seen)), priority=priority_in(seen.properties)
             )
         except Exception as error:  # noqa: BLE001 - raised when all tables were tried
-            return Outcome(error=error)
+            return TableOutcome(error=error)
 
-    def _commit_rows(self, table: Table, share: Share) -> Place:
+    def _commit_rows(self, table: Table, share: TableShare) -> TableVersion:
         """Return the version of a table that has the batch, made by this commit or before."""
         known = self._places.get(share.folder)
         if known is not None:
@@ -211,16 +211,16 @@ class Tables:
         if commit is None:
             return self._place(table.log)
         table_id = write_set.base.manifest.table_id
-        return Place(table_id=table_id, version=commit.version, token=commit.token)
+        return TableVersion(table_id=table_id, version=commit.version, token=commit.token)
 
-    def _place(self, log: Log) -> Place:
+    def _place(self, log: Log) -> TableVersion:
         """Return the version of a table that has the batch since an earlier attempt."""
         head = log.head()
         with log.as_seen():
             for version in range(head.version, head.since - 1, -1):
                 commit = log.commit(version)
                 if any(self._is_ours(each) for each in commit.transactions):
-                    return Place(table_id=head.table_id, version=version, token=commit.token)
+                    return TableVersion(table_id=head.table_id, version=version, token=commit.token)
         return head.place
 
     def _is_ours(self, other: Transaction) -> bool:
@@ -240,7 +240,7 @@ def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
         return {each.version: Snapshot(table.store, table.log.at(each.version)) for each in places}
 
 
-def _same_behind(log: Log, place: Place) -> Place:
+def _same_behind(log: Log, place: TableVersion) -> TableVersion:
     """Return the newest version that has the rows of another one: compacted, and not expired."""
     head = log.seen or log.head()
     return head.place if head.changed <= place.version else place
@@ -265,7 +265,7 @@ def _merged(unborn: Sequence[Manifest]) -> Manifest:
     return replace(unborn[0], schema=schema)
 
 
-def require_apart(group: Group, settled: Settled) -> None:
+def require_apart(group: TableGroup, settled: Settled) -> None:
     """Refuse names that are one to the storage: then two of them have the same table.
 
     Raises

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spark_upsert.errors import ContentionError
-from spark_upsert.state.log.manifest import Draft, Manifest
-from spark_upsert.state.retention import BacklogCounter
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
-from spark_upsert.upsert.admission import Admission
-from spark_upsert.upsert.stage import Staged
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Draft, Manifest
+from spark_upsert.table.retention import BacklogCounter
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.admission import Admission
+from spark_upsert.table.write.stage import Staged
+from spark_upsert.table.write.write_set import WriteSet
 
 TRIES_MAX = 100
 """Each try that fails means that another writer succeeded."""

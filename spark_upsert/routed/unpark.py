@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.write_plan import usual_late_rows
 from spark_upsert.errors import (
     OptionError,
     OtherTableError,
@@ -29,21 +30,20 @@ from spark_upsert.options.routed import overridden
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.members import Member
-from spark_upsert.routed.park import NAMELESS, Kind, Parked, ParkedTable, as_parkable
+from spark_upsert.routed.park import NAMELESS, Parked, ParkedKind, ParkedTable, as_parkable
 from spark_upsert.routed.park_staged import TABLE
 from spark_upsert.routed.plan import plan_rows_of
-from spark_upsert.state.log.manifest import Manifest, Place
-from spark_upsert.state.run.rows import BatchPart, Rows
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
-from spark_upsert.upsert.commands import Envelope, rehashed
-from spark_upsert.upsert.plan import usual_late_rows
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.truncate import truncated_at, with_truncate
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import Envelope, rehashed
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.truncate import truncated_at, with_truncate
+from spark_upsert.table.write.write_set import WriteSet
 
 PASSES_MAX = 1000
 """A query that parks while its rows are applied is behind after a few; more are a fault."""
@@ -180,7 +180,9 @@ def _unpark_one(
     return Unparked(folder=folder, name=name, batches=batches, rows=rows, left=left)
 
 
-def _with_batch(parked: Parked, place: Place, left: int) -> Callable[[Member | None], Member]:
+def _with_batch(
+    parked: Parked, place: TableVersion, left: int
+) -> Callable[[Member | None], Member]:
     def told(before: Member | None) -> Member:
         if before is not None and _is_ahead(before.place, place):
             return replace(before, parked=left)
@@ -202,7 +204,7 @@ def _with_batch(parked: Parked, place: Place, left: int) -> Callable[[Member | N
     return told
 
 
-def _is_ahead(one: Place, other: Place) -> bool:
+def _is_ahead(one: TableVersion, other: TableVersion) -> bool:
     return one.table_id == other.table_id and one.version >= other.version
 
 
@@ -218,7 +220,7 @@ def _with_parked(table: ParkedTable, folder: str) -> Callable[[Member | None], M
 
 def _apply(
     root: Store, parked_table: ParkedTable, parked: Parked, given: Mapping[str, str]
-) -> Place:
+) -> TableVersion:
     """Return the version of a table that has a parked batch, made by this call or before."""
     table = Table(StoreBelow(root, parked.folder))
     head = table.log.try_head()
@@ -229,7 +231,9 @@ def _apply(
     options = replace(WriteOptions.parse(told), path=table.store.url)
     base, envelope = _planned(table, options, parked_table, parked)
     commands = (
-        _conformed(base.schema, batch if kind is Kind.COMMANDS else _commands(envelope, batch))
+        _conformed(
+            base.schema, batch if kind is ParkedKind.COMMANDS else _commands(envelope, batch)
+        )
         for kind, batch in parked_table.read(parked)
     )
     late_rows = usual_late_rows(options, LateRows.REJECT)
@@ -244,7 +248,7 @@ def _apply(
     commit = table.commit(write_set, admission=table.admission(options.full_wait_ms))
     if commit is None:
         return _place_of(table, parked)
-    return Place(table_id=base.table_id, version=commit.version, token=commit.token)
+    return TableVersion(table_id=base.table_id, version=commit.version, token=commit.token)
 
 
 def _require_same(root: Store, parked: Parked, head: Manifest | None, url: str) -> None:
@@ -258,7 +262,7 @@ def _require_same(root: Store, parked: Parked, head: Manifest | None, url: str) 
         raise OtherTableError.at(url, f"the group's table '{parked.name}'", str(place), found)
 
 
-def _place_of(table: Table, parked: Parked) -> Place:
+def _place_of(table: Table, parked: Parked) -> TableVersion:
     """Return the version that has a batch; the newest, if the log does not tell any more."""
     head = table.log.head()
     own = (parked.query, parked.batch)
@@ -266,7 +270,7 @@ def _place_of(table: Table, parked: Parked) -> Place:
         for version in range(head.version, head.since - 1, -1):
             commit = table.log.commit(version)
             if any((each.writer, each.number) == own for each in commit.transactions):
-                return Place(table_id=head.table_id, version=version, token=commit.token)
+                return TableVersion(table_id=head.table_id, version=version, token=commit.token)
     return head.place
 
 
@@ -278,11 +282,11 @@ def _planned(
         (kind, batch.schema.serialize().to_pybytes()): batch.schema
         for kind, batch in parked_table.read(parked)
     }
-    incoming = [schema for (kind, _), schema in schemas.items() if kind is Kind.ROWS]
-    made_for = [schema for (kind, _), schema in schemas.items() if kind is Kind.COMMANDS]
+    incoming = [schema for (kind, _), schema in schemas.items() if kind is ParkedKind.ROWS]
+    made_for = [schema for (kind, _), schema in schemas.items() if kind is ParkedKind.COMMANDS]
     envelope = None
     if incoming:
-        rows = (batch for kind, batch in parked_table.read(parked) if kind is Kind.ROWS)
+        rows = (batch for kind, batch in parked_table.read(parked) if kind is ParkedKind.ROWS)
         table.log.try_head()
         plan = plan_rows_of(table, options, rows, incoming[0])
         base, envelope = plan.base, plan.envelope

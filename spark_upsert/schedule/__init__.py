@@ -11,7 +11,7 @@ from spark_upsert.schedule.dirty import DirtySet
 from spark_upsert.schedule.priority import (
     PRIORITY_MAX,
     PRIORITY_MIN,
-    Standing,
+    Urgency,
     parse_priority,
     priority_of,
 )
@@ -25,8 +25,8 @@ __all__ = [
     "DirtySet",
     "Schedule",
     "Service",
-    "Standing",
     "Turn",
+    "Urgency",
     "parse_priority",
     "priority_of",
 ]

@@ -76,7 +76,7 @@ def priority_in(properties: Mapping[str, str]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Urgency:
     """What is known of an input's importance."""
 
     manual: int | None = None
@@ -103,7 +103,7 @@ def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
     Parameters
     ----------
     bases : numpy.ndarray of int64, shape (n,)
-        Without their age, in units (`Standing.base`).
+        Without their age, in units (`Urgency.base`).
     waited_ms : numpy.ndarray of int64, shape (n,)
         A negative one counts as none: a clock went back.
     """
@@ -113,7 +113,7 @@ def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
     return rounded
 
 
-def priority_of(standing: Standing, *, now_ms: int, waited_ms: int) -> int:
+def priority_of(standing: Urgency, *, now_ms: int, waited_ms: int) -> int:
     """Return the priority of one input, in points.
 
     >>> priority_of(Standing(manual=-1000), now_ms=0, waited_ms=7_500)

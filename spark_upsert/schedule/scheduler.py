@@ -34,7 +34,7 @@ import numpy as np
 
 from spark_upsert.schedule.bands import LOWEST, WEIGHTS, bands_of
 from spark_upsert.schedule.dirty import DirtySet
-from spark_upsert.schedule.priority import Numbers, Standing, priorities
+from spark_upsert.schedule.priority import Numbers, Urgency, priorities
 
 TICK_MS = 50
 """Bands change at multiples of it: who asks more often gets the same answer."""
@@ -99,7 +99,7 @@ class Schedule:
     def service(
         self,
         now_ms: int,
-        standings: Mapping[str, Standing] | None = None,
+        standings: Mapping[str, Urgency] | None = None,
         *,
         defers_lowest: bool = False,
     ) -> Service:
@@ -154,12 +154,12 @@ class Schedule:
             turn = replace(turn, credit=0)
         return Schedule(dirty=dirty, turn=turn)
 
-    def waiting(self, now_ms: int, standings: Mapping[str, Standing] | None = None) -> list[int]:
+    def waiting(self, now_ms: int, standings: Mapping[str, Urgency] | None = None) -> list[int]:
         """Return how many wait in each band, the lowest first; as `service` takes its arguments."""
         bands = self._bands(now_ms, standings or {})
         return [int(count) for count in np.bincount(bands, minlength=len(WEIGHTS))]
 
-    def _bands(self, now_ms: int, standings: Mapping[str, Standing]) -> Numbers:
+    def _bands(self, now_ms: int, standings: Mapping[str, Urgency]) -> Numbers:
         tick_ms = now_ms - now_ms % TICK_MS
         bases = np.zeros(len(self.dirty), np.int64)
         if standings:

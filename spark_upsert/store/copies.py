@@ -62,7 +62,7 @@ class CopyFile:
                 view, position = view[written:], position + written
 
 
-Fetch = Callable[[CopyFile], int]
+WriteCopy = Callable[[CopyFile], int]
 """Writes an object, from position 0; returns its number of bytes."""
 
 
@@ -108,7 +108,7 @@ class LocalCopies:
             )
         return self._folder
 
-    def map(self, name: str, fetch: Fetch) -> pa.Buffer:
+    def map(self, name: str, fetch: WriteCopy) -> pa.Buffer:
         """Return the mapped copy of an object, fetched first if there is none.
 
         Parameters
@@ -135,7 +135,7 @@ class LocalCopies:
         """Remove a copy, for example because its contents are damaged."""
         (self._folder / name).unlink(missing_ok=True)
 
-    def _fill(self, copy: Path, fetch: Fetch) -> pa.Buffer:
+    def _fill(self, copy: Path, fetch: WriteCopy) -> pa.Buffer:
         part = copy.with_name(copy.name + _PART)
         with _claimed(part) as file:
             buffer = _try_map(copy)  # Somebody else may have fetched it while we waited.

@@ -18,8 +18,8 @@ from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_upsert.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import OptionError
+from spark_upsert.model.durations import EXPECTED, try_parse_ms
 
 RETRIES_MAX = 10
 """Default number of times that a request is repeated: about a minute of doubling pauses."""

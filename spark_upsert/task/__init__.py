@@ -3,7 +3,7 @@
 `plan` says what is done, as values; `task` runs it. The names below are the public ones.
 """
 
-from spark_upsert.task.expressions import bind, bind_condition
+from spark_upsert.plan.expressions import bind, bind_condition
 from spark_upsert.task.operators.lookups import ArrowLookup, Lookup, TableLookup
 from spark_upsert.task.plan import (
     Aggregate,

@@ -8,13 +8,13 @@ one stage, or tells one operator to drain or that nothing comes any more.
 chain in the same way, once.
 
 **Drop-input.** What stands before a stage can be thrown away until the barrier. Counters go on
-counting (`Stage.is_counting`): the rows that come to one are read, and only what it gives is
+counting (`ChainStage.is_counting`): the rows that come to one are read, and only what it gives is
 thrown away, so that neither rows nor numbers behind the barrier depend on when a side was dropped.
 
 **Enough.** An operator that has finished before its input (a limit that was reached) has all that
 stands before it dropped, in this barrier and in all that follow. Barriers pass, because a stage
 above it may have something to say at each of them: an aggregation without keys has a row. Only
-where none has (`Stage.is_silent`) and no other chain stands above, the driver ends.
+where none has (`ChainStage.is_silent`) and no other chain stands above, the driver ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_upsert.task.exchange import Consumer, Feed, Producer
 from spark_upsert.task.operators.operator import Operator, Signal
 
 
-class Stage(NamedTuple):
+class ChainStage(NamedTuple):
     """An operator, the node of the plan that it is, and what the driver has to know of it."""
 
     node: str
@@ -72,7 +72,7 @@ class Driver:
         self,
         node: str,
         feed: Feed,
-        stages: Sequence[Stage],
+        stages: Sequence[ChainStage],
         producer: Producer,
         *,
         is_top: bool = False,

@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.hashing import hash_keys
-from spark_upsert.task.operators.operator import Signal, Source
-from spark_upsert.task.progress import Progress
+from spark_upsert.task.operators.operator import BatchSource, Signal
+from spark_upsert.task.progress import Monitor
 
 QUEUED_BATCHES = 4
 """In a queue of an exchange: enough that a driver need not wait for each batch of another."""
 
-Route = Callable[[pa.RecordBatch, int], Sequence[tuple[int, pa.RecordBatch]]]
+Partitioner = Callable[[pa.RecordBatch, int], Sequence[tuple[int, pa.RecordBatch]]]
 """Shares a batch out among so many consumers: which gets which rows. None of them is empty."""
 
 
-class Feed(Source, Protocol):
+class Feed(BatchSource, Protocol):
     """The source of a driver: one that can be told to give up until the barrier."""
 
     def drop(self) -> None:
@@ -56,11 +56,11 @@ class Exchange:
 
     def __init__(
         self,
-        progress: Progress,
+        progress: Monitor,
         schema: pa.Schema,
         *,
         consumers: int = 1,
-        route: Route | None = None,
+        route: Partitioner | None = None,
         capacity: int = QUEUED_BATCHES,
     ) -> None:
         self.schema = schema
@@ -266,7 +266,7 @@ class InTurn:
         return [(index, batch)]
 
 
-def by_keys(keys: Sequence[str]) -> Route:
+def by_keys(keys: Sequence[str]) -> Partitioner:
     """Return a way to share out rows so that those of equal keys come to the same consumer."""
 
     def route(batch: pa.RecordBatch, consumers: int) -> Sequence[tuple[int, pa.RecordBatch]]:

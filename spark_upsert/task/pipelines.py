@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError, about_node, did_you_mean
 from spark_upsert.model.words import is_hashable
+from spark_upsert.plan.expressions import bind, bind_condition
 from spark_upsert.task import exchange as exchanges
-from spark_upsert.task.driver import Driver, Stage
-from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Route, by_keys
-from spark_upsert.task.expressions import bind, bind_condition
+from spark_upsert.task.driver import ChainStage, Driver
+from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Partitioner, by_keys
 from spark_upsert.task.operators.aggregation import aggregation
 from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE
@@ -54,13 +54,13 @@ from spark_upsert.task.plan import (
     Values,
     check,
 )
-from spark_upsert.task.progress import Progress
+from spark_upsert.task.progress import Monitor
 from spark_upsert.task.readers import of_files, read_arrow
-from spark_upsert.task.scanning import Reader, ScanFeed, SplitQueue, ValuesFeed
+from spark_upsert.task.scanning import ScanFeed, SplitQueue, SplitReader, ValuesFeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class TaskSettings:
     """What a task gives to those who run its plan.
 
     Parameters
@@ -79,9 +79,9 @@ class Settings:
         Whether splits came behind the last barrier, or there was none.
     """
 
-    progress: Progress
+    progress: Monitor
     width: int
-    readers: Mapping[str, Reader]
+    readers: Mapping[str, SplitReader]
     lookups: Mapping[str, Lookup]
     stands_next: Callable[[], Signal]
     has_tail: Callable[[], bool]
@@ -124,7 +124,7 @@ class Pipelines:
         self.drops[node]()
 
 
-def build(plan: Node, settings: Settings) -> Pipelines:
+def build(plan: Node, settings: TaskSettings) -> Pipelines:
     """Return what runs a plan.
 
     Raises
@@ -198,7 +198,7 @@ def _are_groups_whole(nodes: Sequence[Node]) -> bool:
 
 
 class _Builder:
-    def __init__(self, plan: Node, settings: Settings) -> None:
+    def __init__(self, plan: Node, settings: TaskSettings) -> None:
         self._plan = plan
         self._settings = settings
         self.built = Pipelines()
@@ -210,7 +210,7 @@ class _Builder:
         is_ordered: bool,
         is_top: bool = False,
         consumers: int = 1,
-        route: Route | None = None,
+        route: Partitioner | None = None,
         capacity: int = exchanges.QUEUED_BATCHES,
     ) -> Exchange:
         """Build the chains that end in some nodes, and return the exchange that they fill."""
@@ -258,7 +258,7 @@ class _Builder:
 
     # -- stages
 
-    def _stages(self, chain: _Chain) -> list[tuple[Feed, pa.Schema, list[Stage]]]:
+    def _stages(self, chain: _Chain) -> list[tuple[Feed, pa.Schema, list[ChainStage]]]:
         """Return the feed and the operators of each driver, and the columns that come out."""
         feeds = self._feeds(chain)
         rights = {
@@ -373,7 +373,7 @@ class _Builder:
         return [exchange.consumer(index) for index in range(chain.width)]
 
 
-def _stage(node: Node, operator: Operator, right: Consumer | None) -> Stage:
+def _stage(node: Node, operator: Operator, right: Consumer | None) -> ChainStage:
     """Return what a driver has to know of an operator."""
     match node:
         case Aggregation():
@@ -383,10 +383,10 @@ def _stage(node: Node, operator: Operator, right: Consumer | None) -> Stage:
         case _:
             is_silent = True
     is_counting = isinstance(node, Limit | AssignUniqueId)
-    return Stage(node.id, operator, is_silent, is_counting, right)
+    return ChainStage(node.id, operator, is_silent, is_counting, right)
 
 
-def _own_reader(node: Scan) -> Reader | None:
+def _own_reader(node: Scan) -> SplitReader | None:
     """Return what reads the splits of a scan for which the task was given nothing."""
     match node:
         case ArrowScan():

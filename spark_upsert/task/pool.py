@@ -36,9 +36,9 @@ class TaskPool:
         self._idle: OrderedDict[int, tuple[Node, Task]] = OrderedDict()
         self._lock = Lock()
 
-    def taken(self, plan: Node) -> Taken:
+    def taken(self, plan: Node) -> LentTask:
         """Lend a task of a plan, which nobody else has meanwhile."""
-        return Taken(self, plan)
+        return LentTask(self, plan)
 
     def take_out(self, plan: Node) -> Task:
         """Return a task of a plan, to be given to `put_back`."""
@@ -69,7 +69,7 @@ class TaskPool:
         return len(self._idle)
 
 
-class Taken:
+class LentTask:
     """A task that is lent; a class, as a generator takes twice as long around each split."""
 
     __slots__ = ("_plan", "_pool", "_task")

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from threading import Condition, RLock
 
 
-class Progress:
+class Monitor:
     """The lock of a task, and what has changed under it."""
 
     def __init__(self) -> None:

@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_upsert.changelog.modes import ChangeOptions
-from spark_upsert.changelog.read import read_changes
-from spark_upsert.changelog.stretches import Stretch
 from spark_upsert.errors import DataError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
 from spark_upsert.store.regular import opened_regular
-from spark_upsert.task.scanning import Reader
+from spark_upsert.table.changes.modes import ChangeOptions
+from spark_upsert.table.changes.read import read_changes
+from spark_upsert.table.changes.stretches import Stretch
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.task.scanning import SplitReader
 
 FILE_BATCH_ROWS = 1 << 16
 """Of a Parquet file; a file of Arrow has batches of its own."""
@@ -56,7 +56,7 @@ def read_arrow(split: Any) -> Iterable[pa.RecordBatch]:
     return split
 
 
-def of_files(columns: Sequence[str]) -> Reader:
+def of_files(columns: Sequence[str]) -> SplitReader:
     """Return what reads some columns of local files, whose paths the splits are.
 
     Their endings tell what they are: ``.parquet``, or ``.arrow``, ``.feather`` and ``.ipc``.
@@ -83,7 +83,7 @@ def _file(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
         )
 
 
-def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> Reader:
+def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> SplitReader:
     """Return what reads each `VersionSplit` of a table: some columns, or all."""
 
     def read(split: VersionSplit) -> Iterator[pa.RecordBatch]:
@@ -92,7 +92,7 @@ def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> Reade
     return read
 
 
-def changes_of(store: Store, options: ChangeOptions) -> Reader:
+def changes_of(store: Store, options: ChangeOptions) -> SplitReader:
     """Return what reads each `StretchSplit` of a table, as its changelog."""
 
     def read(split: StretchSplit) -> Iterator[pa.RecordBatch]:

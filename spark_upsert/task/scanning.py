@@ -1,7 +1,7 @@
 """Leaves: the queue of splits of a scan, who reads them, and rows that stand in the plan.
 
 A barrier is handed out to each driver of a leaf once, when no split is left before it. What a split
-is, only the reader of its leaf knows (`Reader`).
+is, only the reader of its leaf knows (`SplitReader`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError
 from spark_upsert.task.operators.operator import Signal
-from spark_upsert.task.progress import Progress
+from spark_upsert.task.progress import Monitor
 from spark_upsert.task.statistics import SplitCounts
 
-Reader = Callable[[Any], Iterable[pa.RecordBatch]]
+SplitReader = Callable[[Any], Iterable[pa.RecordBatch]]
 """Reads a split; an iterator that has a ``close`` is closed when no more of it is needed."""
 
 
 class SplitQueue:
     """The splits of a leaf, in the order in which they were added, for all its drivers."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Monitor) -> None:
         self._lock = progress.lock
         self._waiting: deque[Any] = deque()
         self._total = 0
@@ -86,7 +86,7 @@ class ScanFeed:
         What batches must have; None: whatever they have.
     """
 
-    def __init__(self, queue: SplitQueue, reader: Reader, schema: pa.Schema | None) -> None:
+    def __init__(self, queue: SplitQueue, reader: SplitReader, schema: pa.Schema | None) -> None:
         self.schema = schema
         self._queue = queue
         self._reader = reader

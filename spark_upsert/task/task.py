@@ -40,10 +40,10 @@ from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.task.driver import Driver
 from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.operator import Signal
-from spark_upsert.task.pipelines import Settings, build
+from spark_upsert.task.pipelines import TaskSettings, build
 from spark_upsert.task.plan import Node
-from spark_upsert.task.progress import Progress
-from spark_upsert.task.scanning import Reader
+from spark_upsert.task.progress import Monitor
+from spark_upsert.task.scanning import SplitReader
 from spark_upsert.task.states import (
     Action,
     AddSplit,
@@ -96,16 +96,16 @@ class Task:
         plan: Node,
         *,
         drivers: int = 1,
-        readers: Mapping[str, Reader] | None = None,
+        readers: Mapping[str, SplitReader] | None = None,
         lookups: Mapping[str, Lookup] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if drivers < 1:
             raise PlanError(f"drivers are at least 1, found {drivers}.", hint="give 1.")
-        self._progress = Progress()
+        self._progress = Monitor()
         self._clock = clock
         self._is_threaded = drivers > 1
-        settings = Settings(
+        settings = TaskSettings(
             progress=self._progress,
             width=drivers,
             readers=readers or {},

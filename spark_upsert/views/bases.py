@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from spark_upsert.errors import PlanError
-from spark_upsert.table import Table
+from spark_upsert.plan.nodes import Scan, read_text
+from spark_upsert.table.table import Table
 from spark_upsert.views.groups.kept_base import KeptBase
 from spark_upsert.views.groups.shown import PLAN, grouping_of
-from spark_upsert.views.plan import Scan, read_text
-from spark_upsert.views.scan import Base
+from spark_upsert.views.scan import BaseTable
 from spark_upsert.views.table_base import TableBase
 
 
-def open_base(scan: Scan, table: Table) -> Base:
+def open_base(scan: Scan, table: Table) -> BaseTable:
     """Return a table as a scan reads it."""
     grouping = grouping_of(table.log.head().properties)
     return TableBase(scan, table) if grouping is None else KeptBase(scan, table, grouping)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, about_node
+from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, Project, Scan, Unnest
 from spark_upsert.views.formulas import quoted
 from spark_upsert.views.groups.grouping import DIGITS, Grouping
 from spark_upsert.views.groups.rounding import Summand
 from spark_upsert.views.join import joined
-from spark_upsert.views.plan import Filter, Group, Join, Named, Node, Project, Scan, Unnest
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.rowwise import FilterRelation, ProjectRelation, UnnestRelation
 from spark_upsert.views.scan import OpenBase, ScanRelation

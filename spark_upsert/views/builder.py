@@ -12,23 +12,15 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.options.parse import member
 from spark_upsert.options.view import OnError
-from spark_upsert.store import open_store
-from spark_upsert.table import Table
-from spark_upsert.views.aggregates import Aggregate
-from spark_upsert.views.asked import (
+from spark_upsert.plan.aggregates import Aggregate
+from spark_upsert.plan.asked import (
     joined_by,
     not_of_a_plan,
     not_of_groups,
     require_texts,
     wrong_argument,
 )
-from spark_upsert.views.bases import made_from, open_base, scan_of
-from spark_upsert.views.binding import bind, bind_below_group, bind_group
-from spark_upsert.views.groups.contributions import contributions
-from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.groups.result import result
-from spark_upsert.views.pairs import Pairs
-from spark_upsert.views.plan import (
+from spark_upsert.plan.nodes import (
     Filter,
     Group,
     How,
@@ -42,9 +34,17 @@ from spark_upsert.views.plan import (
     Unnest,
     require_depth,
 )
+from spark_upsert.store import open_store
+from spark_upsert.table.table import Table
+from spark_upsert.views.bases import made_from, open_base, scan_of
+from spark_upsert.views.binding import bind, bind_below_group, bind_group
+from spark_upsert.views.groups.contributions import contributions
+from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.groups.result import result
+from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.pruning import pruned
 from spark_upsert.views.relation import Relation
-from spark_upsert.views.scan import Base
+from spark_upsert.views.scan import BaseTable
 from spark_upsert.views.view import View
 
 
@@ -271,7 +271,7 @@ class Plan:
     def _bound(self) -> Relation:
         return bind_below_group(self.node, self._open)
 
-    def _open(self, scan: Scan) -> Base:
+    def _open(self, scan: Scan) -> BaseTable:
         return open_base(scan, self._table(scan.path))
 
 
@@ -298,7 +298,7 @@ class Grouped(Generic[_Plan]):
         ----------
         **wanted : Aggregate
             By the names that they have in the result: ``agg.count()``, ``agg.max("amount")``
-            (`views.agg`).
+            (`plan.agg`).
         """
         for each in wanted.values():
             if not isinstance(each, Aggregate):

@@ -19,15 +19,15 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataError, setting
 from spark_upsert.model.arrays import Mask
-from spark_upsert.views.pairs import Rows, concat
-from spark_upsert.views.plan import Node
+from spark_upsert.plan.nodes import Node
+from spark_upsert.views.pairs import RelationRows, concat
 from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct
 
 NOTED_MAX = 1 << 20
 """Rows whose keys are held until it is known what became of them: what is more is no accident."""
 
 
-class Column(Protocol):
+class ComputeColumn(Protocol):
     """Computes a column."""
 
     @property
@@ -35,7 +35,7 @@ class Column(Protocol):
         """Of its values."""
         ...
 
-    def of(self, rows: Rows) -> pa.Array:
+    def of(self, rows: RelationRows) -> pa.Array:
         """Return the values for some rows; a `DataError` says that one has none."""
         ...
 
@@ -52,17 +52,17 @@ class NodeFormulas:
         Whose rows are found again by their key.
     """
 
-    def __init__(self, node: Node, bounds: Sequence[Column], input_: Relation) -> None:
+    def __init__(self, node: Node, bounds: Sequence[ComputeColumn], input_: Relation) -> None:
         self._node = node
         self._bounds = bounds
         self._input = input_
-        self._noted: list[Rows] = []
+        self._noted: list[RelationRows] = []
         """Keys, under the names of the input."""
         self._has_more = False
         """Whether more rows were met than are held."""
         self.failed = 0
 
-    def of(self, rows: Rows) -> list[pa.Array]:
+    def of(self, rows: RelationRows) -> list[pa.Array]:
         """Return the values of each formula for some rows, NULL where it has none."""
         found, failing = self._tried(rows)
         if failing is not None:
@@ -71,7 +71,7 @@ class NodeFormulas:
             self._note(bad)
         return found
 
-    def _tried(self, rows: Rows) -> tuple[list[pa.Array], Mask | None]:
+    def _tried(self, rows: RelationRows) -> tuple[list[pa.Array], Mask | None]:
         """Return the values, and the rows without one; None if all have theirs."""
         found, failing = [], None
         for bound in self._bounds:
@@ -83,7 +83,7 @@ class NodeFormulas:
                 failing = has_none if failing is None else failing | has_none
         return found, failing
 
-    def _note(self, bad: Rows) -> None:
+    def _note(self, bad: RelationRows) -> None:
         """Hold the keys of rows, each once, as many as are held at most."""
         self._noted.append(bad.select(self._key))
         if sum(each.num_rows for each in self._noted) > NOTED_MAX:
@@ -116,7 +116,7 @@ class NodeFormulas:
         assert self._input.key is not None, "what is computed carries its key (`bind_group`)"
         return list(self._input.key)
 
-    def _error(self, bad: Rows, at: At) -> DataError:
+    def _error(self, bad: RelationRows, at: At) -> DataError:
         """Return the error of rows that have no value, of which the first is named."""
         reason = "a formula has no value"
         for bound in self._bounds:
@@ -152,19 +152,19 @@ class NodeFormulas:
         )
 
 
-def _is_there(rows: Rows, source: Source) -> bool:
+def _is_there(rows: RelationRows, source: Source) -> bool:
     """Return whether the first row is made of one of a table, as far as its key tells."""
     return any(rows.column(name)[0].is_valid for name in source.columns)
 
 
-def _told(rows: Rows, source: Source, at: At) -> str:
+def _told(rows: RelationRows, source: Source, at: At) -> str:
     """Return of which row of a table the first row is made, and at which version."""
     values = _values(rows, source.columns, source.scan.key)
     version = at.get(source.scan.path) if source.scan.version is None else source.scan.version
     return f"{values} of '{source.scan.path}' at version {version}"
 
 
-def _values(rows: Rows, columns: Sequence[str], names: Sequence[str] | None = None) -> str:
+def _values(rows: RelationRows, columns: Sequence[str], names: Sequence[str] | None = None) -> str:
     """Return the values of the first row, under other names perhaps."""
     return ", ".join(
         f"{name}={rows.column(column)[0].as_py()!r}"
@@ -185,7 +185,7 @@ def _repair(sources: Sequence[Source]) -> str:
     return ""
 
 
-def _by_halves(bound: Column, rows: Rows) -> tuple[pa.Array, Mask]:
+def _by_halves(bound: ComputeColumn, rows: RelationRows) -> tuple[pa.Array, Mask]:
     """Return the values of rows some of which have none, which are NULL, and which those are."""
     failing = np.zeros(rows.num_rows, dtype=np.bool_)
     parts: list[pa.Array] = []

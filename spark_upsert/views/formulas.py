@@ -1,4 +1,4 @@
-"""Formulas of a plan over the columns of its rows: SQL (`task.expressions`), pure, row by row."""
+"""Formulas of a plan over the columns of its rows: SQL (`plan.expressions`), pure, row by row."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask
-from spark_upsert.task import expressions
-from spark_upsert.views.pairs import Rows
-from spark_upsert.views.plan import Formula
+from spark_upsert.plan import expressions
+from spark_upsert.plan.nodes import Formula
+from spark_upsert.views.pairs import RelationRows
 
 _NAME = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*")
 
@@ -42,14 +42,14 @@ def _name(formula: Formula) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundFormula:
     """A formula over some columns: one of them, or an expression."""
 
     type: pa.DataType
-    formula: str | expressions.Bound
+    formula: str | expressions.BoundExpression
 
     @classmethod
-    def to(cls, formula: Formula, columns: pa.Schema) -> Bound:
+    def to(cls, formula: Formula, columns: pa.Schema) -> BoundFormula:
         """Bind a formula to columns.
 
         Raises
@@ -64,11 +64,11 @@ class Bound:
         return cls(bound.type, bound)
 
     @classmethod
-    def to_condition(cls, formula: Formula, columns: pa.Schema) -> Bound:
+    def to_condition(cls, formula: Formula, columns: pa.Schema) -> BoundFormula:
         """Bind a formula that is true, false or unknown (`to`)."""
         return cls(pa.bool_(), expressions.bind_condition(formula, columns))
 
-    def of(self, rows: Rows) -> pa.Array:
+    def of(self, rows: RelationRows) -> pa.Array:
         """Return the values for some rows, in their order."""
         return rows.column(self.formula) if isinstance(self.formula, str) else self.formula(rows)
 

@@ -22,9 +22,9 @@ from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import is_hashable
+from spark_upsert.plan.nodes import How, Join, Reverse
 from spark_upsert.views.matching import NOWHERE, codes, joinable, matches
-from spark_upsert.views.pairs import Rows, columns_of, concat, no_rows, taken
-from spark_upsert.views.plan import How, Join, Reverse
+from spark_upsert.views.pairs import RelationRows, columns_of, concat, no_rows, taken
 from spark_upsert.views.relation import (
     At,
     Driving,
@@ -132,7 +132,7 @@ class JoinRelation:
 
     # -- at a position ---------------------------------------------------------------
 
-    def look_up(self, keys: Rows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self._left.key is not None
         own = distinct(keys.select(list(self._left.key)))
@@ -140,7 +140,9 @@ class JoinRelation:
         left = found.rows.filter(pa.array(found.present))
         return aligned(concat([no_rows(self.schema), *self._joined(left, at)]), keys)
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+    def having(
+        self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
         own = [name for name in values.schema.names if name in self._left.schema.names]
         if own:
@@ -151,7 +153,7 @@ class JoinRelation:
             for rows in self._joined(left, at):
                 yield matching(rows, values)
 
-    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
         left = self._left.scan(at, hash_range)
         if self._right_is_whole or self._has_few(hash_range):
@@ -163,20 +165,22 @@ class JoinRelation:
         """Return whether the partners of a range are so few that an index finds them for less."""
         return self._is_indexed and hash_range.width * _FEW < ALL_HASHES.width
 
-    def _as_left(self, right: Rows) -> Rows:
+    def _as_left(self, right: RelationRows) -> RelationRows:
         """Return the values that join right rows, under the names and types of the left side."""
         return fitted(renamed(right, self._on_right, self._on_left), self._left.schema)
 
-    def _as_right(self, left: Rows) -> Rows:
+    def _as_right(self, left: RelationRows) -> RelationRows:
         """Return the values that join left rows, under the names and types of the right side."""
         return fitted(renamed(left, self._on_left, self._on_right), self._right.schema)
 
-    def _joined(self, left: Rows, at: At) -> Iterator[Rows]:
+    def _joined(self, left: RelationRows, at: At) -> Iterator[RelationRows]:
         """Yield the rows that come of some left rows, with the right side at a position."""
         if left.num_rows:
             yield from self._combined(left, self._right.having(self._as_right(left), at))
 
-    def _combined(self, left: Rows, right: Iterable[Rows]) -> Iterator[Rows]:
+    def _combined(
+        self, left: RelationRows, right: Iterable[RelationRows]
+    ) -> Iterator[RelationRows]:
         """Join left rows with all their partners, among others perhaps."""
         partners = (Spans.throughout(rows, 0) for rows in right)
         return (spans.rows for spans in self._together(Spans.throughout(left, 0), partners))
@@ -235,7 +239,7 @@ class JoinRelation:
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the rows of keys that a step touched (`Relation.spans`)."""
         right = Spans.whole(self._right.spans(step.whole()), self._right.schema)
-        changed: list[Rows] = []
+        changed: list[RelationRows] = []
         for left in self._left.spans(step):
             if len(right):
                 assert self._left.key is not None
@@ -248,7 +252,9 @@ class JoinRelation:
             else:
                 yield from self._together(touched, self._partners(rows, right, step))
 
-    def _touched(self, changed: Sequence[Rows], right: Spans, step: Step) -> Iterator[Rows]:
+    def _touched(
+        self, changed: Sequence[RelationRows], right: Spans, step: Step
+    ) -> Iterator[RelationRows]:
         """Yield the left rows that did not change, but have or had a partner that did.
 
         Parameters
@@ -266,7 +272,7 @@ class JoinRelation:
             else:
                 yield rows.filter(pa.array(~with_key_of(rows, other, self._left.key)))
 
-    def _partners(self, left: Rows, moved: Spans, step: Step) -> Iterator[Spans]:
+    def _partners(self, left: RelationRows, moved: Spans, step: Step) -> Iterator[Spans]:
         """Yield all right rows that may be partners of some left rows at any time of a step.
 
         Most partners stay as they are: they are looked up once, before the step, and the others
@@ -276,7 +282,7 @@ class JoinRelation:
         for rows in self._stayed(left, moved, step):
             yield Spans.throughout(rows, step.times)
 
-    def _stayed(self, left: Rows, moved: Spans, step: Step) -> Iterator[Rows]:
+    def _stayed(self, left: RelationRows, moved: Spans, step: Step) -> Iterator[RelationRows]:
         """Yield the right rows that join some left rows and that a step did not touch."""
         assert self._right.key is not None
         for rows in self._right.having(self._as_right(left), step.before):
@@ -334,20 +340,22 @@ class FullJoinRelation:
         else:
             self._right.require_findable(columns, moving)
 
-    def look_up(self, keys: Rows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
         left = self._left.look_up(keys, at)
         right = self._right.look_up(self._as_right(keys), at)
         return self._beside(left, right)
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+    def having(
+        self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
         for keys in self._keys_having(values, at):
             inside = keys.filter(pa.array(self.driving.within(keys, hash_range)))
             found = self.look_up(distinct(inside), at)
             yield matching(found.rows.filter(pa.array(found.present)), values)
 
-    def _keys_having(self, values: Rows, at: At) -> Iterator[Rows]:
+    def _keys_having(self, values: RelationRows, at: At) -> Iterator[RelationRows]:
         """Yield keys, none twice, among which are those of the rows with some values."""
         names = values.schema.names
         own = [name for name in names if name in self._own]
@@ -360,7 +368,7 @@ class FullJoinRelation:
             for rows in self._right.having(values, at):
                 yield self._as_left(rows)
 
-    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
         left = self._left.scan(at, hash_range)
         right = self._right.scan(at)
@@ -383,7 +391,7 @@ class FullJoinRelation:
         keys = distinct(self._as_left(right.rows))
         yield self._put_together(Spans.none(self._left.schema), right, keys, step)
 
-    def _put_together(self, left: Spans, right: Spans, keys: Rows, step: Step) -> Spans:
+    def _put_together(self, left: Spans, right: Spans, keys: RelationRows, step: Step) -> Spans:
         """Return the rows of some keys, of which the step touched these rows of either side."""
         left = _completed(left, self._left, keys, step)
         right = _completed(right, self._right, self._as_right(keys), step)
@@ -408,11 +416,11 @@ class FullJoinRelation:
         )
         return Spans(self._beside(*looked).rows, lower, upper)
 
-    def _as_left(self, right: Rows) -> Rows:
+    def _as_left(self, right: RelationRows) -> RelationRows:
         """Return the keys of right rows under the name of the left side's."""
         return renamed(right, [self._on.right], self.key)
 
-    def _as_right(self, keys: Rows) -> Rows:
+    def _as_right(self, keys: RelationRows) -> RelationRows:
         """Return keys under the name of the right side's."""
         return renamed(keys, self.key, [self._on.right])
 
@@ -523,7 +531,7 @@ def _beside(right: Relation, shown: Sequence[str], node: Join) -> tuple[Source, 
     return tuple(found for source in right.sources for found in source.renamed(names))
 
 
-def _completed(spans: Spans, relation: Relation, keys: Rows, step: Step) -> Spans:
+def _completed(spans: Spans, relation: Relation, keys: RelationRows, step: Step) -> Spans:
     """Return spans with the rows of more keys, which a step did not touch."""
     found = relation.look_up(keys, step.before)
     assert relation.key is not None

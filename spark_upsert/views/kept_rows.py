@@ -5,19 +5,19 @@ version of the step that made it. Of two queries that is not so: they may take t
 tables in another order, so that the same version stands for other positions, and an older row of
 one may have a greater version than the newest of the other. And who begins anew never hears of the
 rows that went before. So such a table takes what one query writes and nothing else; the rule is
-asked of the version behind which an epoch comes (`upsert.guards`).
+asked of the version behind which an epoch comes (`table.write.guards`).
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.write_plan import Create, plan_write
 from spark_upsert.errors import PlanError
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.state.properties import VIEW_PLAN
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import Create, plan_write
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.properties import VIEW_PLAN
+from spark_upsert.table.table import Table
 
 
 def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.Schema) -> Manifest:

@@ -23,7 +23,7 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.words import equal_rows
 from spark_upsert.views.matching import NOWHERE, codes, firsts, places
 
-Rows: TypeAlias = pa.RecordBatch
+RelationRows: TypeAlias = pa.RecordBatch
 """Rows of a relation: at most one per key."""
 
 
@@ -39,8 +39,8 @@ class Pairs:
         Which rows there are. One without either says nothing.
     """
 
-    old: Rows
-    new: Rows
+    old: RelationRows
+    new: RelationRows
     has_old: Mask
     has_new: Mask
 
@@ -58,19 +58,19 @@ class Pairs:
         return cls.of_inserts(no_rows(schema))
 
     @classmethod
-    def of_inserts(cls, rows: Rows) -> Pairs:
+    def of_inserts(cls, rows: RelationRows) -> Pairs:
         """Return rows that were not there before."""
         every = np.arange(rows.num_rows)
         return cls.taken_from(rows, rows, np.full_like(every, NOWHERE), every)
 
     @classmethod
-    def of_deletes(cls, rows: Rows) -> Pairs:
+    def of_deletes(cls, rows: RelationRows) -> Pairs:
         """Return rows that are there no more."""
         every = np.arange(rows.num_rows)
         return cls.taken_from(rows, rows, every, np.full_like(every, NOWHERE))
 
     @classmethod
-    def aligned(cls, old: Rows, new: Rows, key: Sequence[str]) -> Pairs:
+    def aligned(cls, old: RelationRows, new: RelationRows, key: Sequence[str]) -> Pairs:
         """Return the pairs of two contents, each with at most one row per key."""
         before, after = codes(columns_of(old, key), columns_of(new, key))
         keys = firsts(np.concatenate([before, after]))
@@ -78,7 +78,9 @@ class Pairs:
         return cls.taken_from(old, new, places(keys, before), places(keys, after))
 
     @classmethod
-    def taken_from(cls, old: Rows, new: Rows, old_at: Positions, new_at: Positions) -> Pairs:
+    def taken_from(
+        cls, old: RelationRows, new: RelationRows, old_at: Positions, new_at: Positions
+    ) -> Pairs:
         """Return pairs by the places of their rows, `NOWHERE` for a row that is absent."""
         return cls(taken(old, old_at), taken(new, new_at), old_at != NOWHERE, new_at != NOWHERE)
 
@@ -108,7 +110,7 @@ class Pairs:
             every.has_new[last],
         )
 
-    def keys(self, names: Sequence[str]) -> Rows:
+    def keys(self, names: Sequence[str]) -> RelationRows:
         """Return some columns of the row that is there, the old one if both are.
 
         Of columns that are a key both rows hold the same.
@@ -121,11 +123,11 @@ class Pairs:
             arrays, schema=pa.schema([self.schema.field(name) for name in names])
         )
 
-    def old_rows(self) -> Rows:
+    def old_rows(self) -> RelationRows:
         """Return the old rows alone, in the order of the pairs."""
         return self.old.filter(pa.array(self.has_old))
 
-    def new_rows(self) -> Rows:
+    def new_rows(self) -> RelationRows:
         """Return the new rows alone, in the order of the pairs."""
         return self.new.filter(pa.array(self.has_new))
 
@@ -171,17 +173,17 @@ class Pairs:
         return (self.has_old != self.has_new) | (self.has_old & ~same)
 
 
-def no_rows(schema: pa.Schema) -> Rows:
+def no_rows(schema: pa.Schema) -> RelationRows:
     """Return no rows with some columns."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def concat(parts: Sequence[Rows]) -> Rows:
+def concat(parts: Sequence[RelationRows]) -> RelationRows:
     """Return rows of one schema as one batch."""
     return parts[0] if len(parts) == 1 else pa.concat_batches(list(parts))
 
 
-def taken(rows: Rows, at: Positions) -> Rows:
+def taken(rows: RelationRows, at: Positions) -> RelationRows:
     """Return the rows at some places; a row of NULLs for `NOWHERE`."""
     absent = at == NOWHERE
     chosen = pa.array(at, mask=absent) if bool(absent.any()) else pa.array(at)
@@ -191,12 +193,12 @@ def taken(rows: Rows, at: Positions) -> Rows:
     )
 
 
-def columns_of(rows: Rows, names: Sequence[str]) -> list[pa.Array]:
+def columns_of(rows: RelationRows, names: Sequence[str]) -> list[pa.Array]:
     """Return columns by their names."""
     return [rows.column(name) for name in names]
 
 
-def _bits(rows: Rows) -> list[pa.Array]:
+def _bits(rows: RelationRows) -> list[pa.Array]:
     return [_as_bits(column) for column in rows.columns]
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
+from spark_upsert.plan.nodes import Filter, Formula, Group, Join, Node, Project, Scan, Unnest
 from spark_upsert.views.formulas import columns_read
-from spark_upsert.views.plan import Filter, Formula, Group, Join, Node, Project, Scan, Unnest
 
 Wanted: TypeAlias = frozenset[str] | None
 """Names of columns, folded as SQL reads them; None: all. More than there are does no harm."""

@@ -27,9 +27,9 @@ import pyarrow as pa
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
+from spark_upsert.plan.nodes import Scan
 from spark_upsert.views.matching import NOWHERE, codes, firsts, joinable, places
-from spark_upsert.views.pairs import Pairs, Rows, columns_of, concat, no_rows, taken
-from spark_upsert.views.plan import Scan
+from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, no_rows, taken
 from spark_upsert.views.spans import Spans
 
 At: TypeAlias = Mapping[str, int]
@@ -69,7 +69,7 @@ class Step:
 class Looked(NamedTuple):
     """Rows beside the keys that were looked up."""
 
-    rows: Rows
+    rows: RelationRows
     """One for each key; of NULLs where there is none."""
     present: Mask
 
@@ -87,7 +87,7 @@ class Driving(NamedTuple):
     chunks: Callable[[At, HashRange], list[HashRange]]
     """Cuts a range at a position so that the rows of each piece fit in memory."""
 
-    def within(self, rows: Rows, hash_range: HashRange) -> Mask:
+    def within(self, rows: RelationRows, hash_range: HashRange) -> Mask:
         """Return which rows have a driving key with a hash in a range."""
         if hash_range == ALL_HASHES:
             return np.ones(rows.num_rows, dtype=np.bool_)
@@ -155,7 +155,7 @@ class Relation(Protocol):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The tables whose rows a row is made of, as far as its columns tell: the leftmost first."""
+        """The tables whose rows make a row, as far as its columns tell: the leftmost first."""
         ...
 
     @property
@@ -207,11 +207,13 @@ class Relation(Protocol):
         """
         ...
 
-    def look_up(self, keys: Rows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys, which are those of `key`, in any order; none twice."""
         ...
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+    def having(
+        self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
         """Yield the rows whose columns, those of ``values``, hold one of the values' rows.
 
         A value may come twice, and NULL in it joins nothing. Of the rows, the ones whose driving
@@ -219,7 +221,7 @@ class Relation(Protocol):
         """
         ...
 
-    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows whose driving keys have hashes in a range."""
         ...
 
@@ -245,19 +247,19 @@ def timed_changes_of(relation: Relation, step: Step) -> Iterator[tuple[Pairs, Po
         yield pairs.where(differs), at[differs]
 
 
-def whole(pieces: Iterable[Rows], schema: pa.Schema) -> Rows:
+def whole(pieces: Iterable[RelationRows], schema: pa.Schema) -> RelationRows:
     """Return the rows of all pieces."""
     return concat([no_rows(schema), *pieces])
 
 
-def aligned(looked: Rows, keys: Rows) -> Looked:
+def aligned(looked: RelationRows, keys: RelationRows) -> Looked:
     """Return found rows, which hold the columns of their keys, beside the keys."""
     wanted, found = codes(keys.columns, columns_of(looked, keys.schema.names))
     at = places(wanted, found)
     return Looked(taken(looked, at), at != NOWHERE)
 
 
-def among(rows: Rows, values: Rows) -> Mask:
+def among(rows: RelationRows, values: RelationRows) -> Mask:
     """Return which rows hold, in the columns of ``values``, one of their rows; NULL joins none."""
     own = columns_of(rows, values.schema.names)
     wanted, found = codes(own, values.columns)
@@ -265,18 +267,18 @@ def among(rows: Rows, values: Rows) -> Mask:
     return can & (places(wanted, found) != NOWHERE)
 
 
-def with_key_of(rows: Rows, others: Rows, key: Sequence[str]) -> Mask:
+def with_key_of(rows: RelationRows, others: RelationRows, key: Sequence[str]) -> Mask:
     """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
     own, other = codes(columns_of(rows, key), columns_of(others, key))
     return np.isin(own, other)
 
 
-def matching(rows: Rows, values: Rows) -> Rows:
+def matching(rows: RelationRows, values: RelationRows) -> RelationRows:
     """Return the rows that `among` keeps."""
     return rows.filter(pa.array(among(rows, values)))
 
 
-def distinct(rows: Rows) -> Rows:
+def distinct(rows: RelationRows) -> RelationRows:
     """Return each row once, by the equality of the engine."""
     if not rows.num_columns:
         return rows.slice(0, 1)
@@ -286,12 +288,12 @@ def distinct(rows: Rows) -> Rows:
     return taken(rows, found)
 
 
-def distinct_values(rows: Rows) -> Rows:
+def distinct_values(rows: RelationRows) -> RelationRows:
     """Return each row that can join once: without NULL."""
     return distinct(rows.filter(pa.array(joinable(rows.columns, rows.num_rows))))
 
 
-def renamed(rows: Rows, columns: Sequence[str], names: Sequence[str]) -> Rows:
+def renamed(rows: RelationRows, columns: Sequence[str], names: Sequence[str]) -> RelationRows:
     """Return some columns under other names."""
     fields = [
         rows.schema.field(column).with_name(name)

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.views.failing import Column, NodeFormulas
-from spark_upsert.views.formulas import Bound, columns_read, is_true, plain_column
+from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest
+from spark_upsert.views.failing import ComputeColumn, NodeFormulas
+from spark_upsert.views.formulas import BoundFormula, columns_read, is_true, plain_column
 from spark_upsert.views.matching import NOWHERE
-from spark_upsert.views.pairs import Rows, no_rows, taken
-from spark_upsert.views.plan import Filter, Formula, Project, Unnest
+from spark_upsert.views.pairs import RelationRows, no_rows, taken
 from spark_upsert.views.relation import (
     At,
     Looked,
@@ -44,7 +44,7 @@ class FilterRelation:
         self.paths = input_.paths
         self.worth_scanning = input_.worth_scanning
         self._input = input_
-        self._where = Bound.to_condition(node.where, self.schema)
+        self._where = BoundFormula.to_condition(node.where, self.schema)
         self._own = NodeFormulas(node, [self._where], input_)
         self.formulas = (*input_.formulas, self._own)
         self.may_lack_key = input_.may_lack_key and not self._refuses_null(node.where)
@@ -69,16 +69,18 @@ class FilterRelation:
         for spans in self._input.spans(step):
             yield spans.where(self._holds(spans.rows))
 
-    def look_up(self, keys: Rows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
         found = self._input.look_up(keys, at)
         return self._passing_of(_Side(found.rows, found.present))
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+    def having(
+        self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
         return map(self._passing, self._input.having(values, at, hash_range))
 
-    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
         return self._passing(self._input.scan(at, hash_range))
 
@@ -86,10 +88,10 @@ class FilterRelation:
         present = side.spread(self._holds(side.rows))
         return Looked(taken(side.rows, np.where(present, side.at, NOWHERE)), present)
 
-    def _passing(self, rows: Rows) -> Rows:
+    def _passing(self, rows: RelationRows) -> RelationRows:
         return rows.filter(pa.array(self._holds(rows)))
 
-    def _holds(self, rows: Rows) -> Mask:
+    def _holds(self, rows: RelationRows) -> Mask:
         """Return for which rows the condition is TRUE: what has no value does not pass."""
         [values] = self._own.of(rows)
         return is_true(values)
@@ -113,7 +115,7 @@ class ProjectRelation:
         self,
         node: Project,
         input_: Relation,
-        like: Mapping[str, Column] | None = None,
+        like: Mapping[str, ComputeColumn] | None = None,
         *,
         carries: bool = False,
     ) -> None:
@@ -122,8 +124,8 @@ class ProjectRelation:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise PlanError(f"two columns are called '{twice}'.", hint="rename one.", column=twice)
-        self._bound: list[Column] = [
-            (like or {}).get(column.name) or Bound.to(column.formula, input_.schema)
+        self._bound: list[ComputeColumn] = [
+            (like or {}).get(column.name) or BoundFormula.to(column.formula, input_.schema)
             for column in node.columns
         ]
         plain: list[tuple[str | None, str]] = [
@@ -132,7 +134,7 @@ class ProjectRelation:
         carried = _carried(input_, plain) if carries else []
         plain += carried
         names += [name for _, name in carried]
-        self._bound += [Bound(input_.schema.field(own).type, own) for own, _ in carried]
+        self._bound += [BoundFormula(input_.schema.field(own).type, own) for own, _ in carried]
         self.schema = pa.schema(
             [(name, bound.type) for name, bound in zip(names, self._bound, strict=True)]
         )
@@ -174,7 +176,7 @@ class ProjectRelation:
         for spans in self._input.spans(step):
             yield spans.with_rows(self._projected(spans.rows))
 
-    def look_up(self, keys: Rows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self.key is not None
         inner = renamed(keys, self.key, [self._sources[name] for name in self.key])
@@ -182,10 +184,12 @@ class ProjectRelation:
         side = _Side(found.rows, found.present)
         return Looked(taken(self._projected(side.rows), side.at), found.present)
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+    def having(
+        self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
         stored = [name for name in values.schema.names if name in self._sources]
-        found: Iterator[Rows]
+        found: Iterator[RelationRows]
         if stored:
             inner = renamed(values, stored, [self._sources[name] for name in stored])
             found = map(self._projected, self._input.having(inner, at, hash_range))
@@ -194,11 +198,11 @@ class ProjectRelation:
         is_all = len(stored) == values.num_columns
         return found if is_all else (matching(rows, values) for rows in found)
 
-    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
         return self._projected(self._input.scan(at, hash_range))
 
-    def _projected(self, rows: Rows) -> Rows:
+    def _projected(self, rows: RelationRows) -> RelationRows:
         return pa.RecordBatch.from_arrays(self._own.of(rows), schema=self.schema)
 
 
@@ -279,13 +283,15 @@ class UnnestRelation:
         for spans in self._input.spans(step):
             yield spans.owning(self._exploded(spans.rows), self._owners(spans.rows))
 
-    def look_up(self, keys: Rows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self._input.key is not None
         found = self._input.look_up(distinct(keys.select(list(self._input.key))), at)
         return aligned(self._exploded(found.rows.filter(pa.array(found.present))), keys)
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+    def having(
+        self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
         own = (self._column, POSITION)
         stored = [name for name in values.schema.names if name not in own]
@@ -295,19 +301,19 @@ class UnnestRelation:
         for rows in self._input.having(values.select(stored), at, hash_range):
             yield matching(self._exploded(rows), values)
 
-    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
         return self._exploded(self._input.scan(at, hash_range))
 
-    def _owners(self, rows: Rows) -> Positions:
+    def _owners(self, rows: RelationRows) -> Positions:
         """Return of which row each element is."""
         return np.repeat(np.arange(rows.num_rows), self._counts(rows))
 
-    def _counts(self, rows: Rows) -> Positions:
+    def _counts(self, rows: RelationRows) -> Positions:
         lengths = pc.list_value_length(rows.column(self._column))
         return np.asarray(lengths.fill_null(0)).astype(np.int64)
 
-    def _exploded(self, rows: Rows) -> Rows:
+    def _exploded(self, rows: RelationRows) -> RelationRows:
         counts = self._counts(rows)
         owners = self._owners(rows)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -320,7 +326,7 @@ class UnnestRelation:
 class _Side:
     """The rows of one side of pairs that are there, and where each belongs."""
 
-    def __init__(self, rows: Rows, present: Mask) -> None:
+    def __init__(self, rows: RelationRows, present: Mask) -> None:
         self.rows = rows.filter(pa.array(present))
         self.at: Positions = np.where(present, np.cumsum(present) - 1, NOWHERE)
 

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError, PlanError, about_table, setting
-from spark_upsert.log_fields import Fields
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.words import Words
-from spark_upsert.views.pairs import Pairs, Rows, no_rows
-from spark_upsert.views.plan import Scan
+from spark_upsert.plan.nodes import Scan
+from spark_upsert.views.pairs import Pairs, RelationRows, no_rows
 from spark_upsert.views.relation import (
     At,
     Driving,
@@ -40,12 +40,12 @@ from spark_upsert.views.spans import Spans
 _LOGGER = logging.getLogger(__name__)
 
 
-class Index(Protocol):
+class IndexLookup(Protocol):
     """Finds the keys of rows by the values of one column."""
 
     def iter_keys_having(
         self, values: pa.Array, *, near: int | None = None
-    ) -> tuple[int, Iterator[Rows]]:
+    ) -> tuple[int, Iterator[RelationRows]]:
         """Return the version that it shows, and piece by piece the keys of rows with some values.
 
         Values are different and not NULL. Near is the version that is asked about: what lies
@@ -54,7 +54,7 @@ class Index(Protocol):
         ...
 
 
-class Base(Protocol):
+class BaseTable(Protocol):
     """A table, as a plan reads it. Versions are those of epochs; None is before the first."""
 
     @property
@@ -70,7 +70,7 @@ class Base(Protocol):
         """Return whether there is an index on a column, whatever state it is in."""
         ...
 
-    def index(self, column: str) -> Index | None:
+    def index(self, column: str) -> IndexLookup | None:
         """Return the index on a column, if there is one that can be asked at present."""
         ...
 
@@ -91,23 +91,23 @@ class Base(Protocol):
         """
         ...
 
-    def look_up(self, keys: Rows, version: int | None) -> Looked:
+    def look_up(self, keys: RelationRows, version: int | None) -> Looked:
         """Return the rows of keys."""
         ...
 
-    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows whose keys have hashes in a range."""
         ...
 
 
-OpenBase = Callable[[Scan], Base]
+OpenBase = Callable[[Scan], BaseTable]
 """Opens the table of a scan; the same for equal scans."""
 
 
 class ScanRelation:
     """The rows of a table (`Relation`)."""
 
-    def __init__(self, node: Scan, base: Base) -> None:
+    def __init__(self, node: Scan, base: BaseTable) -> None:
         self.node = node
         self.schema = node.schema
         self.key = node.key
@@ -170,12 +170,14 @@ class ScanRelation:
         assert after is not None
         return self._base.changes(before, after, hash_range, net=True)[0]
 
-    def look_up(self, keys: Rows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
         with about_table(self.node.path):
             return self._base.look_up(keys, self._version(at))
 
-    def having(self, values: Rows, at: At, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+    def having(
+        self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
         values = distinct_values(values)
         if not values.num_rows:
@@ -195,12 +197,12 @@ class ScanRelation:
             found = looked.rows.filter(pa.array(looked.present))
             yield found if set(names) == set(self.key) else matching(found, values)
 
-    def _within(self, keys: Rows, hash_range: HashRange) -> Rows:
+    def _within(self, keys: RelationRows, hash_range: HashRange) -> RelationRows:
         return keys.filter(pa.array(self.driving.within(keys, hash_range)))
 
     def _proposed(
-        self, by: str, values: Rows, version: int | None, hash_range: HashRange
-    ) -> Iterator[Rows] | None:
+        self, by: str, values: RelationRows, version: int | None, hash_range: HashRange
+    ) -> Iterator[RelationRows] | None:
         """Return the keys of a range that may have a value: those of the index, and the bridge.
 
         Of a value that very many rows have, a piece of the keys is held at once, and the index is
@@ -226,8 +228,8 @@ class ScanRelation:
         return self._bridged(chain(first, pieces), shows, version, hash_range)
 
     def _bridged(
-        self, pieces: Iterable[Rows], shows: int, version: int | None, hash_range: HashRange
-    ) -> Iterator[Rows]:
+        self, pieces: Iterable[RelationRows], shows: int, version: int | None, hash_range: HashRange
+    ) -> Iterator[RelationRows]:
         """Yield the keys of the bridge, and those of an index, which has each once, without it."""
         fields = pa.schema([self.schema.field(name) for name in self.key])
         bridge = no_rows(fields)
@@ -242,7 +244,7 @@ class ScanRelation:
                 keys = keys.filter(pa.array(~with_key_of(keys, bridge, self.key)))
             yield keys
 
-    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
         with about_table(self.node.path):
             return self._base.scan(self._version(at), hash_range)

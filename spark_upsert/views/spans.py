@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.views.matching import NOWHERE, codes
-from spark_upsert.views.pairs import Pairs, Rows, columns_of, concat, no_rows, taken
+from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, no_rows, taken
 
 
 class Times(NamedTuple):
@@ -50,7 +50,7 @@ class Spans:
         at one time.
     """
 
-    rows: Rows
+    rows: RelationRows
     lower: Positions
     upper: Positions
 
@@ -63,7 +63,7 @@ class Spans:
         return cls.throughout(no_rows(schema), 0)
 
     @classmethod
-    def throughout(cls, rows: Rows, times: int) -> Spans:
+    def throughout(cls, rows: RelationRows, times: int) -> Spans:
         """Return rows that are there at all times."""
         lower = np.zeros(rows.num_rows, dtype=np.int64)
         return cls(rows, lower, lower + times + 1)
@@ -108,7 +108,7 @@ class Spans:
         """Return the spans of all pieces."""
         return cls.concat([cls.none(schema), *parts])
 
-    def with_rows(self, rows: Rows) -> Spans:
+    def with_rows(self, rows: RelationRows) -> Spans:
         """Return other rows that are there when these are."""
         return Spans(rows, self.lower, self.upper)
 
@@ -116,7 +116,7 @@ class Spans:
         """Return the rows that a mask keeps."""
         return Spans(self.rows.filter(pa.array(mask)), self.lower[mask], self.upper[mask])
 
-    def owning(self, rows: Rows, owners: Positions) -> Spans:
+    def owning(self, rows: RelationRows, owners: Positions) -> Spans:
         """Return rows that are there when their owners among these are."""
         return Spans(rows, self.lower[owners], self.upper[owners])
 

@@ -38,7 +38,7 @@ class Timed(NamedTuple):
     """How it is found out what the step changed."""
 
 
-class Stretch(NamedTuple):
+class StepStretch(NamedTuple):
     """Steps that are computed in one pass, with a time for each (`spans`)."""
 
     step: Step
@@ -51,7 +51,7 @@ class Stretch(NamedTuple):
         return self.steps[0].choice.way
 
 
-def in_stretches(found: Sequence[Timed]) -> list[Stretch]:
+def in_stretches(found: Sequence[Timed]) -> list[StepStretch]:
     """Return steps as few stretches: those that are looked up, one behind the other, are one."""
     return [
         stretch
@@ -64,12 +64,12 @@ def _is_looked_up(timed: Timed) -> bool:
     return bool(timed.step.before) and timed.choice.way is Way.LOOK_UPS
 
 
-def alone(timed: Timed) -> Stretch:
+def alone(timed: Timed) -> StepStretch:
     """Return a step as a stretch of its own."""
-    return Stretch(timed.step, (timed,))
+    return StepStretch(timed.step, (timed,))
 
 
-def _stretch(found: tuple[Timed, ...]) -> Stretch:
+def _stretch(found: tuple[Timed, ...]) -> StepStretch:
     if len(found) == 1:
         return alone(found[0])
     epochs = [
@@ -80,7 +80,7 @@ def _stretch(found: tuple[Timed, ...]) -> Stretch:
     ]
     assert len(epochs) == len(found), "each of several steps is of one epoch"
     step = Step(found[0].step.before, found[-1].step.after, tuple(epochs))
-    return Stretch(step, found)
+    return StepStretch(step, found)
 
 
 def in_order(moved: Iterable[Moved]) -> list[Moved]:

@@ -8,25 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.changelog.changes import Changes
-from spark_upsert.changelog.read import changes_by_piece
-from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
+from spark_upsert.model.types import type_text
 from spark_upsert.model.words import Words
-from spark_upsert.state.found import ABSENT
-from spark_upsert.state.properties import keeps_rows
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
+from spark_upsert.plan.nodes import Scan
+from spark_upsert.table.changes.changes import Changes
+from spark_upsert.table.changes.read import changes_by_piece
+from spark_upsert.table.changes.stretches import cut_into_stretches
+from spark_upsert.table.entries.found import ABSENT
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.properties import keeps_rows
+from spark_upsert.table.table import Table
 from spark_upsert.views.matching import NOWHERE
-from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
-from spark_upsert.views.plan import Scan
+from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
 from spark_upsert.views.relation import Looked
-from spark_upsert.views.scan import Index
-from spark_upsert.views.types import type_text
+from spark_upsert.views.scan import IndexLookup
 
 
 class TableBase:
@@ -59,7 +59,7 @@ class TableBase:
         """Return whether there is an index on a column (`Base.is_indexed`)."""
         return any(index.column == column for index in self._newest.indexes())
 
-    def index(self, column: str) -> Index | None:
+    def index(self, column: str) -> IndexLookup | None:
         """Return the index on a column (`Base.index`)."""
         return self._newest.index_of(column)
 
@@ -86,7 +86,7 @@ class TableBase:
         differs = pairs.differs_by_bits()
         return pairs.where(differs), versions[differs]
 
-    def look_up(self, keys: Rows, version: int | None) -> Looked:
+    def look_up(self, keys: RelationRows, version: int | None) -> Looked:
         """Return the rows of keys (`Base.look_up`)."""
         if version is None or not keys.num_rows:
             return self._none_of(keys.num_rows)
@@ -105,7 +105,7 @@ class TableBase:
         places[order] = at
         return Looked(self._rows(found.rows.take, places), places != ABSENT)
 
-    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Base.scan`)."""
         if version is None:
             return no_rows(self._schema)
@@ -124,7 +124,7 @@ class TableBase:
 
     def _rows(
         self, take: Callable[[Sequence[str], Positions], list[pa.Array]], places: Positions
-    ) -> Rows:
+    ) -> RelationRows:
         """Return the rows at some places, of NULLs for `ABSENT`."""
         hit = places != ABSENT
         if not bool(hit.any()):

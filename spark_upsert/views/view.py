@@ -9,23 +9,23 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from spark_upsert.errors import about_input, about_table
-from spark_upsert.log_fields import Fields
+from spark_upsert.model.log_fields import Fields
 from spark_upsert.options.view import OnError
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Manifest, Place
-from spark_upsert.state.retention import LEASE_MS, Lease, readable_leases
+from spark_upsert.plan.nodes import Group, Node, Scan
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
-from spark_upsert.upsert.kept_position import KeptPosition, Places
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.kept_position import KeptPosition, VersionsByInput
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
+from spark_upsert.table.retention import LEASE_MS, Lease, readable_leases
+from spark_upsert.table.table import Table
 from spark_upsert.views import ways
 from spark_upsert.views.bases import open_base
 from spark_upsert.views.binding import bind, bind_group
 from spark_upsert.views.failing import forget, require_values
 from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.plan import Group, Node, Scan
 from spark_upsert.views.relation import At, Relation, Step
-from spark_upsert.views.scan import Base
+from spark_upsert.views.scan import BaseTable
 from spark_upsert.views.steps import Moved
 from spark_upsert.views.ways import LOOK_UPS, Choice
 
@@ -75,7 +75,7 @@ class View:
         self.paths = tuple(dict.fromkeys(self.relation.paths))
         """Of the tables that are read live, in the order of the plan."""
 
-    def _open(self, scan: Scan) -> Base:
+    def _open(self, scan: Scan) -> BaseTable:
         if scan.path not in self.tables:
             self.tables[scan.path] = Table(open_store(scan.path, self._storage))
         with about_table(scan.path):
@@ -182,18 +182,18 @@ class View:
         """Return the position of all there is."""
         return {path: last_epoch(self.log(path), self._head(path)) for path in self.paths}
 
-    def places(self, at: At) -> dict[str, Place]:
+    def places(self, at: At) -> dict[str, TableVersion]:
         """Return what to remember of a position (`require`)."""
         return {path: self.log(path).place(version) for path, version in at.items()}
 
-    def pinned(self) -> dict[str, Place]:
+    def pinned(self) -> dict[str, TableVersion]:
         """Return what to remember of the fixed versions, by ``path@version`` (`require`)."""
         return {
             f"{path}@{version}": self.log(path).place(version)
             for path, version in sorted(self._pinned())
         }
 
-    def require(self, at: Places, pinned: Places, who: str, hint: str) -> None:
+    def require(self, at: VersionsByInput, pinned: VersionsByInput, who: str, hint: str) -> None:
         """Raise unless these are the very tables that somebody remembers.
 
         Parameters

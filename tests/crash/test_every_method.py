@@ -20,23 +20,23 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.modes import ChangeOptions
+from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import TableFullError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.engines import Rule
 from spark_upsert.model.schema import TableSchema, Ties
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.caps import EPOCHS, ON_FULL
-from spark_upsert.state.compaction import Compacted, Job, compact_runs
-from spark_upsert.state.indexed import INDEX_BY
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.manifest import Manifest, Transaction
-from spark_upsert.state.tombstones import PROPERTY, LateRows
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_upon
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
-from spark_upsert.watchers import SealedEpoch
+from spark_upsert.table.changes.modes import ChangeOptions
+from spark_upsert.table.compaction import Compacted, Job, compact_runs
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.caps import EPOCHS, ON_FULL
+from spark_upsert.table.log.indexed import INDEX_BY
+from spark_upsert.table.log.manifest import Manifest, Transaction
+from spark_upsert.table.log.tombstones import PROPERTY, LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.watch import SealedEpoch
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.wire import PREFIX, Wire, batch_of
 from tests.simulation.world import Script, World
 from tests.support.clocked import HOUR_S, ClockedStore, Now

@@ -12,13 +12,13 @@ import pytest
 
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.log.manifest import Commit, Transaction
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stash import Stash
-from spark_upsert.upsert.together import APART, Append, Told, append_together, sealed
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.together import APART, Append, AppendResult, append_together, sealed
 from tests.support.stores import (
     BrokenError,
     Fault,
@@ -65,13 +65,13 @@ def own(index: int) -> Transaction:
     return Transaction(writer=f"w{index}", number=0)
 
 
-def together(table: Table) -> list[Told]:
+def together(table: Table) -> list[AppendResult]:
     """Append all as one round."""
     calls = [call(table, index) for index in range(COUNT)]
     return append_together(table.log, table.at(), calls, table.commit, admission=table.admission(0))
 
 
-def one_by_one(table: Table) -> list[Told]:
+def one_by_one(table: Table) -> list[AppendResult]:
     """Append each by itself, the last one first."""
     return [table.append(rows(i), transaction=own(i)) for i in reversed(range(COUNT))]
 
@@ -84,7 +84,7 @@ def new_store() -> MemoryStore:
     return store
 
 
-def try_under(store: Store, steps: Steps) -> list[Told]:
+def try_under(store: Store, steps: Steps) -> list[AppendResult]:
     """Append all as one round in a process that may fail; a dead one tells nothing."""
     forget_runs_and_logs()
     try:
@@ -95,7 +95,9 @@ def try_under(store: Store, steps: Steps) -> list[Told]:
         return [error] * COUNT
 
 
-def faults(kind: type[BaseException], moment: Moment) -> Iterator[tuple[Store, Steps, list[Told]]]:
+def faults(
+    kind: type[BaseException], moment: Moment
+) -> Iterator[tuple[Store, Steps, list[AppendResult]]]:
     for step in range(STEPS_MAX):
         store, steps = new_store(), Steps(Fault(step, moment, kind))
         told = try_under(store, steps)
@@ -108,7 +110,7 @@ def faults(kind: type[BaseException], moment: Moment) -> Iterator[tuple[Store, S
 @pytest.mark.parametrize("again", [together, one_by_one])
 @pytest.mark.parametrize(("kind", "moment"), FAULTS)
 def test_behind_a_fault_at_any_step_and_a_retry_each_append_is_applied_once(
-    kind: type[BaseException], moment: Moment, again: Callable[[Table], list[Told]]
+    kind: type[BaseException], moment: Moment, again: Callable[[Table], list[AppendResult]]
 ) -> None:
     count = 0
     for store, steps, told in faults(kind, moment):

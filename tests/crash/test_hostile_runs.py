@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.fuzz import FUZZ_TIMES
 from tests.support.stores import forget_runs_and_logs
 
@@ -51,7 +51,7 @@ _CUT = """
 import os, sys
 import pyarrow as pa
 from spark_upsert.errors import CorruptionError
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 table = Table.open(sys.argv[1])
 before = table.snapshot()
 (file,) = table.log.commit(1).added

@@ -7,10 +7,10 @@ import contextlib
 import pytest
 
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.manifest import Draft, Kind
-from spark_upsert.table import Table
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.manifest import Draft, Kind
+from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
 from tests.support.stores import (

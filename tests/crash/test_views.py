@@ -22,16 +22,16 @@ import pytest
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.indexed import INDEX_BY
-from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.nodes import Group, How, Join, On, Scan
 from spark_upsert.store import Store
-from spark_upsert.table import Table
-from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.table.log.indexed import INDEX_BY
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views import view as view_module
-from spark_upsert.views.aggregates import Aggregate, Kind
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.plan import Group, How, Join, On, Scan
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
 from tests.support.stores import (
@@ -69,9 +69,9 @@ PLAN = Group(
     ),
     keys=("country",),
     aggregates=(
-        Aggregate("n", Kind.COUNT),
-        Aggregate("total", Kind.SUM, "amount"),
-        Aggregate("least", Kind.MIN, "amount"),
+        Aggregate("n", AggregateKind.COUNT),
+        Aggregate("total", AggregateKind.SUM, "amount"),
+        Aggregate("least", AggregateKind.MIN, "amount"),
     ),
 )
 

@@ -14,16 +14,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_upsertflow.readers import read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.options.view import ViewOptions, put_off_text
-from spark_upsert.source.view_input import ViewInput
-from spark_upsert.source.view_records import split_from_json, split_to_json
-from spark_upsert.state.log.codec import manifest_to_json
+from spark_upsert.plan import agg
+from spark_upsert.plan.nodes import Node, plan_from_json
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.streams.inputs.view import ViewInput
+from spark_upsert.streams.reads.view_records import split_from_json, split_to_json
+from spark_upsert.table.log.codec import manifest_to_json
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.plan import Node, plan_from_json
 from spark_upsert.views.view import View
 from spark_upsert_sink import UpsertStreamWriter
 from spark_upsert_sink.deferred import SPLIT

@@ -15,10 +15,10 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from pyspark_upsertflow.readers import read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
-from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.plan import agg
+from spark_upsert.plan.nodes import Node, plan_from_json
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
-from spark_upsert.views.plan import Node, plan_from_json
 from tests.golden.case import Case, Seen, sorted_rows
 from tests.support.notebooks import few_are_many
 

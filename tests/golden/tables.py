@@ -9,15 +9,15 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.codec import manifest_to_json
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.tombstones import LateRows
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_upon
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.codec import manifest_to_json
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
 from tests.golden.case import Case, Seen, log_text, sorted_rows
 from tests.support.envelopes import JSON, KAFKA
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_upsert.flow import Flow, Graph
 from spark_upsert.flow.checkpoint import NAME, remember
-from spark_upsert.source.offset import Offset
+from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.task.plan_json import plan_from_json, plan_to_json
 from tests.golden.case import Case, Seen
 from tests.support.flows import SINK, SOURCE

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.plan import agg
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
 
@@ -21,7 +21,7 @@ def scores(told: Told) -> Any:
     return Plan.of_table(str(told.folder / "scores"))
 
 
-@follows("views.asked:_unknown")
+@follows("plan.asked:_unknown")
 def _(told: Told) -> None:
     plan = scores(told)
     with told:
@@ -30,7 +30,7 @@ def _(told: Told) -> None:
     assert plan.group_by("x").agg(n=agg.count()).to_arrow().num_rows == 2
 
 
-@follows("views.asked:wrong_argument")
+@follows("plan.asked:wrong_argument")
 def _(told: Told) -> None:
     plan = scores(told)
     with told:
@@ -41,7 +41,7 @@ def _(told: Told) -> None:
     assert plan.select("id", "x").schema.names == ["id", "x"]
 
 
-@follows("views.asked:wrong_argument")
+@follows("plan.asked:wrong_argument")
 def _(told: Told) -> None:
     plan = scores(told)
     with told:
@@ -56,7 +56,7 @@ def kept(told: Told, plan: Any, name: str) -> Any:
     return Plan.of_table(path)
 
 
-@follows("views.agg:__getattr__:2")
+@follows("plan.agg:__getattr__:2")
 def _(told: Told) -> None:
     plan = scores(told)
     with told:
@@ -68,7 +68,7 @@ def _(told: Told) -> None:
     assert {tuple(row.values()) for row in found.to_arrow().to_pylist()} == {("a", 2), ("b", 1)}
 
 
-@follows("views.agg:__getattr__:2")
+@follows("plan.agg:__getattr__:2")
 def _(told: Told) -> None:
     plan = scores(told)
     with told:

@@ -27,9 +27,9 @@ APART: dict[str, str] = {
             "routed.group:refusal_of",
             "routed.park:_parked",
             "routed.stage:_Staging._without_folder",
-            "routed.template:_invalid",
-            "state.log.read:LogReader._other",
-            "state.log.read:LogReader.require",
+            "model.template:_invalid",
+            "table.log.read:LogReader._other",
+            "table.log.read:LogReader.require",
             "store.system_errors:_storage_error",
             "views.view:View.require",
         ),
@@ -37,7 +37,7 @@ APART: dict[str, str] = {
     ),
     "routed.park_staged:CommandParking._tell": "is a line of the log, which tells to run what "
     "tests.unit.test_unpark_hints runs",
-    "source.versions:readable_from": "is a line of the log beside a loss that was allowed: a read "
+    "table.versions:readable_from": "is a line of the log beside a loss that was allowed: a read "
     "anew is a read of the table",
     "routed.park_staged:_refuse_steps": "guards what no write into many tables can stage: a step "
     "of a view is written by itself",
@@ -47,11 +47,11 @@ APART: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "state.log.log:Log.heads",
-            "state.log.read:LogReader._look",
-            "state.retention.worker:_named",
-            "table:Table.hold_all",
-            "upsert.plan:plan_upon",
+            "table.log.log:Log.heads",
+            "table.log.read:LogReader._look",
+            "table.retention.worker:_named",
+            "table.table:Table.hold_all",
+            "envelopes.write_plan:plan_upon",
             "routed.unmoved:commit_behind",
         ),
         "tells to try again what others have won every time: the worlds of tests.simulation do",

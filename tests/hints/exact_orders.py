@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.kinds import (
-    plan_columns,
-    stream_inputs,
-)
-from spark_upsert.source.passage import steps_of
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.planner.kinds import plan_columns, stream_inputs
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.passage import steps_of
 from tests.hints.hint import Told, follows
 from tests.hints.options import changed
 from tests.hints.reads import (
@@ -28,8 +25,8 @@ from tests.hints.reads import (
 from tests.hints.tables import write
 
 
-@follows("source.exact:_require_mode")
-@follows("source.exact:refuse_exact")
+@follows("streams.planner.exact:_require_mode")
+@follows("streams.planner.exact:refuse_exact")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -46,7 +43,7 @@ def _(told: Told) -> None:
     assert len(Query().run(changed(exact, other))) == 2
 
 
-@follows("source.exact:_not_exact")
+@follows("streams.planner.exact:_not_exact")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -61,7 +58,7 @@ def _(told: Told) -> None:
     assert len(Query().run(exact)) == 2
 
 
-@follows("source.exact:_require_order_of")
+@follows("streams.planner.exact:_require_order_of")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -76,7 +73,7 @@ def _(told: Told) -> None:
     assert len(Query().run(other)) == 2
 
 
-@follows("source.lives:require_same_reads")
+@follows("streams.planner.lives:require_same_reads")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -90,7 +87,7 @@ def _(told: Told) -> None:
     assert len(Query().run({**exact, "emitUnchanged": "true"})) == 2
 
 
-@follows("source.lives:require_same_beginning")
+@follows("streams.planner.lives:require_same_beginning")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     exact = inputs_of(paths, merge="concat")
@@ -108,7 +105,7 @@ def _(told: Told) -> None:
     assert len(Query().run(exact)) == 2
 
 
-@follows("source.lives:require_same_beginning:2")
+@follows("streams.planner.lives:require_same_beginning:2")
 def _(told: Told) -> None:
     given = {"path": lake(told.folder, "east")["east"]}
     query = Query()
@@ -124,7 +121,7 @@ def _(told: Told) -> None:
     assert len(Query().run(later)) == 1
 
 
-@follows("source.exact:ExactOrder._standing")
+@follows("streams.planner.exact:ExactOrder._standing")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -148,9 +145,13 @@ for _wrong, _quoted in (
 
     def of_exact(wrong: dict[str, str], quoted: str) -> None:
         option = next(iter(wrong))
-        site = "table_steps:TableSteps.__init__" if "dedup" in option else "steps:refuse_gaps"
+        site = (
+            "streams.inputs.table_steps:TableSteps.__init__"
+            if "dedup" in option
+            else "streams.reads.steps:refuse_gaps"
+        )
 
-        @follows(f"source.{site}")
+        @follows(site)
         def _(told: Told) -> None:
             given = inputs_of(lake(told.folder, "east"), **EXACT, **wrong)
             with told:
@@ -166,7 +167,7 @@ for _wrong, _quoted in (
 def altered(site: str, alter: Alter) -> None:
     """Follow the hint about an exact order whose checkpoint was altered within a step."""
 
-    @follows(f"source.{site}")
+    @follows(site)
     def _(told: Told) -> None:
         rows = {"id": [1, 2, 3], "n": [1, 2, 3], "v": ["a", "b", "c"]}
         for name in ("east", "west"):
@@ -184,14 +185,16 @@ def altered(site: str, alter: Alter) -> None:
         assert len(Query().run(given)) == 6
 
 
-altered("exact:Standing.from_json", lambda o: state(o).update(rows=-1))
-altered("exact:_Front.count", lambda o: state(o).update(skip={"east": 9, "west": 9}))
-altered("exact:_finished", lambda o: state(o).update(ahead=dict(o["positions"])))
+altered("streams.planner.exact:OrderProgress.from_json", lambda o: state(o).update(rows=-1))
+altered(
+    "streams.planner.exact:_Front.count", lambda o: state(o).update(skip={"east": 9, "west": 9})
+)
+altered("streams.planner.exact:_finished", lambda o: state(o).update(ahead=dict(o["positions"])))
 
-replayed("exact:ExactOrder.passages", lambda o: o["positions"].pop("west"), **TURNS)
+replayed("streams.planner.exact:ExactOrder.passages", lambda o: o["positions"].pop("west"), **TURNS)
 
 
-@follows("source.inputs:Removed.steps")
+@follows("streams.inputs.inputs:Removed.steps")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     given = inputs_of(paths, **TURNS)
@@ -207,7 +210,7 @@ def _(told: Told) -> None:
     assert query.run(fewer) == []
 
 
-@follows("source.passage:without_order")
+@follows("streams.reads.passage:without_order")
 def _(told: Told) -> None:
     path = lake(told.folder, "east")["east"]
     with told:

@@ -10,8 +10,9 @@ import pytest
 
 from spark_upsert.errors import DataError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.table import Table
-from spark_upsert.views import agg, failing
+from spark_upsert.plan import agg
+from spark_upsert.table.table import Table
+from spark_upsert.views import failing
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
 from tests.support.view_keepers import Keeper

@@ -15,30 +15,30 @@ from spark_upsert.flow import (
     ArrowSource,
     Collected,
     Composite,
+    Edge,
     Flow,
     Given,
     Graph,
+    LogicalOperator,
     Manual,
-    Operator,
     OperatorKind,
     Parallel,
     PartitionBy,
     Placement,
     PythonFunction,
-    Stream,
     TableSink,
     TableSource,
     expanded,
     fused,
 )
-from spark_upsert.flow import running as running_module
 from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.checks import DEPTH_MAX
-from spark_upsert.flow.fusion import Influence, Legacy
-from spark_upsert.flow.local import collect, run
-from spark_upsert.flow.sampling import sampled
+from spark_upsert.flow.fusion.fusion import Influence, Legacy
+from spark_upsert.flow.fusion.sampling import sampled
+from spark_upsert.flow.run import running as running_module
+from spark_upsert.flow.run.local import collect, run
 from spark_upsert.flow.width import changed_width
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from spark_upsert.task import ArrowScan, Filter, HashJoin, JoinKind
 from tests.hints.hint import Told, follows
 from tests.support import flow_runs
@@ -49,15 +49,17 @@ NARROW = pa.schema([("k", pa.int32())])
 SAME = PythonFunction(iter, SCHEMA)
 KEPT = Collected()
 
-Member = Operator | Composite
+Member = LogicalOperator | Composite
 
 
-def source(name: str = "Src", **more: Any) -> Operator:
-    rows = Operator(name=name, kind=OperatorKind.SOURCE, work=ArrowSource(ROWS), schema=SCHEMA)
+def source(name: str = "Src", **more: Any) -> LogicalOperator:
+    rows = LogicalOperator(
+        name=name, kind=OperatorKind.SOURCE, work=ArrowSource(ROWS), schema=SCHEMA
+    )
     return replace(rows, **more)
 
 
-def same(name: str = "A", *ports: str, **more: Any) -> Operator:
+def same(name: str = "A", *ports: str, **more: Any) -> LogicalOperator:
     """Return an operator that hands rows on, a function, or of several ports a plan."""
     plan = HashJoin(
         id="both",
@@ -67,7 +69,7 @@ def same(name: str = "A", *ports: str, **more: Any) -> Operator:
         left_keys=("k",),
         right_keys=("k",),
     )
-    operator = Operator(
+    operator = LogicalOperator(
         name=name,
         kind=OperatorKind.OPERATOR,
         work=plan if len(ports) > 1 else SAME,
@@ -77,8 +79,8 @@ def same(name: str = "A", *ports: str, **more: Any) -> Operator:
     return replace(operator, **more)
 
 
-def sink(name: str = "Snk", **more: Any) -> Operator:
-    kept = Operator(name=name, kind=OperatorKind.SINK, work=KEPT, inputs=("input",))
+def sink(name: str = "Snk", **more: Any) -> LogicalOperator:
+    kept = LogicalOperator(name=name, kind=OperatorKind.SINK, work=KEPT, inputs=("input",))
     return replace(kept, **more)
 
 
@@ -88,7 +90,7 @@ def graph(members: Sequence[Member], *streams: str) -> Graph:
     for stream in streams:
         producer, _, end = stream.partition(" > ")
         consumer, _, port = end.partition(":")
-        found.append(Stream(producer, consumer, port or "input"))
+        found.append(Edge(producer, consumer, port or "input"))
     return Graph(tuple(members), tuple(found))
 
 
@@ -462,7 +464,7 @@ for _site, _build, _builds in BUILDS:
 # Schemes, widths and checkpoints ------------------------------------------------------------
 
 
-@follows("flow.fusion:_require_positive")
+@follows("flow.fusion.fusion:_require_positive")
 def _(told: Told) -> None:
     with told:
         Manual(0)
@@ -567,7 +569,7 @@ def ran(members: Sequence[Member], *streams: str, **more: Any) -> dict[str, pa.T
     return collect(graph(members, *streams), **more)
 
 
-def simple(rows: Operator, **more: Any) -> dict[str, pa.Table]:
+def simple(rows: LogicalOperator, **more: Any) -> dict[str, pa.Table]:
     return ran([rows, sink()], "Src > Snk", **more)
 
 
@@ -575,7 +577,7 @@ def read_here() -> Iterator[pa.RecordBatch]:
     yield from ROWS.to_batches()
 
 
-@follows("flow.local:_reads")
+@follows("flow.run.local:_reads")
 def _(told: Told) -> None:
     with told:
         simple(source(work=Given(SCHEMA)))
@@ -603,7 +605,7 @@ def _(told: Told) -> None:
 
 
 @follows("flow.resolution:_of_operator")
-@follows("flow.running:started")
+@follows("flow.run.running:started")
 def _(told: Told) -> None:
     def between(work: object) -> dict[str, pa.Table]:
         return collect(chain(work=work))
@@ -636,7 +638,7 @@ def gives(function: Callable[..., Any], schema: pa.Schema = SCHEMA) -> dict[str,
     return collect(chain(work=PythonFunction(function, schema), schema=schema))
 
 
-@follows("flow.running:_Function._called")
+@follows("flow.run.running:_Function._called")
 def _(told: Told) -> None:
     with told:
         gives(lambda batches: 5)
@@ -644,7 +646,7 @@ def _(told: Told) -> None:
     gives(lambda batches: (batch for batch in batches))
 
 
-@follows("flow.running:as_declared")
+@follows("flow.run.running:as_declared")
 def _(told: Told) -> None:
     with told:
         gives(lambda batches: (pa.Table.from_batches([batch]) for batch in batches))
@@ -652,7 +654,7 @@ def _(told: Told) -> None:
     gives(lambda batches: (batch for batch in batches))
 
 
-@follows("flow.running:as_declared:2")
+@follows("flow.run.running:as_declared:2")
 def _(told: Told) -> None:
     def keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from (batch.select(["k"]) for batch in batches)
@@ -668,7 +670,7 @@ def _(told: Told) -> None:
     gives(cast, NARROW)
 
 
-@follows("flow.running:as_declared:3")
+@follows("flow.run.running:as_declared:3")
 def _(told: Told) -> None:
     nulls = pa.record_batch({"k": pa.array([1, None])})
     never = pa.schema([pa.field("k", pa.int64(), nullable=False)])
@@ -684,7 +686,7 @@ def _(told: Told) -> None:
     gives(some, pa.schema([("k", pa.int64())]))
 
 
-@follows("flow.running:_PlanOfSeveral.feed")
+@follows("flow.run.running:_PlanOfSeveral.feed")
 def _(told: Told) -> None:
     many = pa.table({"k": list(range(64))})
     plan = HashJoin(
@@ -713,7 +715,7 @@ def _(told: Told) -> None:
     held(many.slice(0, 16), width=1)
 
 
-@follows("flow.sampling:_sample")
+@follows("flow.fusion.sampling:_sample")
 def _(told: Told) -> None:
     unread = graph([source(work=Given(SCHEMA)), sink()], "Src > Snk")
     with told:
@@ -731,7 +733,7 @@ def table_at(folder: Path) -> str:
     return path
 
 
-@follows("flow.tables:rows_of")
+@follows("flow.run.tables:rows_of")
 def _(told: Told) -> None:
     path = table_at(told.folder)
     with told:
@@ -742,7 +744,7 @@ def _(told: Told) -> None:
     assert found["Snk"].equals(FLAT)
 
 
-@follows("flow.tables:targets_of")
+@follows("flow.run.tables:targets_of")
 def _(told: Told) -> None:
     rows = source(work=ArrowSource(FLAT), schema=FLAT.schema)
     with told:
@@ -768,7 +770,7 @@ def wide_rows() -> Graph:
     return flow.graph()
 
 
-@follows("flow.passes:Pass._require_same")
+@follows("flow.run.passes:Pass._require_same")
 def _(told: Told) -> None:
     plan = fused(expanded(wide_rows()), Legacy())
     with told:
@@ -786,7 +788,7 @@ def _(told: Told) -> None:
     assert Table.open(to.path).snapshot().num_rows == 6
 
 
-@follows("flow.passes:_Elements.task_of")
+@follows("flow.run.passes:_Elements.task_of")
 def _(told: Told) -> None:
     plan = fused(expanded(wide_rows()), Legacy())
 

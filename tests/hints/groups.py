@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch
 from tests.hints.tables import write
@@ -22,7 +22,7 @@ def group(folder: Path, *, batches: int = 1) -> dict[str, str]:
     return {"path": str(folder), "inputsPattern": "*", "consistent": "true"}
 
 
-@follows("source.kinds:_refuse_as_of_batch")
+@follows("streams.planner.kinds:_refuse_as_of_batch")
 def _(told: Told) -> None:
     given = group(told.folder)
     with told:
@@ -33,7 +33,7 @@ def _(told: Told) -> None:
     assert len(Query().run(given)) == 2
 
 
-@follows("source.group_reads:pins")
+@follows("streams.inputs.group_reads:pins")
 def _(told: Told) -> None:
     given = group(told.folder)
     named = {"path": given["path"], "consistent": "true"}
@@ -43,7 +43,7 @@ def _(told: Told) -> None:
     assert len(batch({**named, "inputs": "a"})) == 1
 
 
-@follows("source.group_reads:pins:2")
+@follows("streams.inputs.group_reads:pins:2")
 def _(told: Told) -> None:
     given = group(told.folder)
     with told:
@@ -52,7 +52,7 @@ def _(told: Told) -> None:
     assert len(batch(given)) == 2
 
 
-@follows("source.table_input:no_group")
+@follows("streams.inputs.table:no_group")
 def _(told: Told) -> None:
     write(told.folder)
     with told:
@@ -62,7 +62,7 @@ def _(told: Told) -> None:
     assert batch({"path": given["path"], "metadata": "group"})
 
 
-@follows("source.group_inputs:GroupInputs.settle")
+@follows("streams.inputs.group:GroupInputs.settle")
 def _(told: Told) -> None:
     given = group(told.folder)
     one = {"path": str(told.folder / "a")}
@@ -78,7 +78,7 @@ def _(told: Told) -> None:
     assert len(Query().run(given)) == 2
 
 
-@follows("source.group_inputs:GroupInputs.settle:2")
+@follows("streams.inputs.group:GroupInputs.settle:2")
 def _(told: Told) -> None:
     given = group(told.folder)
     query = Query()
@@ -93,7 +93,7 @@ def _(told: Told) -> None:
     assert len(Query().run({**given, "inputsPattern": "a"})) == 1
 
 
-@follows("source.group_reads:at_batch:2")
+@follows("streams.inputs.group_reads:at_batch:2")
 def _(told: Told) -> None:
     given = group(told.folder, batches=3)
     Table.open(str(told.folder / "a")).expire(retain_versions=0, safety_ms=0)
@@ -113,8 +113,8 @@ def remade(given: Mapping[str, str]) -> Path:
     return path.parent.parent / "before"
 
 
-@follows("source.group_reads:at_batch")
-@follows("source.table_input:TableInput._require_batch")
+@follows("streams.inputs.group_reads:at_batch")
+@follows("streams.inputs.table:TableInput._require_batch")
 def _(told: Told) -> None:
     given = group(told.folder / "root", batches=2)
     before = remade(given)

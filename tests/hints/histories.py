@@ -14,29 +14,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.flow import Placement, expanded, fused
-from spark_upsert.flow.fusion import Legacy
-from spark_upsert.index import upkeep
-from spark_upsert.merge.graph import Graph, Merge, Source, Transform, Unmapped, Work
-from spark_upsert.merge.pressure import Pressure, Relief
+from spark_upsert.flow.fusion.fusion import Legacy
+from spark_upsert.merge.graph import (
+    MergeGraph,
+    MergeNode,
+    SourceNode,
+    Transform,
+    TransformWork,
+    Unmapped,
+)
+from spark_upsert.merge.pressure import MemoryPressure, Relief
 from spark_upsert.merge.schemas import OneSchema
 from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.manifest import Commit, Transaction
-from spark_upsert.state.multiplicity import require_possible
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import open_store
 from spark_upsert.store.records import encode
-from spark_upsert.table import Table
-from spark_upsert.upsert.kept_position import KeptPosition
-from spark_upsert.upsert.moves import Move, refused
-from spark_upsert.upsert.plan import plan_upon
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.multiplicity import require_possible
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.index import upkeep
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import Move, refused
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views.kept_rows import made_for_rows
 from tests.hints.envelopes import DEBEZIUM, record
 from tests.hints.flow import graph, same, sink, source
@@ -100,7 +107,7 @@ def by(writer: str, number: int, *, is_consecutive: bool = False) -> Transaction
     return Transaction(writer=writer, number=number, is_consecutive=is_consecutive)
 
 
-@follows("upsert.guards:_require_remembered")
+@follows("table.write.guards:_require_remembered")
 def _(told: Told) -> None:
     now = Now()
     table = Table(ClockedStore(now), clock=now)
@@ -115,7 +122,7 @@ def _(told: Told) -> None:
     assert append(table, [Command(2, 2, 0)], transaction=by("other", 0))
 
 
-@follows("upsert.guards:require_no_gap")
+@follows("table.write.guards:require_no_gap")
 def _(told: Told) -> None:
     query = Transaction.writer_of_query("one")
     table = write_and_open(told.folder)
@@ -129,7 +136,7 @@ def _(told: Told) -> None:
     assert table.append(rows, transaction=by(query, 7))
 
 
-@follows("upsert.ambiguity:_late_error")
+@follows("table.write.ambiguity:_late_error")
 def _(told: Told) -> None:
     options = {"sequenceBy": "n", "applyAsDeletes": "gone", "tombstoneRetention": "1 ms"}
     path = told.folder / "table"
@@ -183,7 +190,7 @@ def _(told: Told) -> None:
     assert Table.open(str(told.folder / "table")).snapshot().num_rows == 2
 
 
-@follows("state.log.log:Log.create")
+@follows("table.log.log:Log.create")
 def _(told: Told) -> None:
     path = told.folder / "table"
     write(told.folder)
@@ -200,7 +207,7 @@ def _(told: Told) -> None:
     Table.create(str(path), rows_of(ROW).schema, keys=["id"])
 
 
-@follows("state.retention.leases:_read")
+@follows("table.retention.leases:_read")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     table.hold("me", 0)
@@ -236,39 +243,39 @@ def _(told: Told) -> None:
 # Graphs of merges ---------------------------------------------------------------------------
 
 
-@follows("merge.graph:Graph.__init__")
+@follows("merge.graph:MergeGraph.__init__")
 def _(told: Told) -> None:
     with told:
-        Graph([Source(name="a"), Source(name="a")])
+        MergeGraph([SourceNode(name="a"), SourceNode(name="a")])
     told("rename one of them")
-    Graph([Source(name="a"), Source(name="b")])
+    MergeGraph([SourceNode(name="a"), SourceNode(name="b")])
 
 
-@follows("merge.graph:Graph.__init__:2")
+@follows("merge.graph:MergeGraph.__init__:2")
 def _(told: Told) -> None:
     with told:
-        Graph([Source(name="east"), Merge(name="m", inputs=("eest",))])
-    Graph([Source(name="east"), Merge(name="m", inputs=(told.meant,))])
+        MergeGraph([SourceNode(name="east"), MergeNode(name="m", inputs=("eest",))])
+    MergeGraph([SourceNode(name="east"), MergeNode(name="m", inputs=(told.meant,))])
 
 
 @follows("merge.graph:_check_that_inputs_agree")
 def _(told: Told) -> None:
-    one = Source(name="a", unmapped=Unmapped.DROP)
-    merge = Merge(name="m", inputs=("a", "b"))
+    one = SourceNode(name="a", unmapped=Unmapped.DROP)
+    merge = MergeNode(name="m", inputs=("a", "b"))
     with told:
-        Graph([one, Source(name="b", unmapped=Unmapped.REJECT), merge])
+        MergeGraph([one, SourceNode(name="b", unmapped=Unmapped.REJECT), merge])
     told("declare them alike in all inputs")
-    Graph([one, replace(one, name="b"), merge])
+    MergeGraph([one, replace(one, name="b"), merge])
 
 
 @follows("merge.graph:_check_root")
 def _(told: Told) -> None:
-    one, two = Source(name="a"), Source(name="b")
-    merge = Merge(name="m", inputs=("a", "b"))
+    one, two = SourceNode(name="a"), SourceNode(name="b")
+    merge = MergeNode(name="m", inputs=("a", "b"))
     with told:
-        Graph([one, two, merge, Transform(name="w", inputs=("m",), work=Work.WINDOW)])
+        MergeGraph([one, two, merge, Transform(name="w", inputs=("m",), work=TransformWork.WINDOW)])
     told("root it at a source")
-    Graph([one, two, merge, Transform(name="w", inputs=("a",), work=Work.WINDOW)])
+    MergeGraph([one, two, merge, Transform(name="w", inputs=("a",), work=TransformWork.WINDOW)])
 
 
 @follows("merge.schemas:OneSchema.check")
@@ -323,12 +330,12 @@ def staged_then(told: Told, between: Callable[[], None], **options: str) -> None
     write(told.folder, ROW, **options)
 
 
-@follows("upsert.commit:_commit_first")
+@follows("table.write.commit:_commit_first")
 def _(told: Told) -> None:
     staged_then(told, lambda: void(write(told.folder, {**ROW, "id": [9]})))
 
 
-@follows("upsert.guards:is_due")
+@follows("table.write.guards:is_due")
 def _(told: Told) -> None:
     write(told.folder)
     staged_then(told, lambda: void(write(told.folder, {**ROW, "id": [9]}, onError="quarantine")))
@@ -338,7 +345,7 @@ def void(_: object) -> None:
     """Return nothing of what a write returns."""
 
 
-@follows("upsert.ambiguity:require_order")
+@follows("table.write.ambiguity:require_order")
 def _(told: Told) -> None:
     def tasks(*values: str, **options: str) -> None:
         given = {"keys": "id", "path": str(told.folder / "table"), **options}
@@ -398,7 +405,7 @@ def take(table: Table, query: str | None, number: int) -> bool:
     return table.append(rows, transaction=writer) is not None
 
 
-@follows("upsert.guards:_require_keeper")
+@follows("table.write.guards:_require_keeper")
 def _(told: Told) -> None:
     table = keeper(told.folder / "kept")
     with told:
@@ -408,7 +415,7 @@ def _(told: Told) -> None:
     told("write to the tables of the view")
 
 
-@follows("upsert.guards:_require_keeper:2")
+@follows("table.write.guards:_require_keeper:2")
 def _(told: Told) -> None:
     table = keeper(told.folder / "kept")
     take(table, "one", 0)
@@ -420,7 +427,7 @@ def _(told: Told) -> None:
     assert take(keeper(told.folder / "new"), "two", 0)
 
 
-@follows("upsert.restore:restoration")
+@follows("table.write.restore:restoration")
 def _(told: Told) -> None:
     table = keeper(told.folder / "kept")
     for number in range(2):
@@ -440,10 +447,10 @@ def _(told: Told) -> None:
     keeper(told.folder / "other", "another plan")
 
 
-@follows("upsert.kept_position:KeptPosition.read")
-@follows("upsert.guards:is_next_move")
-@follows("upsert.moves:require_move")
-@follows("upsert.moves:refused")
+@follows("table.log.kept_position:KeptPosition.read")
+@follows("table.write.guards:is_next_move")
+@follows("table.write.moves:require_move")
+@follows("table.write.moves:refused")
 def _(told: Told) -> None:
     world = World(told.folder)
     view = count(world.orders, "customer")
@@ -469,7 +476,7 @@ def _(told: Told) -> None:
         assert view.refresh(path)
 
 
-@follows("upsert.guards:require_placed")
+@follows("table.write.guards:require_placed")
 def _(told: Told) -> None:
     truncates = {**DEBEZIUM, "sequenceBy": "source.lsn", "onTruncate": "overwrite"}
     event = record({"before": None, "after": None, "op": "t", "source": {"lsn": 9}})
@@ -514,7 +521,7 @@ def _(told: Told) -> None:
     batch = pa.record_batch({"n": list(range(1000))})
 
     def hold(bytes_max: int, relief: Relief) -> None:
-        pressure = Pressure(limit_bytes=bytes_max, relief=relief)
+        pressure = MemoryPressure(limit_bytes=bytes_max, relief=relief)
         with SpillingStore(pressure, folder=told.folder) as held:
             for _ in range(3):
                 held.add("a", batch)
@@ -535,7 +542,7 @@ def _(told: Told) -> None:
     open_store("s3://bucket/lake")
 
 
-@follows("state.log.log:Log._settle")
+@follows("table.log.log:Log._settle")
 def _(told: Told) -> None:
     row = [Command(1000, 1, 1)]
     with patch.object(checkpoints, "CHECKPOINT_EVERY", EVERY):
@@ -549,7 +556,7 @@ def _(told: Told) -> None:
         assert append(sleeper, row, transaction=by("w", 1))
 
 
-@follows("upsert.guards:_require_unfenced")
+@follows("table.write.guards:_require_unfenced")
 def _(told: Told) -> None:
     write(told.folder)
 
@@ -563,7 +570,7 @@ def _(told: Told) -> None:
     staged_then(told, expire)
 
 
-@follows("upsert.guards:is_new")
+@follows("table.write.guards:is_new")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     table.append(rows_of(ROW), transaction=by("a", 1))
@@ -583,7 +590,7 @@ def _(told: Told) -> None:
     assert commit("b")
 
 
-@follows("state.multiplicity:require_possible")
+@follows("table.entries.multiplicity:require_possible")
 def _(told: Told) -> None:
     world = World(told.folder)
     view = count(world.orders, "customer")
@@ -601,7 +608,7 @@ def _(told: Told) -> None:
     assert len(world.rows(world.kept(view, "other"))) == 2
 
 
-@follows("index.index:Index.iter_keys_having")
+@follows("table.index.index:Index.iter_keys_having")
 def _(told: Told) -> None:
     table = write_and_open(told.folder, {**ROW, "c": [7]}, indexBy="c")
     with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):

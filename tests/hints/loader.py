@@ -16,7 +16,7 @@ from spark_upsert.loader import FileRows, Loader, TableRows
 from spark_upsert.loader.arrays import as_numpy, imported
 from spark_upsert.loader.windows import _as_batch
 from spark_upsert.store.folder import LocalFolder
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.hints.hint import Told, follows
 from tests.support.loading import loader_of
 

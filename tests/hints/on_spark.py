@@ -22,10 +22,10 @@ from spark_upsert.flow import ArrowSource, Collected, Flow, Given, Graph, Python
 from spark_upsert.flow.work import Work
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.view import ViewOptions, put_off_text
-from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.stream import Stream
-from spark_upsert.table import Table
+from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.table import Table
 from spark_upsert.task import ArrowScan, Limit
 from spark_upsert.views.builder import Plan
 from spark_upsert_sink.deferred import SPLIT, rows_behind, without_split
@@ -178,7 +178,7 @@ def _(told: Told, spark: SparkSession) -> None:
 
 @follows("pyspark_upsertflow.keeping:_require_own_checkpoint")
 def _(told: Told) -> None:
-    from spark_upsert.state.log.manifest import Transaction
+    from spark_upsert.table.log.manifest import Transaction
 
     writer = Transaction.writer_of_query("one")
     table = Table.create(str(told.folder / "kept"), ROWS.schema, keys=["k"])
@@ -304,7 +304,7 @@ def _(told: Told) -> None:
         read_schema({"path": path})
     told('choose other columns by .option("columns", ...)')
     assert read_schema({"path": path, "columns": "k"}).names == ["k"]
-    told("read this one with spark_upsert.table.Table")
+    told("read this one with spark_upsert.table.table.Table")
     assert table.snapshot().num_rows == 0
 
 
@@ -404,7 +404,7 @@ def _(told: Told) -> None:
 
 
 @follows("spark_upsert_sink.deferred:_require_nothing_else")
-@follows("source.view_records:_foreign")
+@follows("streams.reads.view_records:_foreign")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     view = ViewOptions.put_off(put_off_text({"plan": Plan.of_table(table.store.url).to_json()}), {})

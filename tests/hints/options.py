@@ -14,7 +14,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.routed import RoutedOptions, is_routed_write
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
 
@@ -776,7 +776,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "state.properties:checked",
+        "table.log.properties:checked",
         writes,
         {"backpresure": "true"},
         {"Did you mean 'backpressure'": {"backpresure": None, "backpressure": "true"}},

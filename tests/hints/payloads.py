@@ -19,7 +19,7 @@ from spark_upsert.options.routed import is_routed_write
 from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.budgets import PARTS_MAX
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.json.text import JsonDecoder
 from spark_upsert.payloads.own_schema import ByRegistry, Inline, OwnDecoder, fields_in
 from spark_upsert.payloads.raw import RawDecoder
 from spark_upsert.payloads.registry import Registered, _fetch_of, forget_schemas, latest_schema
@@ -93,7 +93,7 @@ def _(told: Told) -> None:
     assert parse_schema("schema", text, bare_name="value")[0] == own
 
 
-@follows("payloads.json_text:JsonDecoder.__post_init__")
+@follows("payloads.json.text:JsonDecoder.__post_init__")
 def _(told: Told) -> None:
     nested = pa.schema({"value": pa.struct({"id": pa.int64()})})
     with told:
@@ -103,7 +103,7 @@ def _(told: Told) -> None:
     JsonDecoder(fields, is_bare=is_bare)
 
 
-@follows("payloads.json_text:_require_decodable")
+@follows("payloads.json.text:_require_decodable")
 def _(told: Told) -> None:
     with told:
         JsonDecoder(parse_schema("valueSchema", "m MAP<STRING, INT>", bare_name="value")[0])
@@ -213,7 +213,7 @@ def by_registry(double: RegistryDouble, **more: str) -> Mapping[str, str]:
     return {**own, "schemaRegistry.url": double.url, **more}
 
 
-@follows("upsert.envelopes.found:_planned")
+@follows("envelopes.found:_planned")
 def _(told: Told) -> None:
     with registry() as double:
         with told:
@@ -222,7 +222,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, **by_registry(double, valueSubject="t-value"))
 
 
-@follows("upsert.envelopes.found:_planned:3")
+@follows("envelopes.found:_planned:3")
 def _(told: Told) -> None:
     with registry() as double:
         double.register("json-value", {"type": "object"}, kind="JSON")
@@ -238,7 +238,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, **by_registry(double, **own))
 
 
-@follows("upsert.envelopes.found:_planned:2")
+@follows("envelopes.found:_planned:2")
 def _(told: Told) -> None:
     with registry() as double:
         double.register("bad-value", "{", kind="JSON")
@@ -253,7 +253,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, "other", **{**CONFLUENT, "valueSchema": ROW})
 
 
-@follows("payloads.connect_types:_unsupported")
+@follows("payloads.connect.types:_unsupported")
 def _(told: Told) -> None:
     with registry() as double:
         double.register("any-value", {"type": "object"}, kind="JSON")
@@ -308,7 +308,7 @@ def _(told: Told) -> None:
     assert [row["n"] for row in rows_of(root, "a")] == [5, 2**40]
 
 
-@follows("upsert.envelopes.found:_instead")
+@follows("envelopes.found:_instead")
 def _(told: Told) -> None:
     root = MemoryStore()
     plain = ("a", b'{"id": 1}', b'{"n": 5}')
@@ -322,7 +322,7 @@ def _(told: Told) -> None:
     assert rows_of(other, "a") == [{"id": 1, "name": "x"}]
 
 
-@follows("upsert.envelopes.found:FoundSide.event")
+@follows("envelopes.found:FoundSide.event")
 def _(told: Told) -> None:
     events = {"envelope": "debezium", "valueFormat": "json", "valueSchema": "inline"}
     root = MemoryStore()

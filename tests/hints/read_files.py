@@ -10,14 +10,10 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source import file_position
-from spark_upsert.source.kinds import (
-    batch_inputs,
-    plan_columns,
-    shared_columns,
-)
-from spark_upsert.source.merged_read import MergedRead
 from spark_upsert.store.folder import LocalFolder
+from spark_upsert.streams.inputs.files import position as file_position
+from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, shared_columns
+from spark_upsert.streams.planner.merged_read import MergedRead
 from tests.hints.hint import Told, follows
 from tests.hints.reads import SMALL, Given, Query, Rows, batch, files_of, lake, put, replayed
 
@@ -26,7 +22,7 @@ MORE = pa.table({"id": pa.array([1], pa.int32()), "v": ["a"], "w": [1]})
 TEXTS = pa.table({"id": ["one"], "v": ["a"]})
 
 
-@follows("source.file_input:file_columns")
+@follows("streams.inputs.files.input:file_columns")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     folder.mkdir()
@@ -39,7 +35,7 @@ def _(told: Told) -> None:
     assert len(batch(files_of(folder))) == 1
 
 
-@follows("source.file_input:_Files.listed")
+@follows("streams.inputs.files.input:_Files.listed")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     with told:
@@ -50,7 +46,7 @@ def _(told: Told) -> None:
     told("check the 'path' option")
 
 
-@follows("source.file_input:_merged")
+@follows("streams.inputs.files.input:_merged")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", SMALL)
@@ -64,7 +60,7 @@ def _(told: Told) -> None:
     assert len(batch(files_of(folder, mergeSchema="true", schema="id BIGINT, v STRING"))) == 2
 
 
-@follows("source.file_formats:require_fits")
+@follows("payloads.files.formats:require_fits")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", MORE)
@@ -76,7 +72,7 @@ def _(told: Told) -> None:
     assert [row["w"] for row in found] == [1, None]
 
 
-@follows("source.file_formats:require_fits:2")
+@follows("payloads.files.formats:require_fits:2")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", WIDE)
@@ -87,7 +83,7 @@ def _(told: Told) -> None:
     assert len(batch(files_of(folder, mergeSchema="true"))) == 2
 
 
-@follows("source.file_formats:require_fits:3")
+@follows("payloads.files.formats:require_fits:3")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", SMALL)
@@ -105,7 +101,7 @@ def _(told: Told) -> None:
     assert len(query.run(files_of(folder, schema="id INT, v STRING"))) == 1
 
 
-@follows("source.file_input:_Files._unreadable")
+@follows("streams.inputs.files.input:_Files._unreadable")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", SMALL)
@@ -118,7 +114,7 @@ def _(told: Told) -> None:
     assert len(batch(files_of(folder))) == 2
 
 
-@follows("source.file_texts:JsonReader.columns")
+@follows("payloads.files.texts:JsonReader.columns")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", b"\n")
@@ -128,7 +124,7 @@ def _(told: Told) -> None:
     assert batch(files_of(folder, "json", schema="id BIGINT")) == []
 
 
-@follows("source.file_texts:JsonReader.columns:2")
+@follows("payloads.files.texts:JsonReader.columns:2")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", b'{"id": null}\n')
@@ -138,7 +134,7 @@ def _(told: Told) -> None:
     assert batch(files_of(folder, "json", schema="id BIGINT")) == [{"id": None}]
 
 
-@follows("source.file_texts:JsonReader.read")
+@follows("payloads.files.texts:JsonReader.read")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", b'{"id":\n1}\n')
@@ -150,7 +146,7 @@ def _(told: Told) -> None:
     assert batch(given) == [{"id": 1}]
 
 
-@follows("source.file_texts:CsvReader.columns")
+@follows("payloads.files.texts:CsvReader.columns")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", b"")
@@ -160,7 +156,7 @@ def _(told: Told) -> None:
     assert batch(files_of(folder, "csv", schema="id BIGINT")) == []
 
 
-@follows("source.file_texts:CsvReader._own_names")
+@follows("payloads.files.texts:CsvReader._own_names")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", b"1,a\n")
@@ -171,7 +167,7 @@ def _(told: Told) -> None:
     assert found == [{"id": 1, "v": "a"}]
 
 
-@follows("source.file_position:replaced_error")
+@follows("streams.inputs.files.position:replaced_error")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     file = put(folder, "a", SMALL)
@@ -194,7 +190,7 @@ def _(told: Told) -> None:
     assert len(query.run(files_of(folder))) == 1
 
 
-@follows("source.file_position:FilePosition.unpacked")
+@follows("streams.inputs.files.position:FilePosition.unpacked")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     put(told.folder / "files", "a", SMALL)
@@ -221,8 +217,8 @@ def planned_then(given: Given, between: Callable[[], object]) -> Rows:
     return [row for work in splits for each in read.read(work) for row in each.to_pylist()]
 
 
-@follows("source.file_input:_Files.translated")
-@follows("source.file_input:_Files.require_same")
+@follows("streams.inputs.files.input:_Files.translated")
+@follows("streams.inputs.files.input:_Files.require_same")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     file = put(folder, "a", SMALL)
@@ -247,7 +243,7 @@ def _(told: Told) -> None:
     assert len(batch(files_of(folder))) == 1
 
 
-@follows("source.file_input:_Files.translated:3")
+@follows("streams.inputs.files.input:_Files.translated:3")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", b'{"id": 1}\n{"id": "one"}\n')
@@ -259,7 +255,7 @@ def _(told: Told) -> None:
     assert batch(given) == [{"id": 1}]
 
 
-@follows("source.file_input:_Files.translated:2")
+@follows("streams.inputs.files.input:_Files.translated:2")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", WIDE)
@@ -279,7 +275,7 @@ def _(told: Told) -> None:
 
 
 replayed(
-    "file_position:FilePosition.delivered_since",
+    "streams.inputs.files.position:FilePosition.delivered_since",
     lambda o: o["positions"]["files"].update(batch=[]),
     "parquet",
 )
@@ -303,7 +299,7 @@ class Days:
             return self.query.run({**files_of(self.folder), **more})
 
 
-@follows("source.file_position:_came_late")
+@follows("streams.inputs.files.position:_came_late")
 def _(told: Told) -> None:
     days = Days(told.folder / "files")
     days.put("late", 1)
@@ -318,7 +314,7 @@ def _(told: Told) -> None:
     assert len(days.run()) == 1
 
 
-@follows("source.file_position:_went_away")
+@follows("streams.inputs.files.position:_went_away")
 def _(told: Told) -> None:
     days = Days(told.folder / "files")
     (days.folder / "f2").unlink()
@@ -337,7 +333,7 @@ def _(told: Told) -> None:
     assert days.run() == []
 
 
-@follows("source.file_input:_Files.translated:4")
+@follows("streams.inputs.files.input:_Files.translated:4")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", SMALL)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source import discovery
-from spark_upsert.source.explain_read import explain_read
-from spark_upsert.source.kinds import (
+from spark_upsert.streams.inputs import discovery
+from spark_upsert.streams.planner.explain_read import explain_read
+from spark_upsert.streams.planner.kinds import (
     batch_inputs,
     plan_columns,
     shared_columns,
@@ -24,11 +24,11 @@ from spark_upsert.source.kinds import (
     stream_lookout,
     stream_offsets,
 )
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.work import refuse_own_epochs, splits_of
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 from tests.hints.hint import Told, follows
 from tests.hints.options import Change, changed
 from tests.hints.tables import ROW, write
@@ -146,18 +146,18 @@ def stream(given: Given) -> Rows:
 CHANGES = {"readChangeFeed": "true"}
 
 of_read(
-    "source.versions:first_wanted",
+    "table.versions:first_wanted",
     {**CHANGES, "startingVersion": "9"},
     {"start at 1 or before": {"startingVersion": "1"}, "'latest'": {"startingVersion": "latest"}},
 )
 of_read(
-    "source.versions:upper_wanted",
+    "table.versions:upper_wanted",
     {**CHANGES, "startingVersion": "0", "endingVersion": "9"},
     {"end at 0 or before": {"endingVersion": "0"}, "drop the option": {"endingVersion": None}},
 )
 
 
-@follows("source.explain_read:_refuse_of_the_log")
+@follows("streams.planner.explain_read:_refuse_of_the_log")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
 
@@ -171,7 +171,7 @@ def _(told: Told) -> None:
     assert explained({"path": path})
 
 
-@follows("source.columns:require_columns")
+@follows("streams.reads.columns:require_columns")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     plan = ReadPlan.parse({"path": path})
@@ -183,7 +183,7 @@ def _(told: Told) -> None:
     batch_inputs(plan, columns)[""].splits()
 
 
-@follows("source.columns:require_columns:2")
+@follows("streams.reads.columns:require_columns:2")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     plan = ReadPlan.parse({"path": path, **CHANGES, "startingVersion": "0"})
@@ -196,7 +196,7 @@ def _(told: Told) -> None:
     assert set(batch({"path": path, "columns": "id"})[0]) == {"id"}
 
 
-@follows("source.table_input:TableInput._newest")
+@follows("streams.inputs.table:TableInput._newest")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     query = Query()
@@ -213,7 +213,7 @@ def _(told: Told) -> None:
     query.run({"path": path})
 
 
-@follows("source.offset:no_offset")
+@follows("streams.offsets.offset:no_offset")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     query = Query()
@@ -227,7 +227,7 @@ def _(told: Told) -> None:
 # Several inputs -----------------------------------------------------------------------------
 
 
-@follows("source.agreement:_disagreement")
+@follows("streams.inputs.agreement:_disagreement")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east")
     write(told.folder, {"id": [2], "n": [2]}, "west")
@@ -240,7 +240,7 @@ def _(told: Told) -> None:
     assert len(batch({**given, "columns": "id,n"})) == 2
 
 
-@follows("source.agreement:merged")
+@follows("streams.inputs.agreement:merged")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east")
     write(told.folder, {"id": [2], "n": [2], "v": [7]}, "west")
@@ -251,7 +251,7 @@ def _(told: Told) -> None:
     assert len(batch({**given, "columns": "id,n"})) == 2
 
 
-@follows("source.agreement:_require_distinct")
+@follows("streams.inputs.agreement:_require_distinct")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east")
     write(told.folder, {"id": [2], "n": [2], "V": ["b"]}, "west")
@@ -262,7 +262,7 @@ def _(told: Told) -> None:
     assert len(batch({**given, "columns": "id,v"})) == 2
 
 
-@follows("source.merge_columns:require_free")
+@follows("streams.reads.merge_columns:require_free")
 def _(told: Told) -> None:
     write(told.folder, {**ROW, "_input": ["mine"]}, "east")
     given = inputs_of({"east": str(told.folder / "east")}, mergeColumns="_input")
@@ -274,7 +274,7 @@ def _(told: Told) -> None:
     assert batch({**given, "columns": "id"})[0]["_input"] == "east"
 
 
-@follows("source.inputs:NamedInputs._require")
+@follows("streams.inputs.inputs:NamedInputs._require")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -292,7 +292,7 @@ def _(told: Told) -> None:
     query.run({**fewer, **told.options})
 
 
-@follows("source.kinds:with_found_inputs")
+@follows("streams.planner.kinds:with_found_inputs")
 def _(told: Told) -> None:
     lake(told.folder, "east")
     with told:
@@ -301,7 +301,7 @@ def _(told: Told) -> None:
     assert batch({"path": str(told.folder), "inputsPattern": "*"})
 
 
-@follows("source.found_inputs:FoundInputs._gone")
+@follows("streams.inputs.found:FoundInputs._gone")
 def _(told: Told) -> None:
     path = lake(told.folder, "east")["east"]
     query = Query()
@@ -315,7 +315,7 @@ def _(told: Told) -> None:
     assert Query().run(found)
 
 
-@follows("source.found_inputs:FoundInputs._gone:2")
+@follows("streams.inputs.found:FoundInputs._gone:2")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -359,7 +359,7 @@ def files_of(folder: Path, format_: str = "parquet", **more: str) -> dict[str, s
     }
 
 
-@follows("source.table_position:TablePosition.unpacked")
+@follows("streams.inputs.table_position:TablePosition.unpacked")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     put(told.folder / "files", "a", SMALL)
@@ -385,7 +385,7 @@ def state(offset: dict[str, Any]) -> dict[str, Any]:
 def replayed(site: str, alter: Alter, format_: str = "table", **more: str) -> None:
     """Follow the hint about a batch whose offset was altered before it was replayed."""
 
-    @follows(f"source.{site}")
+    @follows(site)
     def _(told: Told) -> None:
         if format_ == "table":
             rows = {"id": [1, 2, 3], "n": [1, 2, 3], "v": ["a", "b", "c"]}
@@ -408,10 +408,14 @@ def replayed(site: str, alter: Alter, format_: str = "table", **more: str) -> No
 
 
 TURNS = {"merge": "roundrobin", "maxRowsPerTrigger": "3"}
-replayed("passage:_rows_and_no_more", lambda o: state(o)["given"].update(east=1, west=2), **TURNS)
+replayed(
+    "streams.reads.passage:_rows_and_no_more",
+    lambda o: state(o)["given"].update(east=1, west=2),
+    **TURNS,
+)
 
 
-@follows("source.passage:_rows")
+@follows("streams.reads.passage:_rows")
 def _(told: Told) -> None:
     folder = told.folder / "files"
     put(folder, "a", pa.concat_tables([SMALL, SMALL]))
@@ -428,7 +432,7 @@ def _(told: Told) -> None:
     assert len(Query().run(given)) == 2
 
 
-@follows("source.discovery:Discovery._bounded")
+@follows("streams.inputs.discovery:Discovery._bounded")
 def _(told: Told) -> None:
     lake(told.folder, "east", "west", "north")
     given = {"path": str(told.folder), "inputsPattern": "*"}
@@ -442,7 +446,7 @@ def _(told: Told) -> None:
         assert len(batch({**given, "inputsPattern": "n*"})) == 1
 
 
-@follows("source.bases:_unusable")
+@follows("streams.offsets.bases:_unusable")
 def _(told: Told) -> None:
     lake(told.folder / "lake", "east", "west")
     offsets, moved = told.folder / "offsets", told.folder / "moved"
@@ -463,7 +467,7 @@ def _(told: Told) -> None:
         assert len(Query().run(given)) == 2
 
 
-@follows("source.work:refuse_own_epochs")
+@follows("streams.reads.work:refuse_own_epochs")
 def _(told: Told) -> None:
     own = Transaction(writer=Transaction.writer_of_query("one"), number=0)
     paths = lake(told.folder, "east", "west")

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import _version_behind, upsertflow
 from spark_upsert.cli.routed import list_tables, open_in
+from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.model.template import Template
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import plan as routed_plan
 from spark_upsert.routed.commit import commit_routed
@@ -19,11 +21,9 @@ from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.routes import find_nested
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.routed.template import Template
 from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import LocalStore, Store
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_upon
+from spark_upsert.table.table import Table
 from tests.hints.hint import Told, follows
 from tests.support.own_schemas import INLINE
 from tests.support.routed_worlds import transaction
@@ -90,7 +90,7 @@ def _(told: Told) -> None:
 
 TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
-        "routed.template:Template.parse",
+        "model.template:Template.parse",
         "/lake/topics",
         {
             "as in '/lake/{topic}'": "/lake/{topic}",
@@ -98,7 +98,7 @@ TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "routed.template:_pieces",
+        "model.template:_pieces",
         "/lake/{topic",
         {
             "as in '/lake/{topic}'": "/lake/{topic}",
@@ -106,12 +106,12 @@ TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "routed.template:_segment",
+        "model.template:_segment",
         "/lake/{topic}/a b",
         {"write letters, digits and '_-.=+@,' there": "/lake/{topic}/a1_-.=+@,b"},
     ),
     (
-        "routed.template:_segment:2",
+        "model.template:_segment:2",
         "/lake/{a}{b}",
         {
             "put a '.', '-' or '_' between them": "/lake/{a}.{b}",
@@ -119,21 +119,21 @@ TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "routed.template:_segment:3",
+        "model.template:_segment:3",
         "/lake/_{topic}",
         {"begin each name there with a column, a letter or a digit": "/lake/x_{topic}"},
     ),
     (
-        "routed.template:_column",
+        "model.template:_column",
         "/lake/{a.}",
         {
             "as in '/lake/{topic}'": "/lake/{topic}",
             "dots lead into structs": "/lake/{a.b}",
         },
     ),
-    ("routed.template:_require_each_once", "/{a}/{A}", {"name each column once": "/{a}/{b}"}),
+    ("model.template:_require_each_once", "/{a}/{A}", {"name each column once": "/{a}/{b}"}),
     (
-        "routed.template:_root",
+        "model.template:_root",
         "s3://{bucket}/lake",
         {"with columns in the names below it": "s3://bucket/{topic}"},
     ),
@@ -154,7 +154,7 @@ for _case in TEMPLATES:
     of_template(*_case)
 
 
-@follows("routed.template:Segment._unnameable")
+@follows("model.template:Segment._unnameable")
 def _(told: Told) -> None:
     rows: Rows = [("x" * 300, 1, 1)]
     with told:

@@ -35,22 +35,22 @@ ROWS = pa.record_batch(
 
 TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
-        "task.sql:parse_sql:2",
+        "plan.sql:parse_sql:2",
         " + ".join(["n"] * 2000),
         {"compute a part of it in a projection below": "n + n"},
     ),
     (
-        "task.sql:parse_sql:2",
+        "plan.sql:parse_sql:2",
         " OR ".join(f"n = {number}" for number in range(500)),
         {"or use IN": f"n IN ({', '.join(map(str, range(500)))})"},
     ),
     (
-        "task.sql:_Parser.any",
+        "plan.sql:_Parser.any",
         "(" * 60 + "n" + ")" * 60,
         {"compute a part of it in a projection below": "n"},
     ),
     (
-        "task.sql:_tokens",
+        "plan.sql:_tokens",
         "s = ‘a’",
         {
             "texts stand between single quotes": "s = 'a'",
@@ -58,56 +58,56 @@ TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         },
     ),
     (
-        "task.sql:_Parser._type",
+        "plan.sql:_Parser._type",
         "CAST(n AS STRNG)",
         {"Did you mean 'STRING'": "CAST(n AS STRING)"},
     ),
     (
-        "task.sql:_Parser._decimal",
+        "plan.sql:_Parser._decimal",
         "CAST(n AS DECIMAL(50, 2))",
         {"write DECIMAL(38, 2)": "CAST(n AS DECIMAL(38, 2))"},
     ),
-    ("task.sql:_Parser._call:2", "uper(s)", {"Did you mean 'UPPER'": "upper(s)"}),
+    ("plan.sql:_Parser._call:2", "uper(s)", {"Did you mean 'UPPER'": "upper(s)"}),
     (
-        "task.sql:_Parser._call:3",
+        "plan.sql:_Parser._call:3",
         "upper(s, s)",
         {"docs/tasks.md lists the functions": "upper(s)"},
     ),
     (
-        "task.sql:_Parser._unexpected",
+        "plan.sql:_Parser._unexpected",
         "s RLIKE 'a.*'",
         {"docs/tasks.md lists what expressions may hold": "s LIKE 'a%'"},
     ),
     (
-        "task.sql:_Parser._unexpected:2",
+        "plan.sql:_Parser._unexpected:2",
         "n >",
         {"docs/tasks.md lists what expressions may hold": "n > 1"},
     ),
-    ("task.expressions:_Evaluation._column", "n.x", {"only structs have fields": "p.x"}),
+    ("plan.expressions:_Evaluation._column", "n.x", {"only structs have fields": "p.x"}),
     (
-        "task.expressions:_no_value",
+        "plan.expressions:_no_value",
         "10 DIV n",
         {"by CASE WHEN": "CASE WHEN n <> 0 THEN 10 DIV n END"},
     ),
-    ("task.functions:_text", "s LIKE s", {"write it in quotes": "s LIKE 'a'"}),
-    ("task.functions:_whole", "round(n, n)", {"write 2": "round(n, 2)"}),
-    ("task.functions:_whole:2", "substring(s, 0)", {"write 1": "substring(s, 1)"}),
-    ("task.functions:_whole:2", "round(f, 1099511627776)", {"write 38": "round(f, 38)"}),
+    ("plan.functions:_text", "s LIKE s", {"write it in quotes": "s LIKE 'a'"}),
+    ("plan.functions:_whole", "round(n, n)", {"write 2": "round(n, 2)"}),
+    ("plan.functions:_whole:2", "substring(s, 0)", {"write 1": "substring(s, 1)"}),
+    ("plan.functions:_whole:2", "round(f, 1099511627776)", {"write 38": "round(f, 38)"}),
     (
-        "task.functions:_like",
+        "plan.functions:_like",
         "s LIKE 'a\\b'",
         {"write two for one that means itself": "s LIKE 'a\\\\b'"},
     ),
     (
-        "task.functions:refused",
+        "plan.functions:refused",
         "s || n",
         {"CAST(... AS ...) changes a type": "s || CAST(n AS STRING)"},
     ),
-    ("task.expressions:bind", "n > 1 DIV 0", {"write another there": "n > 1 DIV 2"}),
-    ("task.expressions:bind", "n > 1 DIV 0", {"or NULL": "n > NULL"}),
+    ("plan.expressions:bind", "n > 1 DIV 0", {"write another there": "n > 1 DIV 2"}),
+    ("plan.expressions:bind", "n > 1 DIV 0", {"or NULL": "n > NULL"}),
     *(
         (
-            "task.casts:cast",
+            "plan.casts:cast",
             f"CAST({name} AS TIMESTAMP)",
             {"CAST(CAST(x AS BIGINT) AS TIMESTAMP)": f"CAST(CAST({name} AS BIGINT) AS TIMESTAMP)"},
         )
@@ -115,7 +115,7 @@ TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ),
     *(
         (
-            "task.casts:cast",
+            "plan.casts:cast",
             f"CAST(TIMESTAMP '2026-01-31' AS {name})",
             {
                 f"CAST(CAST(x AS BIGINT) AS {name})": (
@@ -126,7 +126,7 @@ TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         for name in ("DOUBLE", "DECIMAL(19, 0)")
     ),
     (
-        "task.casts:cast",
+        "plan.casts:cast",
         "CAST(DATE '2026-01-31' AS BIGINT)",
         {"cast twice": "CAST(CAST(DATE '2026-01-31' AS TIMESTAMP) AS BIGINT)"},
     ),
@@ -147,7 +147,7 @@ for _site, _wrong, _advice in TEXTS:
     of_text(_site, _wrong, _advice)
 
 
-@follows("task.expressions:_no_value")
+@follows("plan.expressions:_no_value")
 def _(told: Told) -> None:
     with told:
         bind("10 DIV n", ROWS.schema)(ROWS)
@@ -155,7 +155,7 @@ def _(told: Told) -> None:
     bind("10 DIV n", ROWS.schema)(bind_condition("n <> 0", ROWS.schema).true_rows(ROWS))
 
 
-@follows("task.expressions:bind_condition")
+@follows("plan.expressions:bind_condition")
 def _(told: Told) -> None:
     with told:
         bind_condition("n + 1", ROWS.schema)
@@ -163,7 +163,7 @@ def _(told: Told) -> None:
     bind_condition("n + 1 > 1", ROWS.schema)
 
 
-@follows("task.sql:_Parser._call")
+@follows("plan.sql:_Parser._call")
 def _(told: Told) -> None:
     with told:
         bind("sum(n)", ROWS.schema)
@@ -176,7 +176,7 @@ def _(told: Told) -> None:
     assert rows_of(plan, {"rows": [ROWS]}) == [{"n": 1}]
 
 
-@follows("task.sql:not_of_one_row")
+@follows("plan.sql:not_of_one_row")
 def _(told: Told) -> None:
     with told:
         bind("n > now()", ROWS.schema)
@@ -190,7 +190,7 @@ def value_of(text: str) -> object:
     return bind(text, ROWS.schema)(ROWS)[0].as_py()
 
 
-@follows("task.sql:_Parser._number")
+@follows("plan.sql:_Parser._number")
 def _(told: Told) -> None:
     with told:
         value_of("1.5 < 1" + "0" * 40)
@@ -198,7 +198,7 @@ def _(told: Told) -> None:
     assert value_of("1.5 < 1e40") is True
 
 
-@follows("task.sql:_Parser._double")
+@follows("plan.sql:_Parser._double")
 def _(told: Told) -> None:
     with told:
         value_of("1.5 < 1e400")
@@ -206,7 +206,7 @@ def _(told: Told) -> None:
     assert value_of("1.5 < CAST('Infinity' AS DOUBLE)") is True
 
 
-@follows("task.sql:_Parser._moment")
+@follows("plan.sql:_Parser._moment")
 def _(told: Told) -> None:
     with told:
         value_of("DATE '31.1.2026'")
@@ -218,7 +218,7 @@ def _(told: Told) -> None:
     assert value_of("TIMESTAMP '2026-01-31 12:00:00' < TIMESTAMP '2026-01-31 12:00:00-01:00'")
 
 
-@follows("task.expressions:_too_deep")
+@follows("plan.expressions:_too_deep")
 def _(told: Told) -> None:
     deep = " OR ".join(["b"] * 199)
 
@@ -231,7 +231,7 @@ def _(told: Told) -> None:
     bind(" OR ".join(["b"] * 99), ROWS.schema)
 
 
-@follows("task.sql:parse_sql")
+@follows("plan.sql:parse_sql")
 def _(told: Told) -> None:
     values = list(range(3000))
     with told:
@@ -248,7 +248,7 @@ def _(told: Told) -> None:
     assert len(rows_of(plan, {"rows": [ROWS]})) == 2
 
 
-@follows("task.sql:_Parser.any")
+@follows("plan.sql:_Parser.any")
 def _(told: Told) -> None:
     with told:
         bind("(" * 500 + "n" + ")" * 500, ROWS.schema)

@@ -8,17 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.changelog.new_values import new_values
 from spark_upsert.flow import TableSink
-from spark_upsert.flow.tables import write as write_by
+from spark_upsert.flow.run.tables import write as write_by
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.shared_calls import told_to_another
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.shared_calls import told_to_another
-from spark_upsert.source.kinds import plan_columns
-from spark_upsert.state.log.manifest import Commit, Transaction
-from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.plan import agg
+from spark_upsert.streams.planner.kinds import plan_columns
+from spark_upsert.table.changes.new_values import new_values
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
 
@@ -189,25 +189,25 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         {"Choose one of: n, v": (ROW, {"mergeEngine": "aggregation", "aggregate.n": "sum"})},
     ),
     (
-        "state.indexed:indexed_columns",
+        "table.log.indexed:indexed_columns",
         None,
         (LISTS, {"indexBy": "v"}),
         {"index a column of a number": (ROW, {"indexBy": "n"})},
     ),
     (
-        "state.indexed:indexed_columns:2",
+        "table.log.indexed:indexed_columns:2",
         None,
         (ROW, {"indexBy": "id,v"}),
         {"leave 'id' out of 'indexBy'": (ROW, {"indexBy": "v"})},
     ),
     (
-        "upsert.envelopes.form:UpsertForm.of",
+        "table.write.form:UpsertForm.of",
         None,
         (ROW, {"applyAsDeletes": "v"}),
         {"compute it before the write": ({**ROW, "v": [False]}, {"applyAsDeletes": "v"})},
     ),
     (
-        "upsert.commands:UpsertEnvelope.__post_init__",
+        "table.write.commands:UpsertEnvelope.__post_init__",
         None,
         ({"id": [1]}, {"nullsAsDeletes": "true"}),
         {
@@ -239,7 +239,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         {"give except_column_list=w": ({**ROW, "w": [1]}, {"exceptColumnList": "w"})},
     ),
     (
-        "upsert.plan:_accepted",
+        "envelopes.write_plan:_accepted",
         (ROW, {}),
         ({**ROW, "v": [5]}, {}),
         {
@@ -270,14 +270,14 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         {"cast the column to string before writing": ({**ROW, "v": ["5"]}, {})},
     ),
     (
-        "upsert.plan:_check_identity",
+        "envelopes.write_plan:_check_identity",
         (ROW, {"sequenceBy": "n"}),
         ({**ROW, "n": ["1"]}, {}),
         {"cast it to int64 before the write": ({**ROW, "n": [1]}, {})},
     ),
     # Rows.
     (
-        "upsert.commands:_require_covered",
+        "table.write.commands:_require_covered",
         None,
         ({"id": [None, 1], "v": ["a", "b"]}, {}),
         {
@@ -288,13 +288,13 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "upsert.ambiguity:_tied_examples",
+        "table.write.ambiguity:_tied_examples",
         (ROW, {"sequenceBy": "n", "ties": "fail"}),
         ({**ROW, "v": ["b"]}, {}),
         {"write into a table with ties=last": ({**ROW, "v": ["b"]}, {"ties": "last"})},
     ),
     (
-        "upsert.contributions:contributions",
+        "table.write.contributions:contributions",
         None,
         (
             {**ROW, "gone": [True]},
@@ -312,7 +312,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "upsert.contributions:_require_own_order",
+        "table.write.contributions:_require_own_order",
         None,
         (
             typed(
@@ -340,7 +340,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "state.fold:_Groups._aggregate",
+        "table.entries.fold:_Groups._aggregate",
         None,
         (
             typed(id=([1, 1], pa.int64()), n=([100, 100], pa.int8())),
@@ -359,13 +359,13 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
     ),
     # Change rows.
     (
-        "upsert.envelopes.changelog:ChangelogForm.__post_init__",
+        "envelopes.changelog:ChangelogForm.__post_init__",
         None,
         (ROW, {"envelope": "changelog"}),
         {"are written without 'envelope'": (ROW, {})},
     ),
     (
-        "upsert.envelopes.changelog:ChangelogForm.__post_init__:2",
+        "envelopes.changelog:ChangelogForm.__post_init__:2",
         None,
         ({**ROW, "_change_type": [1]}, {"envelope": "changelog"}),
         {
@@ -376,7 +376,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "upsert.envelopes.changelog:ChangelogEnvelope.__post_init__",
+        "envelopes.changelog:ChangelogEnvelope.__post_init__",
         (ROW, {}),
         ({**ROW, "_change_type": ["insert"], "_commit_version": [1]}, {"envelope": "changelog"}),
         {},
@@ -406,7 +406,7 @@ for _site, _before, _wrong, _advice in WRITES:
         of_write(_site, _before, _wrong, _advice)
 
 
-@follows("upsert.envelopes.changelog:ChangelogEnvelope.__post_init__")
+@follows("envelopes.changelog:ChangelogEnvelope.__post_init__")
 def _(told: Told) -> None:
     changes = {**ROW, "_change_type": ["insert"], "_commit_version": [1]}
     write(told.folder, ROW, "old")
@@ -420,7 +420,7 @@ def _(told: Told) -> None:
     write(told.folder, changes, "ordered", envelope="changelog")
 
 
-@follows("upsert.envelopes.changelog:ChangelogForm.__post_init__")
+@follows("envelopes.changelog:ChangelogForm.__post_init__")
 def _(told: Told) -> None:
     source = write_and_open(told.folder)
     with told:
@@ -489,7 +489,7 @@ def _(told: Told) -> None:
     assert table.snapshot().num_rows == 1
 
 
-@follows("state.log.read:_no_version")
+@follows("table.log.read:_no_version")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -498,7 +498,7 @@ def _(told: Told) -> None:
     table.at(0)
 
 
-@follows("state.log.read:LogReader.at_timestamp")
+@follows("table.log.read:LogReader.at_timestamp")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -509,7 +509,7 @@ def _(told: Told) -> None:
     assert table.log.at_timestamp(table.log.commit(0).timestamp_ms).version == 0
 
 
-@follows("changelog.new_values:_refuse_deletes")
+@follows("table.changes.new_values:_refuse_deletes")
 def _(told: Told) -> None:
     table = write_and_open(told.folder, {**ROW, "gone": [False]}, applyAsDeletes="gone")
     write(told.folder, {**ROW, "gone": [True]}, applyAsDeletes="gone")
@@ -524,7 +524,7 @@ def _(told: Told) -> None:
     assert [row["_change_type"] for row in table.changes(0).to_pylist()] == ["insert", "delete"]
 
 
-@follows("state.prefixes:Prefixes.of")
+@follows("table.entries.prefixes:Prefixes.of")
 def _(told: Told) -> None:
     rows = {"region": ["east"], "id": [1]}
     plain = write_and_open(told.folder, rows, keys="region,id")
@@ -535,7 +535,7 @@ def _(told: Told) -> None:
     assert hashed.having_prefix(pa.table({"region": ["east"]})).num_rows == 1
 
 
-@follows("state.prefixes:_as_stored")
+@follows("table.entries.prefixes:_as_stored")
 def _(told: Told) -> None:
     rows = {"region": [7], "id": [1]}
     table = write_and_open(told.folder, rows, keys="region,id", hashPrefix="1")
@@ -586,7 +586,7 @@ def _(told: Told) -> None:
     write(told.folder, many, **options)
 
 
-@follows("table:Table.rows_having")
+@follows("table.table:Table.rows_having")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -595,7 +595,7 @@ def _(told: Told) -> None:
     assert table.rows_having("n", pa.array([1])).num_rows == 1
 
 
-@follows("source.awaited:_missing")
+@follows("streams.inputs.awaited:_missing")
 def _(told: Told) -> None:
     given = {"path": str(told.folder / "table"), "tableTimeout": "1 ms"}
     with told:
@@ -605,7 +605,7 @@ def _(told: Told) -> None:
     plan_columns(ReadPlan.parse(given))
 
 
-@follows("upsert.fitting:_converted")
+@follows("table.write.fitting:_converted")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -616,7 +616,7 @@ def _(told: Told) -> None:
     assert table.snapshot().column("n").to_pylist() == [2]
 
 
-@follows("upsert.given_rows:as_table")
+@follows("table.given_rows:as_table")
 def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     given: Any = [{"id": 1}]
@@ -642,7 +642,7 @@ def _(told: Told) -> None:
     assert Table.open(str(told.folder / "kept")).schema.engine.multiplicity == "n"
 
 
-@follows("shared_calls:told_to_another")
+@follows("model.shared_calls:told_to_another")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:

@@ -126,27 +126,27 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         {"name one of them": Unnest(id="u", input=SCAN, column="x")},
     ),
     (
-        "task.operators.grouping:Grouping.__init__",
+        "task.operators.grouping:GroupComputation.__init__",
         grouped(keys=()),
         {"give it one or the other": grouped()},
     ),
     (
-        "task.operators.grouping:Grouping._key_field",
+        "task.operators.grouping:GroupComputation._key_field",
         grouped(keys=("x",)),
         {"cast it in a projection below": grouped(input=project(SCAN, t="CAST(k AS STRING)"))},
     ),
     (
-        "task.operators.grouping:Grouping._accumulator",
+        "task.operators.grouping:GroupComputation._accumulator",
         grouped(Aggregate("n", "summ", "k")),
         {"Did you mean 'sum'": grouped(Aggregate("n", "sum", "k"))},
     ),
     (
-        "task.operators.grouping:Grouping._accumulator:2",
+        "task.operators.grouping:GroupComputation._accumulator:2",
         grouped(Aggregate("n", "sum")),
         {"name a column": grouped(Aggregate("n", "sum", "k"))},
     ),
     (
-        "task.operators.grouping:Grouping._accumulator:2",
+        "task.operators.grouping:GroupComputation._accumulator:2",
         grouped(Aggregate("n", "sum", "t"), keys=("k",)),
         {
             "cast it in a projection below": grouped(
@@ -157,7 +157,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.grouping:Grouping._require_names",
+        "task.operators.grouping:GroupComputation._require_names",
         grouped(Aggregate("t", "count")),
         {"give the aggregate another name": grouped(Aggregate("n", "count"))},
     ),
@@ -224,7 +224,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         {"begin at a lower 'first'": AssignUniqueId(id="ids", input=SCAN, column="n", first=7)},
     ),
     (
-        "task.operators.grouping:Grouping.answers",
+        "task.operators.grouping:GroupComputation.answers",
         grouped(Aggregate("n", "sum", "n"), keys=(), input=project(SCAN, n="9223372036854775807")),
         {
             "cast 'n' to a wider type in a projection below it": grouped(

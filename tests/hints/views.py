@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.model.types import type_of
+from spark_upsert.plan import agg
+from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Node, plan_from_json
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.plan import DEPTH_MAX, Filter, Node, plan_from_json
-from spark_upsert.views.types import type_of
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch
 from tests.hints.tables import Rows, write
@@ -176,7 +176,7 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         },
     ),
     (
-        "views.agg:__getattr__",
+        "plan.agg:__getattr__",
         lambda w: w.orders.group_by("customer").agg(n=agg.collect("amount")),
         {
             f"{name}": lambda w, name=name: w.orders.group_by("customer").agg(  # type: ignore[misc]
@@ -234,18 +234,18 @@ def texts(told: Told) -> tuple[Node, dict[str, Any]]:
 Damage = Callable[[dict[str, Any]], Any]
 
 TEXTS: tuple[tuple[str, Damage, str], ...] = (
-    ("views.plan:read_text", lambda r: "{", "give the text that `to_json()` returned"),
-    ("views.plan:plan_from_json", lambda r: {**r, "v": 99}, "make the plan anew"),
-    ("views.plan:_node", lambda r: {**r, "input": 5}, "a node is an object with its kind"),
-    ("views.plan:_node:2", lambda r: {**r, "node": "fliter"}, "Did you mean 'filter'"),
-    ("views.plan:_built", lambda r: {**r, "were": "n > 1"}, "Did you mean 'where'"),
+    ("plan.nodes:read_text", lambda r: "{", "give the text that `to_json()` returned"),
+    ("plan.nodes:plan_from_json", lambda r: {**r, "v": 99}, "make the plan anew"),
+    ("plan.nodes:_node", lambda r: {**r, "input": 5}, "a node is an object with its kind"),
+    ("plan.nodes:_node:2", lambda r: {**r, "node": "fliter"}, "Did you mean 'filter'"),
+    ("plan.nodes:_built", lambda r: {**r, "were": "n > 1"}, "Did you mean 'where'"),
     (
-        "views.plan:_built:2",
+        "plan.nodes:_built:2",
         lambda r: {**r, "where": 5},
         "give the text that `to_json()` returned",
     ),
     (
-        "views.plan:_built:3",
+        "plan.nodes:_built:3",
         lambda r: {name: value for name, value in r.items() if name != "where"},
         "give all fields",
     ),
@@ -267,7 +267,7 @@ for _text in TEXTS:
     of_text(*_text)
 
 
-@follows("views.plan:_too_deep")
+@follows("plan.nodes:_too_deep")
 def _(told: Told) -> None:
     plan, record = texts(told)
     version = record.pop("v")
@@ -281,7 +281,7 @@ def _(told: Told) -> None:
     plan_from_json(Filter(input=plan.input, where=one).to_json())
 
 
-@follows("views.plan:_plain")
+@follows("plan.nodes:_plain")
 def _(told: Told) -> None:
     plan, _ = texts(told)
     assert isinstance(plan, Filter)
@@ -392,7 +392,7 @@ def _(told: Told) -> None:
     assert len(world.rows(Plan.of_table(path).join(right, on={"customer": "id"}))) == 2
 
 
-@follows("views.types:type_of")
+@follows("model.types:type_of")
 def _(told: Told) -> None:
     with told:
         type_of("BIGINT")
@@ -488,7 +488,7 @@ def _(told: Told) -> None:
     world.orders.group_by("customer").agg(n=agg.sum("amount"))
 
 
-@follows("source.view_kind:ViewKind.batch")
+@follows("streams.inputs.view_kind:ViewKind.batch")
 def _(told: Told) -> None:
     world = World(told.folder)
     plan = count(world.orders, "customer")
@@ -499,7 +499,7 @@ def _(told: Told) -> None:
     assert len(batch({"path": str(told.folder / "kept")})) == 2
 
 
-@follows("source.view_bounds:require_bounds:2")
+@follows("streams.inputs.view_bounds:require_bounds:2")
 def _(told: Told) -> None:
     world = World(told.folder)
     plan = count(world.orders, "customer").node.to_json()
@@ -509,7 +509,7 @@ def _(told: Told) -> None:
     assert Query().run({"plan": plan})
 
 
-@follows("source.view_bounds:start_of")
+@follows("streams.inputs.view_bounds:start_of")
 def _(told: Told) -> None:
     world = World(told.folder)
     right = world.customers.select("id", "name")

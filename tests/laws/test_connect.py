@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
-from spark_upsert.payloads.connect_json import ConnectJsonDecoder
+from spark_upsert.payloads.connect.json import ConnectJsonDecoder
+from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.payloads.ddl import parse_schema
 
 EPOCH = dt.datetime(1970, 1, 1)

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import replace
 
 from spark_upsert.routed.debts import Debts
-from spark_upsert.routed.group import Batch, Group
+from spark_upsert.routed.group import Batch, TableGroup
 from spark_upsert.routed.members import Member, Members
 from spark_upsert.schedule.bands import ROUND
-from spark_upsert.state.log.manifest import Place
+from spark_upsert.table.log.manifest import TableVersion
 from tests.support.seeds import seeds
 
 WEIGHTS = {900: 8, 600: 4, 300: 2, 0: 1, -500: 1}
@@ -23,7 +23,7 @@ def member(folder: str, priority: int | None, debt: int) -> Member:
         folder=folder,
         name=folder,
         values=(folder,),
-        place=Place(table_id=folder, version=0, token="t"),
+        place=TableVersion(table_id=folder, version=0, token="t"),
         writer="query:q",
         batch=0,
         rows=1,
@@ -38,7 +38,7 @@ class Queue:
 
     def __init__(self, priorities: list[int | None], *, debt: int, tasks: int = 1) -> None:
         members = [member(f"t{at:03}", each, debt) for at, each in enumerate(priorities)]
-        self.group = Group(
+        self.group = TableGroup(
             version=0,
             batch=Batch(template="{t}", writer="query:q", number=0, rows=1, tasks=tasks),
             members=Members.of(members),

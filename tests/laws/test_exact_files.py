@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from spark_upsert.errors import DataLossError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source import file_position
-from spark_upsert.source.file_input import file_columns
-from spark_upsert.source.file_kind import FileBatch
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.files import position as file_position
+from spark_upsert.streams.inputs.files.input import file_columns
+from spark_upsert.streams.inputs.files.kind import FileBatch
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
 from tests.laws.test_exact_orders import LIMITS, ORDERS, cut, made, over
 from tests.support.folders import DAY_US, MemoryFolder, csv, file_input, file_options
 from tests.support.streams import Query

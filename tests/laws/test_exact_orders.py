@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.columns import read_columns
-from spark_upsert.source.input import Input
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.table_input import TableInput
+from spark_upsert.streams.inputs.input import Input
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.columns import read_columns
 from tests.support.clocked import Now
 from tests.support.inputs import ToldRead, told
 from tests.support.streams import Lived, Query, options_of

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source import file_position
-from spark_upsert.source.file_position import Day, FilePosition
 from spark_upsert.store.folder import FileStatus
+from spark_upsert.streams.inputs.files import position as file_position
+from spark_upsert.streams.inputs.files.position import Day, FilePosition
 from tests.support.folders import DAY_US, MemoryFolder, csv, file_query, values
 
 BOUNDS = st.none() | st.integers(1, 9)

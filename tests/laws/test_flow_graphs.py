@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     Composite,
+    Edge,
     Flow,
     Graph,
-    Operator,
+    LogicalOperator,
     OperatorKind,
     Output,
     Parallel,
     PartitionBy,
-    Stream,
     expanded,
 )
 from spark_upsert.flow.drawing import graphviz, mermaid, text
-from spark_upsert.flow.graph import Member
+from spark_upsert.flow.graph import GraphMember
 from tests.support.graphs import Drawn, entered, graphs
 
 # -- counts ----------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ def rebuilt(graph: Graph) -> Graph | None:
     return flow.graph()
 
 
-def add(flow: Flow, outputs: dict[str, Output], graph: Graph, it: Member, name: str) -> None:
+def add(flow: Flow, outputs: dict[str, Output], graph: Graph, it: GraphMember, name: str) -> None:
     """Add a member, which has a full name; what it is fed by must be there."""
-    if isinstance(it, Operator):
+    if isinstance(it, LogicalOperator):
         ports: dict[str, list[Output]] = {port: [] for port in it.inputs}
         for stream in graph.streams:
             if stream.consumer == name:
@@ -140,13 +140,13 @@ def test_a_flow_builds_the_graph_that_it_was_told() -> None:
 
 # -- what is refused -------------------------------------------------------------------------
 
-Change = Callable[[Operator], Operator]
+Change = Callable[[LogicalOperator], LogicalOperator]
 
 
 def changed(graph: Graph, name: str, change: Change) -> Graph:
     """Return a graph in which one operator is another."""
 
-    def within(members: tuple[Member, ...], around: str) -> Iterator[Member]:
+    def within(members: tuple[GraphMember, ...], around: str) -> Iterator[GraphMember]:
         for member in members:
             full = f"{around}{member.name}"
             if isinstance(member, Composite):
@@ -158,7 +158,7 @@ def changed(graph: Graph, name: str, change: Change) -> Graph:
 
 
 def with_parallel(**how: Any) -> Change:
-    def change(operator: Operator) -> Operator:
+    def change(operator: LogicalOperator) -> LogicalOperator:
         width = operator.parallel.width if operator.parallel else 2
         return replace(operator, parallel=Parallel(**{"width": width, **how}))
 
@@ -213,7 +213,7 @@ def _with_cycle(graph: Graph, name: str, port: str) -> Graph | None:
     ends = [each for each in reached if graph.places[each].operator.kind is not OperatorKind.SINK]
     if not ends:
         return None
-    back = Stream(max(ends), name, port)
+    back = Edge(max(ends), name, port)
     return None if back in graph.streams else Graph(graph.members, (*graph.streams, back))
 
 

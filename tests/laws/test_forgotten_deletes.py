@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from spark_upsert.errors import DataError
 from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.compaction import compact_runs
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.tombstones import PROPERTY, LateRows
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.tombstones import PROPERTY, LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64(), "seq": pa.int64()})

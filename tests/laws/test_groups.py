@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_upsert.errors import CorruptionError, DataError, PlanError
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.views.groups.contributions import contributions, folded
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.result import result
@@ -50,10 +50,12 @@ CONTENTS = st.dictionaries(
 
 
 def wanted(*columns: str) -> tuple[Aggregate, ...]:
-    found = [Aggregate(name="rows", kind=Kind.COUNT)]
+    found = [Aggregate(name="rows", kind=AggregateKind.COUNT)]
     for column in columns:
-        for kind in Kind:
-            scale = 1 if column == "real" and kind in (Kind.SUM, Kind.AVG) else None
+        for kind in AggregateKind:
+            scale = (
+                1 if column == "real" and kind in (AggregateKind.SUM, AggregateKind.AVG) else None
+            )
             name = f"{kind.value}_{column}"
             found.append(Aggregate(name=name, kind=kind, column=column, scale=scale))
     return tuple(found)
@@ -108,13 +110,13 @@ def test_a_step_contributes_nothing_but_what_it_changes(
 
 
 def made_of(column: str, values: list[Any]) -> pa.RecordBatch:
-    grouping = Grouping(ROWS, (), (Aggregate(name="s", kind=Kind.SUM, column=column),))
+    grouping = Grouping(ROWS, (), (Aggregate(name="s", kind=AggregateKind.SUM, column=column),))
     rows = {i: tuple(v if n == column else None for n in ROWS.names) for i, v in enumerate(values)}
     return result(grouping, contributions(grouping, pairs_of({}, rows, ROWS)), url="memory")
 
 
 def test_an_average_that_does_not_fit_is_null() -> None:
-    mean = Aggregate(name="m", kind=Kind.AVG, column="money")
+    mean = Aggregate(name="m", kind=AggregateKind.AVG, column="money")
     grouping = Grouping(ROWS, (), (mean,))
     row = tuple(NINES if name == "money" else None for name in ROWS.names)
     steps = contributions(grouping, pairs_of({}, {0: row}, ROWS))
@@ -131,7 +133,7 @@ def test_a_sum_beyond_38_digits_is_null_until_it_fits_again() -> None:
 
 
 def test_an_average_of_a_sum_beyond_38_digits_is_exact() -> None:
-    mean = Aggregate(name="m", kind=Kind.AVG, column="money")
+    mean = Aggregate(name="m", kind=AggregateKind.AVG, column="money")
     grouping = Grouping(ROWS, (), (mean,))
     most = Decimal("9" * 32 + ".99")
     row = tuple(most if name == "money" else None for name in ROWS.names)
@@ -151,7 +153,7 @@ def test_a_text_of_other_sums_is_no_grouping(text: str) -> None:
 
 def test_a_bound_that_no_state_passes_may_be_passed_between() -> None:
     """Three rows of 2**62 and one that takes them back are never three at a time in the table."""
-    grouping = Grouping(ROWS, (), (Aggregate(name="s", kind=Kind.SUM, column="long"),))
+    grouping = Grouping(ROWS, (), (Aggregate(name="s", kind=AggregateKind.SUM, column="long"),))
 
     def row(value: int) -> Row:
         return tuple(value if name == "long" else None for name in ROWS.names)
@@ -182,7 +184,9 @@ def test_what_was_never_added_cannot_be_taken_back(taken_back: dict[int, Row]) -
 
 @pytest.mark.parametrize("value", [1e37, -math.nextafter(1e37, math.inf)])
 def test_a_float_that_has_too_many_digits_is_refused(value: float) -> None:
-    grouping = Grouping(ROWS, (), (Aggregate(name="s", kind=Kind.SUM, column="real", scale=1),))
+    grouping = Grouping(
+        ROWS, (), (Aggregate(name="s", kind=AggregateKind.SUM, column="real", scale=1),)
+    )
     rows = {0: (None, None, None, None, None, value)}
     with pytest.raises(DataError, match="more than 37 digits before the point"):
         contributions(grouping, pairs_of({}, rows, ROWS))

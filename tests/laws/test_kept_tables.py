@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_upsert.errors import OtherTableError
-from spark_upsert.state.compaction import choose, compact_runs
-from spark_upsert.table import Table
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.table.compaction import choose, compact_runs
+from spark_upsert.table.table import Table
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
@@ -29,11 +29,11 @@ GROUPING = Grouping(
     ROWS,
     ("g",),
     (
-        Aggregate(name="n", kind=Kind.COUNT),
-        Aggregate(name="total", kind=Kind.SUM, column="x", scale=0),
-        Aggregate(name="least", kind=Kind.MIN, column="x"),
-        Aggregate(name="huge", kind=Kind.SUM, column="y"),
-        Aggregate(name="mean", kind=Kind.AVG, column="y"),
+        Aggregate(name="n", kind=AggregateKind.COUNT),
+        Aggregate(name="total", kind=AggregateKind.SUM, column="x", scale=0),
+        Aggregate(name="least", kind=AggregateKind.MIN, column="x"),
+        Aggregate(name="huge", kind=AggregateKind.SUM, column="y"),
+        Aggregate(name="mean", kind=AggregateKind.AVG, column="y"),
     ),
 )
 HUGE = Decimal(9 * 10**37)

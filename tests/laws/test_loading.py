@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.loader.order import Order
-from spark_upsert.loader.share import Remainder, Share
-from spark_upsert.loader.stretch import Settings, Stretch
+from spark_upsert.loader.order import EpochOrder
+from spark_upsert.loader.share import RankShare, Remainder
+from spark_upsert.loader.stretch import LoaderSettings, RankBatches
 from tests.support.loading import (
     MemoryRows,
     carried,
@@ -127,7 +127,7 @@ def test_whoever_goes_on_at_any_batch_gets_the_rest(
 def test_whoever_goes_on_reads_no_split_of_what_lies_before(case: Case) -> None:
     loader = loader_of(case.counts, **case.settings)
     own = {name: case.settings[name] for name in ("seed", "window_rows")}
-    order = Order(case.counts, epoch=0, **own)
+    order = EpochOrder(case.counts, epoch=0, **own)
     share = loader._share(0)
     for cut in range(len(loader) + 1):
         source = MemoryRows(case.counts)
@@ -152,7 +152,7 @@ def test_lanes_are_pieces_that_are_served_in_turn(
     rows: int, batch_rows: int, lanes: int, world: int, remainder: Remainder
 ) -> None:
     for rank in range(world):
-        share = Share.of(
+        share = RankShare.of(
             rows,
             rank=rank,
             world=world,
@@ -179,9 +179,9 @@ def test_any_number_of_workers_gives_in_turn_what_one_gives(
     case: Case, workers: int, first: int
 ) -> None:
     names = ("batch_rows", "seed", "window_rows", "world", "remainder", "lanes")
-    stretch = Stretch(
+    stretch = RankBatches(
         splits=MemoryRows(case.counts),
-        settings=Settings(**{name: case.settings[name] for name in names}),
+        settings=LoaderSettings(**{name: case.settings[name] for name in names}),
         rank=0,
         epoch=1,
         first=first,

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from spark_upsert.errors import DataError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
-from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.contributions import as_collected
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import UpsertEnvelope
+from spark_upsert.table.write.contributions import as_collected
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import MemoryStore
 
 COLUMNS = {"id": pa.int64(), "a": pa.int64(), "b": pa.int64(), "seq": pa.int64()}

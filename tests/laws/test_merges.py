@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.merge.config import MergeConfig, Mode
-from spark_upsert.merge.counters import Counters
+from spark_upsert.merge.counters import MergeCounters
 from spark_upsert.merge.documents import DocumentClose, DocumentOpen, Documents
 from spark_upsert.merge.merged import merge
-from spark_upsert.merge.pressure import Pressure
+from spark_upsert.merge.pressure import MemoryPressure
 from spark_upsert.merge.threaded import concat, live
 from tests.support.merging import Row, batches_of, rows_in
 
@@ -30,7 +30,7 @@ CONFIGS: st.SearchStrategy[tuple[MergeConfig, bool]] = st.one_of(
     st.sampled_from([(LIVE, True), (LIVE, False)]),
     st.tuples(st.builds(MergeConfig, mode=st.just(Mode.INTERLEAVE), seed=SEEDS), st.just(True)),
 )
-PRESSURES = st.none() | st.builds(Pressure, limit_bytes=st.integers(1, 20_000))
+PRESSURES = st.none() | st.builds(MemoryPressure, limit_bytes=st.integers(1, 20_000))
 
 
 def named(inputs: Sequence[Sizes]) -> dict[str, Sizes]:
@@ -44,7 +44,7 @@ def merged(
     is_live: bool = True,
     width: int = 3,
     rows: int = 100,
-    pressure: Pressure | None = None,
+    pressure: MemoryPressure | None = None,
 ) -> list[Row]:
     opened = {name: partial(batches_of, name, sizes) for name, sizes in inputs.items()}
     out = merge(opened, config, is_live=is_live, width=width, rows=rows, pressure=pressure)
@@ -67,7 +67,7 @@ def test_all_rows_come_out_once_and_those_of_one_input_in_its_order(
     mode: tuple[MergeConfig, bool],
     width: int,
     rows: int,
-    pressure: Pressure | None,
+    pressure: MemoryPressure | None,
 ) -> None:
     config, is_live = mode
     out = merged(inputs, config, is_live=is_live, width=width, rows=rows, pressure=pressure)
@@ -84,7 +84,7 @@ def test_concat_is_one_input_after_the_other(inputs: dict[str, Sizes], width: in
 
 @given(inputs=INPUTS.map(named), seed=SEEDS, pressure=PRESSURES, data=st.data())
 def test_a_seeded_order_is_a_function_of_lengths_seed_and_declaration(
-    inputs: dict[str, Sizes], seed: int, pressure: Pressure | None, data: st.DataObject
+    inputs: dict[str, Sizes], seed: int, pressure: MemoryPressure | None, data: st.DataObject
 ) -> None:
     """Cut into other batches, named otherwise, read by other threads: the same picks."""
     config = MergeConfig(mode=Mode.INTERLEAVE, seed=seed)
@@ -108,7 +108,7 @@ def test_a_seeded_order_is_a_function_of_lengths_seed_and_declaration(
 def test_a_channel_never_holds_more_than_its_capacity(
     inputs: dict[str, Sizes], capacity: int, batch: int, width: int, is_live: bool
 ) -> None:
-    counters = Counters()
+    counters = MergeCounters()
     opened = {name: partial(batches_of, name, sizes) for name, sizes in inputs.items()}
     run = live if is_live else concat
     for _ in run(opened, capacity=capacity, batch_rows=batch, width=width, counters=counters):

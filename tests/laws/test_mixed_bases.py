@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.state.compaction import compact_runs
-from spark_upsert.state.log.manifest import Commit
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import LateRows
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stage import Staged, stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import Staged, stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import MemoryStore
 
 STRETCH = 40

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_upsert.errors import DataError
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.envelopes import (
     Record,
     assert_sound,

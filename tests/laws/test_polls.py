@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.source.polls import Bounds, Polls
+from spark_upsert.streams.planner.polls import PollBounds, Polls
 
 TICK_S = 0.01
 SPAN_S = 40.0
@@ -30,7 +30,7 @@ class Life:
 
     def __post_init__(self) -> None:
         draw = random.Random(self.seed)
-        polls = Polls(Bounds(most_s=self.most_s, requests_per_s=self.rate))
+        polls = Polls(PollBounds(most_s=self.most_s, requests_per_s=self.rate))
         names = [f"t{number}" for number in range(self.count)]
         polls.add_all(names, 0.0)
         busy = dict.fromkeys(names[: self.count // 10 + 1], True)
@@ -88,7 +88,7 @@ def test_nobody_is_left_alone_for_longer_than_an_interval_and_a_round(life: Life
 @given(LIVES)
 @settings(deadline=None, max_examples=25)
 def test_nobody_is_looked_at_more_often_than_the_least_allows(life: Life) -> None:
-    least_s = min(Bounds().least_s, life.most_s)
+    least_s = min(PollBounds().least_s, life.most_s)
     before: dict[str, float] = {}
     for now_s, name, _ in life.looks:
         assert now_s - before.get(name, -1.0) >= least_s - 1e-9

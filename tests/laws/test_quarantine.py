@@ -14,13 +14,13 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_upsert.envelopes.kafka import KafkaEnvelope, KafkaForm
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.json_text import JsonDecoder
-from spark_upsert.state.compaction import choose
-from spark_upsert.state.counters import Counters
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.kafka import KafkaEnvelope, KafkaForm
+from spark_upsert.payloads.json.text import JsonDecoder
+from spark_upsert.table.compaction import choose
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.table import Table
 from tests.support.envelopes import KAFKA, Record, key, records, value
 from tests.support.stores import MemoryStore
 from tests.support.tables import hashes_of_few_values, make_table
@@ -178,7 +178,7 @@ def test_compaction_of_any_two_runs_keeps_each_errors_epoch(history: list[Record
         return {(row["k"], row["_raw_key"]): row["_epoch"] for row in batches}
 
     before = epochs()
-    from spark_upsert.state.compaction import compact_runs
+    from spark_upsert.table.compaction import compact_runs
 
     for job in choose(table.log.head(), fanout=2):
         table.commit_compactions([compact_runs(table.store, table.log.head(), job)])

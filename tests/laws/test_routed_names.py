@@ -11,8 +11,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from spark_upsert.errors import DataError, OptionError
+from spark_upsert.model.template import SEGMENT_BYTES_MAX, Template
 from spark_upsert.options.below import Pattern, path_below
-from spark_upsert.routed.template import SEGMENT_BYTES_MAX, Template
 
 ROOTS = st.sampled_from(["/lake", "/", "s3://bucket/lake", "/a b/{{c}}"])
 LITERALS = st.sampled_from(["", "a", "=", "=2E", ".", "-", "_", "x.", ".x", "--", "{{", "}}"])

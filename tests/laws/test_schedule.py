@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.schedule import BANDS, Schedule, Standing, Turn, priority_of
+from spark_upsert.schedule import BANDS, Schedule, Turn, Urgency, priority_of
 from spark_upsert.schedule.bands import ROUND, WEIGHTS, bands_of
 from spark_upsert.schedule.priority import (
     HALF_LIFE_MS,
@@ -24,7 +24,7 @@ from spark_upsert.schedule.scheduler import TICK_MS
 
 MANUALS = st.integers(-1200, 1200) | st.sampled_from([-1000, -251, -250, 0, 249, 250, 750])
 STANDINGS = st.builds(
-    Standing, manual=st.none() | MANUALS, read_ms=st.none() | st.integers(0, 400_000)
+    Urgency, manual=st.none() | MANUALS, read_ms=st.none() | st.integers(0, 400_000)
 )
 NAMES = st.sampled_from("abcdefghijklmnopqrst")
 
@@ -39,7 +39,7 @@ def test_a_priority_is_that_of_the_formula(idle_ms: int, waited_ms: int) -> None
         decay = Decimal(2) ** (Decimal(-idle) / HALF_LIFE_MS) if idle < IDLE_MAX_MS else Decimal(0)
         exact = 500 * decay + Decimal(waited) / 10
         rounded = int(exact.quantize(Decimal(1), rounding="ROUND_HALF_UP"))
-    standing = Standing(read_ms=IDLE_MAX_MS - idle_ms)
+    standing = Urgency(read_ms=IDLE_MAX_MS - idle_ms)
     found = priority_of(standing, now_ms=IDLE_MAX_MS, waited_ms=waited_ms)
     # The table knows a priority to a ten millionth: it may round otherwise within that of a half.
     is_near_a_half = abs(exact % 1 - Decimal("0.5")) < Decimal("1e-6")
@@ -48,7 +48,7 @@ def test_a_priority_is_that_of_the_formula(idle_ms: int, waited_ms: int) -> None
 
 @given(STANDINGS, st.integers(0, 500_000), st.integers(0, 20_000), st.integers(0, 20_000))
 def test_who_waits_longer_is_no_less_urgent(
-    standing: Standing, now_ms: int, one_ms: int, other_ms: int
+    standing: Urgency, now_ms: int, one_ms: int, other_ms: int
 ) -> None:
     found = [
         priority_of(standing, now_ms=now_ms, waited_ms=waited_ms)
@@ -87,7 +87,7 @@ TURNS = st.sampled_from(
 )
 def test_an_order_is_that_of_rounds_band_by_band(manuals: dict[str, int], turn: Turn) -> None:
     schedule = Schedule(turn=turn).marked(list(manuals), 0)
-    standings = {name: Standing(manual=value) for name, value in manuals.items()}
+    standings = {name: Urgency(manual=value) for name, value in manuals.items()}
     bands: list[Band] = [[] for _ in BANDS]
     for name, value in manuals.items():
         bands[int(bands_of(np.array([value]))[0])].append(name)
@@ -105,7 +105,7 @@ def test_an_order_is_that_of_rounds_band_by_band(manuals: dict[str, int], turn: 
 )
 def test_a_cut_decides_nothing(manuals: dict[str, int], turn: Turn, count: int) -> None:
     schedule = Schedule(turn=turn).marked(list(manuals), 0)
-    standings = {name: Standing(manual=value) for name, value in manuals.items()}
+    standings = {name: Urgency(manual=value) for name, value in manuals.items()}
     whole = schedule.service(0, standings)
     first = whole.names[:count]
     behind = schedule.served(whole, len(first), first, [], 0)
@@ -116,7 +116,7 @@ def test_a_cut_decides_nothing(manuals: dict[str, int], turn: Turn, count: int) 
     st.dictionaries(NAMES, STANDINGS), st.lists(NAMES), st.integers(0, 10**6), st.booleans(), TURNS
 )
 def test_all_that_wait_are_served_once_and_the_lowest_band_alone_is_deferred(
-    standings: dict[str, Standing], names: list[str], now_ms: int, defers: bool, turn: Turn
+    standings: dict[str, Urgency], names: list[str], now_ms: int, defers: bool, turn: Turn
 ) -> None:
     schedule = Schedule(turn=turn).marked(names, 0)
     service = schedule.service(now_ms, standings, defers_lowest=defers)
@@ -124,7 +124,7 @@ def test_all_that_wait_are_served_once_and_the_lowest_band_alone_is_deferred(
     lowest = {
         name
         for name in names
-        if priority_of(standings.get(name, Standing()), now_ms=tick_ms, waited_ms=tick_ms) < 0
+        if priority_of(standings.get(name, Urgency()), now_ms=tick_ms, waited_ms=tick_ms) < 0
     }
     assert sorted(service.names) == sorted(set(names) - (lowest if defers else set()))
 
@@ -150,7 +150,7 @@ class Life:
 
     def __init__(self, manuals: Mapping[str, int], *, has_deferral: bool) -> None:
         self.manuals = manuals
-        self.standings = {name: Standing(manual=value) for name, value in manuals.items()}
+        self.standings = {name: Urgency(manual=value) for name, value in manuals.items()}
         self.has_deferral = has_deferral
         self.schedule = Schedule()
         self.now_ms = 0
@@ -238,7 +238,7 @@ def test_while_bands_have_somebody_yet_to_serve_service_follows_their_weights(
 ) -> None:
     names = {f"{band}.{n}": band for band, size in enumerate(sizes) for n in range(size)}
     standings = {
-        name: Standing(manual=[-500, 0, 300, 600, 900][band]) for name, band in names.items()
+        name: Urgency(manual=[-500, 0, 300, 600, 900][band]) for name, band in names.items()
     }
     schedule = Schedule().marked(list(names), 0)
     order: list[str] = []

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_upsert.model.hashing import HASH_END
-from spark_upsert.source.input import Backlog, Piece
-from spark_upsert.source.offset import Offset
-from spark_upsert.source.pace import Limits, pace
-from spark_upsert.source.position import Position, canonical
-from spark_upsert.source.table_position import TablePosition
-from spark_upsert.state.log.manifest import Place
+from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.offsets.offset import Offset
+from spark_upsert.streams.offsets.position import Position, canonical
+from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.table.log.manifest import TableVersion
 from tests.support.streams import Lived, folded, ordered
 
 JSON = st.recursive(
@@ -28,7 +28,7 @@ JSON = st.recursive(
 )
 RECORDS = st.dictionaries(st.text(max_size=3), JSON, max_size=4)
 PLACES = st.builds(
-    Place, table_id=st.text(max_size=4), version=st.integers(0, 9), token=st.text(max_size=4)
+    TableVersion, table_id=st.text(max_size=4), version=st.integers(0, 9), token=st.text(max_size=4)
 )
 TABLE_POSITIONS = st.builds(
     TablePosition,
@@ -103,7 +103,7 @@ def test_a_batch_is_the_longest_prefix_that_fits_or_holds_one_epoch_only(
     sizes: list[tuple[int, int, int]], limits: Limits
 ) -> None:
     pieces = [
-        Piece(steps=1, rows=r, bytes=b, epochs=e, after=partial(lambda n, _: at(n), index))
+        ReadPiece(steps=1, rows=r, bytes=b, epochs=e, after=partial(lambda n, _: at(n), index))
         for index, (r, b, e) in enumerate(sizes, start=1)
     ]
     whole = at(len(sizes))
@@ -118,7 +118,7 @@ def test_a_batch_is_the_longest_prefix_that_fits_or_holds_one_epoch_only(
 def test_of_what_is_divisible_as_many_steps_are_taken_as_fit_and_at_least_one(
     steps: int, rows: int, size: int, limits: Limits
 ) -> None:
-    piece = Piece(steps=steps, rows=rows, bytes=size, after=at)
+    piece = ReadPiece(steps=steps, rows=rows, bytes=size, after=at)
     whole = at(steps)
     backlog = Backlog(start=at(0), pieces=[piece], reach=lambda: whole, end=lambda: whole)
     taken = pace({"": backlog}, limits, {}).positions[""].record["at"]
@@ -138,7 +138,7 @@ def backlog_of(sizes: Sequence[tuple[int, int, int]], taken: int) -> Backlog:
     """Return what is left of some epochs."""
     left = range(taken, len(sizes))
     pieces = [
-        Piece(steps=1, rows=r, bytes=b, epochs=e, after=partial(lambda n, _: at(n), index + 1))
+        ReadPiece(steps=1, rows=r, bytes=b, epochs=e, after=partial(lambda n, _: at(n), index + 1))
         for index, (r, b, e) in zip(left, sizes[taken:], strict=True)
     ]
     whole = at(len(sizes))

@@ -15,9 +15,9 @@ from spark_upsert.errors import DataError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.compaction import Job, compact_runs
-from spark_upsert.state.sums import exact_sums
-from spark_upsert.table import Table
+from spark_upsert.table.compaction import Job, compact_runs
+from spark_upsert.table.entries.sums import exact_sums
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
 BOUNDS: dict[pa.DataType, tuple[int, int]] = {

@@ -13,7 +13,7 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import fence
 from spark_upsert.routed.group import GroupTable, never_whole
 from spark_upsert.routed.plan import table_below
-from spark_upsert.state.log.manifest import Transaction
+from spark_upsert.table.log.manifest import Transaction
 from tests.support.routed_worlds import (
     TOPICS,
     Row,

@@ -33,16 +33,16 @@ from spark_upsert.errors import (
     OtherTableError,
     UpsertFlowError,
 )
-from spark_upsert.state import snapshot
-from spark_upsert.state.compaction import choose, compact_runs
+from spark_upsert.plan.nodes import Group, Node
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
-from spark_upsert.upsert.kept_position import KeptPosition
-from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.table.compaction import choose, compact_runs
+from spark_upsert.table.entries import snapshot
+from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views import ways
 from spark_upsert.views.binding import bind
 from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.plan import Group, Node
 from spark_upsert.views.view import View, last_epoch
 from tests.laws.test_views import (
     SLICES,

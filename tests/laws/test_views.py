@@ -26,14 +26,14 @@ import pytest
 
 from spark_upsert.errors import DataError, OtherTableError, UpsertFlowError
 from spark_upsert.options.view import OnError
-from spark_upsert.table import Table
-from spark_upsert.upsert.kept_position import KeptPosition
-from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.plan.nodes import Node
+from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views import ways
 from spark_upsert.views.binding import bind
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.plan import Node
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
 from tests.support.stores import MemoryStore, forget_runs_and_logs

@@ -25,11 +25,11 @@ from hypothesis.stateful import (
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import ErrorPolicy, Scope
-from spark_upsert.state.compaction import Compacted, compact_runs
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.tombstones import LateRows
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import Compacted, compact_runs
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import RETENTIONS, World
 from tests.support.reference import NO_ORDER, Command

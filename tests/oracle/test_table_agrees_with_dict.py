@@ -21,10 +21,10 @@ from hypothesis.stateful import (
 )
 
 from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.state.compaction import choose, compact_runs
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import choose, compact_runs
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, Written, under
 from tests.support.model import Change, Command, Model, Tally, fold
 from tests.support.stores import MemoryStore, forget_runs_and_logs

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.state.counters import EMPTY, Counters
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.upsert import commands, outcomes, stage, stash, write_set
+from spark_upsert.table.entries.counters import EMPTY, Counters
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.write import commands, outcomes, stage, stash, write_set
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_event_promises as event_promises
 from tests.promises import test_promises as promises

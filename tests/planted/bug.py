@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log import read
-from spark_upsert.state.log.manifest import Manifest
+from spark_upsert.table.log import log as log_module
+from spark_upsert.table.log import read
+from spark_upsert.table.log.manifest import Manifest
 
 Patch = AbstractContextManager[Any]
 

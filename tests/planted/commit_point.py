@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert import table
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.codec import commit_to_json
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Draft, Manifest
 from spark_upsert.store.records import encode
-from spark_upsert.table import Table
-from spark_upsert.upsert import write_set
+from spark_upsert.table import table
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.codec import commit_to_json
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Draft, Manifest
+from spark_upsert.table.table import Table
+from spark_upsert.table.write import write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
 from tests.promises import test_promises as promises
 from tests.promises import test_stream_promises as stream_promises

@@ -6,8 +6,8 @@ from typing import Any
 from unittest.mock import patch
 
 from spark_upsert import feedback as operator
-from spark_upsert.state.log.log import Log
 from spark_upsert.store import local
+from spark_upsert.table.log.log import Log
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_promises as promises
 

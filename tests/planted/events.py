@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.state import mechanism
-from spark_upsert.upsert import arrivals, outcomes, stage, stash
-from spark_upsert.upsert.envelopes.debezium import reading
+from spark_upsert.envelopes.debezium import reading
+from spark_upsert.table.entries import mechanism
+from spark_upsert.table.write import arrivals, outcomes, stage, stash
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_event_promises as promises
 

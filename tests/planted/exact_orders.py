@@ -9,22 +9,22 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.source import exact
-from spark_upsert.source.inputs import NamedInputs, Removed
+from spark_upsert.streams.inputs.inputs import NamedInputs, Removed
+from spark_upsert.streams.planner import exact
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_order_promises as order_promises
 
 ANY_CUT = order_promises.test_p4_a_stream_has_the_order_told_row_by_row_wherever_it_stops
 
 
-def remembered(change: Callable[[exact.Standing], dict[str, Any]]) -> Patch:
+def remembered(change: Callable[[exact.OrderProgress], dict[str, Any]]) -> Patch:
     """Let what a checkpoint has of an exact order be read with a change."""
 
-    def read_back(original: Any, record: Any) -> exact.Standing:
+    def read_back(original: Any, record: Any) -> exact.OrderProgress:
         found = original(record)
         return replace(found, **change(found))
 
-    return wrapped(exact.Standing, "from_json", read_back)
+    return wrapped(exact.OrderProgress, "from_json", read_back)
 
 
 @bug("the state of an order is lost where a batch ends", ANY_CUT)
@@ -51,7 +51,7 @@ def _() -> Patch:
 
 @bug("an input that has more is taken for dry", ANY_CUT)
 def _() -> Patch:
-    def cut_within(found: exact.Standing) -> dict[str, Any]:
+    def cut_within(found: exact.OrderProgress) -> dict[str, Any]:
         return {"ahead": {name: found.ahead[name] for name in found.skip}}
 
     return remembered(cut_within)

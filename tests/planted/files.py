@@ -11,9 +11,10 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.source import exact, file_input
-from spark_upsert.source.file_position import Delivered
 from spark_upsert.store import LocalStore, regular
+from spark_upsert.streams.inputs.files import input as file_input
+from spark_upsert.streams.inputs.files.position import Delivered
+from spark_upsert.streams.planner import exact
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_file_promises as file_promises
 
@@ -63,7 +64,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def forget(original: Any, *args: Any) -> Any:
-        with patch.object(exact.Standing, "begun", lambda self, name: None):
+        with patch.object(exact.OrderProgress, "begun", lambda self, name: None):
             return original(*args)
 
     return wrapped(exact.ExactOrder, "_front", forget)

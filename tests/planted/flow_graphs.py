@@ -9,8 +9,9 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.flow import Splitter, SplitterKind, expansion, hashing, splitters
-from spark_upsert.flow.splitters import Marker, Routed
+from spark_upsert.flow import Splitter, SplitterKind, expansion, hashing
+from spark_upsert.flow.run import splitters
+from spark_upsert.flow.run.splitters import Marker, RowTargets
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_graph_promises as promises
 
@@ -32,7 +33,7 @@ def _() -> Patch:
 
 @bug("a round robin begins anew with each batch", BATCHES)
 def _() -> Patch:
-    def routed(original: Any, splitter: Splitter, batch: Any, turn: Any) -> Routed:
+    def routed(original: Any, splitter: Splitter, batch: Any, turn: Any) -> RowTargets:
         return original(splitter, batch, turn)._replace(turn=turn)
 
     return wrapped(promises, "route", routed)
@@ -113,7 +114,7 @@ def _() -> Patch:
 
 @bug("the rows of a channel are turned round", ROWS)
 def _() -> Patch:
-    def parts(original: Any, batch: Any, routed: Routed) -> Any:
+    def parts(original: Any, batch: Any, routed: RowTargets) -> Any:
         for target, part in original(batch, routed):
             yield target, part.take(pa.array(range(part.num_rows - 1, -1, -1)))
 

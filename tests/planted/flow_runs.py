@@ -7,9 +7,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.flow import borders, element, local, outlets, pass_plan, passes
+from spark_upsert.flow.fusion import pass_plan
+from spark_upsert.flow.fusion.pass_plan import PassPlan
 from spark_upsert.flow.graph import OperatorKind
-from spark_upsert.flow.pass_plan import PassPlan
+from spark_upsert.flow.run import borders, element, local, outlets, passes
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_flow_promises as promises
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.flow import fusion, partitions, placement, width
-from spark_upsert.flow.partitions import Bounds
+from spark_upsert.flow import width
+from spark_upsert.flow.fusion import fusion, partitions, placement
+from spark_upsert.flow.fusion.partitions import Separations
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_fusion_promises as promises
 
@@ -51,8 +52,8 @@ def _() -> Patch:
 
 @bug("an isolated replica shares its element", MANUAL)
 def _() -> Patch:
-    def sociable(original: Any, unit: Any, influence: Any) -> Bounds:
-        found: Bounds = original(replace(unit, is_isolated=False), influence)
+    def sociable(original: Any, unit: Any, influence: Any) -> Separations:
+        found: Separations = original(replace(unit, is_isolated=False), influence)
         return found
 
     return wrapped(fusion, "_bounds", sociable)
@@ -60,8 +61,8 @@ def _() -> Patch:
 
 @bug("exlocated replicas share an element", MANUAL)
 def _() -> Patch:
-    def together_again(original: Any, unit: Any, influence: Any) -> Bounds:
-        found: Bounds = original(replace(unit, exlocate=frozenset()), influence)
+    def together_again(original: Any, unit: Any, influence: Any) -> Separations:
+        found: Separations = original(replace(unit, exlocate=frozenset()), influence)
         return found
 
     return wrapped(fusion, "_bounds", together_again)

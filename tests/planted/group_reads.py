@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.source import kinds
-from spark_upsert.source.group_inputs import GroupInputs
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.table_input import TableInput
-from spark_upsert.state.log.manifest import Commit, Manifest
+from spark_upsert.streams.inputs.group import GroupInputs
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.planner import kinds
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.log.manifest import Commit, Manifest
 from tests.planted.bug import Patch, applied_by, bug, wrapped
 from tests.promises import test_routed_read_promises as routed_read_promises
 

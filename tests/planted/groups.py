@@ -17,12 +17,12 @@ from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.kept import GROUP_PART, PART
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import fixed_words
-from spark_upsert.source import splits
-from spark_upsert.state import check, fold, sums
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.upsert import commit, guards, stage
-from spark_upsert.upsert.moves import Move, Verdict
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.streams.reads import splits
+from spark_upsert.table.entries import check, fold, sums
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.write import commit, guards, stage
+from spark_upsert.table.write.moves import Move, Verdict
+from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views.groups import contributions, grouping, result, shown
 from spark_upsert.views.view import View
 from tests.laws import test_groups as laws

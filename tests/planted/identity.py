@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Manifest, Place
-from spark_upsert.state.log.read import LogReader
-from spark_upsert.state.retention import worker as retention
-from spark_upsert.state.retention.policy import Unnamed
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.log.read import LogReader
+from spark_upsert.table.retention import worker as retention
+from spark_upsert.table.retention.policy import Unnamed
 from spark_upsert_sink import writers
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_promises as promises
@@ -107,7 +107,7 @@ def _() -> Patch:
     promises.test_p1_a_commit_begins_behind_what_a_task_has_proven,
 )
 def _() -> Patch:
-    def seen(original: Any, self: LogReader, place: Place) -> Manifest | None:
+    def seen(original: Any, self: LogReader, place: TableVersion) -> Manifest | None:
         self._head = self._head or self._recalled()
         return self._head or original(self, place)
 

@@ -9,9 +9,9 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.index import advance, rows, upkeep
-from spark_upsert.index.index import Index
-from spark_upsert.state.indexed import shown
+from spark_upsert.table.index import advance, rows, upkeep
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.log.indexed import shown
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_index_promises as promises
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from spark_upsert.upsert import plan
+from spark_upsert.envelopes import write_plan as plan
 from tests.planted.bug import Patch, bug
 from tests.promises import test_life_promises as lives
 

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.loader import file_rows, loader, order, windows
-from spark_upsert.loader.loader import Loader, Pass
-from spark_upsert.loader.order import Order, Window
-from spark_upsert.loader.share import Remainder, Share
-from spark_upsert.loader.stretch import Settings
-from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.loader.loader import EpochBatches, Loader
+from spark_upsert.loader.order import EpochOrder, Window
+from spark_upsert.loader.share import RankShare, Remainder
+from spark_upsert.loader.stretch import LoaderSettings
+from spark_upsert.table.entries.snapshot import Snapshot
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_loader_promises as promises
 
@@ -25,11 +25,11 @@ from tests.promises import test_loader_promises as promises
     promises.test_p1_each_row_of_an_epoch_comes_once_over_all_ranks,
 )
 def _() -> Patch:
-    def floored(original: Any, self: Settings, rows: int, rank: int) -> Share:
-        found: Share = original(self, rows - rows % self.world, rank)
+    def floored(original: Any, self: LoaderSettings, rows: int, rank: int) -> RankShare:
+        found: RankShare = original(self, rows - rows % self.world, rank)
         return found
 
-    return wrapped(Settings, "share", floored)
+    return wrapped(LoaderSettings, "share", floored)
 
 
 @bug(
@@ -37,12 +37,12 @@ def _() -> Patch:
     promises.test_p1_each_row_of_an_epoch_comes_once_over_all_ranks,
 )
 def _() -> Patch:
-    def in_lanes_of_equal_length(self: Share, index: int) -> tuple[int, int]:
+    def in_lanes_of_equal_length(self: RankShare, index: int) -> tuple[int, int]:
         turn, lane = divmod(index, self.lanes)
         first = self.first + (lane * (self.batches // self.lanes) + turn) * self.batch_rows
         return first, min(first + self.batch_rows, self.first + self.rows)
 
-    return patch.object(Share, "batch", in_lanes_of_equal_length)
+    return patch.object(RankShare, "batch", in_lanes_of_equal_length)
 
 
 @bug(
@@ -50,11 +50,11 @@ def _() -> Patch:
     promises.test_p1_ranks_have_equally_many_whole_batches,
 )
 def _() -> Patch:
-    def kept(original: Any, self: Settings, rows: int, rank: int) -> Share:
-        found: Share = original(replace(self, remainder=Remainder.KEEP), rows, rank)
+    def kept(original: Any, self: LoaderSettings, rows: int, rank: int) -> RankShare:
+        found: RankShare = original(replace(self, remainder=Remainder.KEEP), rows, rank)
         return found
 
-    return wrapped(Settings, "share", kept)
+    return wrapped(LoaderSettings, "share", kept)
 
 
 @bug(
@@ -62,11 +62,11 @@ def _() -> Patch:
     promises.test_p6_whoever_goes_on_gets_the_rest_and_nothing_twice,
 )
 def _() -> Patch:
-    def early(original: Any, self: Pass[Any, Any], *args: Any) -> None:
+    def early(original: Any, self: EpochBatches[Any, Any], *args: Any) -> None:
         original(self, *args)
         self._loader._handed_out()
 
-    return wrapped(Pass, "__init__", early)
+    return wrapped(EpochBatches, "__init__", early)
 
 
 @bug(
@@ -83,10 +83,10 @@ def _() -> Patch:
 
 @bug("all epochs have the same order", promises.test_p4_the_order_is_the_same_everywhere)
 def _() -> Patch:
-    def first(original: Any, self: Order, *args: Any, epoch: int, **how: Any) -> None:
+    def first(original: Any, self: EpochOrder, *args: Any, epoch: int, **how: Any) -> None:
         original(self, *args, epoch=0, **how)
 
-    return wrapped(Order, "__init__", first)
+    return wrapped(EpochOrder, "__init__", first)
 
 
 @bug(
@@ -147,7 +147,7 @@ def _() -> Patch:
     promises.test_p5_a_checkpoint_of_other_settings_is_refused,
 )
 def _() -> Patch:
-    return patch.object(Settings, "to_json", lambda self: {})
+    return patch.object(LoaderSettings, "to_json", lambda self: {})
 
 
 @bug(
@@ -155,7 +155,7 @@ def _() -> Patch:
     promises.test_p5_an_error_is_not_the_end_of_the_epoch,
 )
 def _() -> Patch:
-    return patch.object(Pass, "close", lambda self: None)
+    return patch.object(EpochBatches, "close", lambda self: None)
 
 
 @bug(

@@ -12,8 +12,8 @@ import numpy as np
 from spark_upsert.merge import assembly
 from spark_upsert.merge.channel import Channel
 from spark_upsert.merge.documents import Documents
-from spark_upsert.merge.pressure import Pressure
-from spark_upsert.merge.readers import Readers
+from spark_upsert.merge.pressure import MemoryPressure
+from spark_upsert.merge.readers import MergeReaders
 from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.model import orders, wyrand
 from tests.planted.bug import Patch, bug, wrapped
@@ -95,14 +95,14 @@ def _() -> Patch:
     merges.test_p1_all_rows_come_out_however_threads_run,
 )
 def _() -> Patch:
-    def take(self: Readers, reader: Any) -> Any:
+    def take(self: MergeReaders, reader: Any) -> Any:
         item = reader.channel.take()
         if not reader.channel.is_empty:
             self._ready.append(reader)
         self._finish_if_drained(reader)
         return item
 
-    return patch.object(Readers, "_take", take)
+    return patch.object(MergeReaders, "_take", take)
 
 
 @bug(
@@ -110,13 +110,13 @@ def _() -> Patch:
     merges.test_p1_all_rows_come_out_however_threads_run,
 )
 def _() -> Patch:
-    def finish(self: Readers, reader: Any) -> None:
+    def finish(self: MergeReaders, reader: Any) -> None:
         if reader.channel.is_drained:
             self._finished.add(reader.name)
             del self._open[reader.name]
             self._unfinished -= 1
 
-    return patch.object(Readers, "_finish_if_drained", finish)
+    return patch.object(MergeReaders, "_finish_if_drained", finish)
 
 
 @bug(
@@ -124,7 +124,7 @@ def _() -> Patch:
     merges.test_p7_what_waits_is_bounded_however_threads_run,
 )
 def _() -> Patch:
-    return patch.object(Readers, "_wait_until_drained", lambda self, reader: None)
+    return patch.object(MergeReaders, "_wait_until_drained", lambda self, reader: None)
 
 
 @bug(
@@ -132,7 +132,7 @@ def _() -> Patch:
     merges.test_p1_all_rows_come_out_however_threads_run,
 )
 def _() -> Patch:
-    return patch.object(Pressure, "may_read", lambda self, *, is_awaited: not self.is_paused)
+    return patch.object(MemoryPressure, "may_read", lambda self, *, is_awaited: not self.is_paused)
 
 
 @bug(
@@ -140,11 +140,11 @@ def _() -> Patch:
     merges.test_p6_a_merge_that_fails_or_is_closed_leaves_no_thread,
 )
 def _() -> Patch:
-    def end(self: Readers) -> None:
+    def end(self: MergeReaders) -> None:
         self._is_closed = True
         self._something.notify_all()
 
-    return patch.object(Readers, "_end", end)
+    return patch.object(MergeReaders, "_end", end)
 
 
 @bug(

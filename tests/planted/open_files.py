@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.state.run.file import RunCache
+from spark_upsert.table.run.file import RunCache
 from tests.planted.bug import Patch, bug
 from tests.unit import test_run as runs
 

@@ -282,7 +282,7 @@ def _() -> Patch:
     promises.test_p7_many_rows_of_few_groups_are_few_groups,
 )
 def _() -> Patch:
-    return patch.object(grouping.Grouping, "fold", lambda self, states: states)
+    return patch.object(grouping.GroupComputation, "fold", lambda self, states: states)
 
 
 @bug("an average of decimals is of a sum of 128 bits", test_p2_averages_of_decimals)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.payloads import connect_json
+from spark_upsert.payloads.connect import json as connect_json
 from spark_upsert.routed import commit, park, stage, unpark
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.park_staged import CommandParking

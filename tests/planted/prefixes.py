@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.state import prefixes, snapshot
-from spark_upsert.state.prefixes import Prefixes
-from spark_upsert.state.run.file import RunFile
-from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.table.entries import prefixes, snapshot
+from spark_upsert.table.entries.prefixes import Prefixes
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.run.file import RunFile
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_prefix_promises as promises
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert import table
 from spark_upsert.schedule.governor import Governor
-from spark_upsert.state.caps import Caps
-from spark_upsert.state.retention import PressureReport
-from spark_upsert.upsert import admission
-from spark_upsert.upsert import together as group
-from spark_upsert.upsert.admission import Admission
+from spark_upsert.table import table
+from spark_upsert.table.log.caps import Caps
+from spark_upsert.table.retention import PressureReport
+from spark_upsert.table.write import admission
+from spark_upsert.table.write import together as group
+from spark_upsert.table.write.admission import Admission
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_pressure_promises as pressure_promises
 

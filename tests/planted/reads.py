@@ -8,14 +8,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.changelog import changes, render, stretches
 from spark_upsert.model import hashing
 from spark_upsert.model.hash_range import HashRange
-from spark_upsert.state import history, mechanism
-from spark_upsert.state.log import fold
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice
-from spark_upsert.state.run import file as run
+from spark_upsert.table.changes import changes, render, stretches
+from spark_upsert.table.entries import history, mechanism
+from spark_upsert.table.log import fold
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
+from spark_upsert.table.run import file as run
 from tests.planted.bug import Patch, applied_by, bug, wrapped
 from tests.promises import test_promises as promises
 

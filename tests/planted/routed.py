@@ -6,16 +6,17 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from spark_upsert.model import template
 from spark_upsert.options import routed as options
-from spark_upsert.options.routed import Told
-from spark_upsert.routed import commit, debts, group, routes, tables, template
+from spark_upsert.options.routed import TableOption
+from spark_upsert.routed import commit, debts, group, routes, tables
 from spark_upsert.routed.fence import Fence
 from spark_upsert.routed.plan import RoutedPlan
 from spark_upsert.routed.routes import Router
 from spark_upsert.routed.spool import Spool
 from spark_upsert.schedule import Schedule, Turn
 from spark_upsert.store.tokens import new_token
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.write.write_set import WriteSet
 from tests.laws import test_debts as debt_laws
 from tests.laws import test_take_over as take_over_laws
 from tests.planted.bug import Patch, bug, wrapped
@@ -46,7 +47,7 @@ TOLD = option_promises.test_p5_each_table_is_told_what_a_look_at_all_patterns_fi
 
 @bug("a pattern of wildcards is believed before a name", TOLD)
 def _() -> Patch:
-    return patch.object(Told, "weight", property(lambda self: (False, -len(self.pattern))))
+    return patch.object(TableOption, "weight", property(lambda self: (False, -len(self.pattern))))
 
 
 @bug("of two patterns that disagree one is taken", TOLD)

@@ -11,7 +11,7 @@ import numpy as np
 
 from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Turn, priority, scheduler
 from spark_upsert.schedule.bands import LOWEST
-from spark_upsert.source import pace
+from spark_upsert.streams.planner import pace
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_schedule_promises as schedules
 

@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from spark_upsert.envelopes import changelog
+from spark_upsert.envelopes.changelog import ChangelogForm
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import CHANGE_DIFF
-from spark_upsert.source import pace, table_input
-from spark_upsert.source.offset import Offset
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.table_input import TableInput
-from spark_upsert.source.table_position import TablePosition
-from spark_upsert.state.log.log import Log
-from spark_upsert.upsert.envelopes import changelog
-from spark_upsert.upsert.envelopes.changelog import ChangelogForm
+from spark_upsert.streams.inputs import table as table_input
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.offsets.offset import Offset
+from spark_upsert.streams.planner import pace
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.log.log import Log
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_stream_promises as stream_promises
 

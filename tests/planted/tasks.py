@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.task import expressions, functions, pipelines, states
+from spark_upsert.plan import expressions, functions
+from spark_upsert.plan.expressions import BoundExpression
+from spark_upsert.task import pipelines, states
 from spark_upsert.task import task as tasks
 from spark_upsert.task.driver import Driver
 from spark_upsert.task.exchange import Exchange, Union
-from spark_upsert.task.expressions import Bound
 from spark_upsert.task.operators import merge_join, rows
 from spark_upsert.task.operators.join_rows import Full
 from spark_upsert.task.operators.operator import Signal, Streaming
@@ -46,10 +47,10 @@ def _() -> Patch:
 
 @bug("a filter lets pass what is unknown", SETS)
 def _() -> Patch:
-    def true_rows(self: Bound, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def true_rows(self: BoundExpression, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.fill_null(self(batch), True))
 
-    return patch.object(Bound, "true_rows", true_rows)
+    return patch.object(BoundExpression, "true_rows", true_rows)
 
 
 @bug("a union takes what comes first", promises.test_p2_a_union_goes_in_turn_and_its_numbers_go_on)

@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.errors import DataError
-from spark_upsert.index.index import Index
-from spark_upsert.source import view_records, view_splits
-from spark_upsert.source.view_input import ViewInput
-from spark_upsert.source.view_position import ViewPosition
-from spark_upsert.state import snapshot
-from spark_upsert.upsert.moves import Move, Verdict
+from spark_upsert.plan.nodes import Node
+from spark_upsert.streams.inputs.view import ViewInput
+from spark_upsert.streams.inputs.view_position import ViewPosition
+from spark_upsert.streams.reads import view_records, view_splits
+from spark_upsert.table.entries import snapshot
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.write.moves import Move, Verdict
 from spark_upsert.views import failing, steps, table_base, view
 from spark_upsert.views.groups import result
-from spark_upsert.views.plan import Node
 from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.view import MovedBy, View
 from spark_upsert_sink import writers

@@ -10,10 +10,11 @@ from typing import Any
 from unittest.mock import patch
 
 from pyspark_upsertflow import keeping
-from spark_upsert.source import table_input
-from spark_upsert.state.log.manifest import Slice
-from spark_upsert.upsert import guards, moves, plan, restore
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.envelopes import write_plan as plan
+from spark_upsert.streams.inputs import table as table_input
+from spark_upsert.table.log.manifest import Slice
+from spark_upsert.table.write import guards, moves, restore
+from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views.groups import kept_base
 from spark_upsert.views.groups.shown import ShownGroups
 from spark_upsert.views.view import View

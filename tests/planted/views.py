@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.source import view_input
+from spark_upsert.plan.nodes import How, Join, Scan
+from spark_upsert.streams.inputs import view as view_input
 from spark_upsert.views import join, pruning, relation, rowwise, table_base, ways
 from spark_upsert.views.join import JoinRelation
 from spark_upsert.views.pairs import Pairs
-from spark_upsert.views.plan import How, Join, Scan
 from spark_upsert.views.relation import Step, whole
 from spark_upsert.views.rowwise import UnnestRelation
 from spark_upsert.views.scan import ScanRelation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_upsert.watchers import Watcher, Watchers
+from spark_upsert.table.watch import Watcher, Watchers
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_watch_promises as watch_promises
 

@@ -10,16 +10,16 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert import table
-from spark_upsert.changelog import stretches
 from spark_upsert.model import precedence
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import DIFF
-from spark_upsert.state import lookup, mechanism, resolve
-from spark_upsert.state.compaction import worker
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.upsert import stage, stash, write_set
+from spark_upsert.table import table
+from spark_upsert.table.changes import stretches
+from spark_upsert.table.compaction import worker
+from spark_upsert.table.entries import lookup, mechanism, resolve
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.write import stage, stash, write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
 from tests.promises import test_promises as promises
 

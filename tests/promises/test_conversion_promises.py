@@ -13,8 +13,8 @@ import pytest
 
 from spark_upsert.errors import DataError
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.table import Table
-from spark_upsert.task.expressions import bind
+from spark_upsert.plan.expressions import bind
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.support.tables import make_table
 

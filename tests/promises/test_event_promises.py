@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.envelopes import Record, assert_sound, counters_of, records, write
 from tests.unit.test_debezium_records import bare, event
 from tests.unit.test_debezium_words import (

@@ -8,7 +8,7 @@ import pytest
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.options.query import Merge, QueryOptions
-from spark_upsert.source import file_position
+from spark_upsert.streams.inputs.files import position as file_position
 from tests.support.folders import DAY_US, MemoryFolder, csv, file_query, values
 from tests.support.streams import Query
 

@@ -23,7 +23,7 @@ from spark_upsert.flow import (
     require_widths_kept,
     widths_kept,
 )
-from spark_upsert.flow.partitions import EXACT_UNITS_MAX
+from spark_upsert.flow.fusion.partitions import EXACT_UNITS_MAX
 from tests.support.flows import SAME, SINK, SOURCE
 from tests.support.fusion_judge import (
     Judge,

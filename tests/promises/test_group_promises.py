@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataError
 from spark_upsert.model.schema import Scope, TableSchema, Ties
-from spark_upsert.state.log.manifest import Commit, Transaction
-from spark_upsert.state.tombstones import LateRows
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stash import Stash
-from spark_upsert.upsert.together import Append, Told, append_together, sealed
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.together import Append, AppendResult, append_together, sealed
 from tests.support.groups import check_round
 from tests.support.stores import MemoryStore
 from tests.support.tables import make_table, rows_at, schema_of
@@ -35,7 +35,7 @@ def append(
     return call
 
 
-def round_of(table: Table, *calls: Append) -> list[Told]:
+def round_of(table: Table, *calls: Append) -> list[AppendResult]:
     return append_together(table.log, table.at(), calls, table.commit, admission=table.admission(0))
 
 

@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from spark_upsert.state.indexed import shown
+from spark_upsert.table.log.indexed import shown
 from tests.support.indexed import IndexedTable, small_steps
 
 SEEDS = pytest.mark.parametrize("seed", range(3))

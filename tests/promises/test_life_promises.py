@@ -7,11 +7,11 @@ import random
 import pyarrow as pa
 import pytest
 
+from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import OptionError
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_upon
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("v", pa.int64())])

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 from tests.support.envelopes import Record, counters_of, records, rows_of, write
 from tests.unit.test_debezium_words import OPTIONS, create, delete, key, standing
 

@@ -17,8 +17,8 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.loader import FileRows, Loader, TableRows
-from spark_upsert.loader.stretch import Stretch
-from spark_upsert.table import Table
+from spark_upsert.loader.stretch import RankBatches
+from spark_upsert.table.table import Table
 from tests.support.loading import (
     MemoryRows,
     carried,
@@ -78,7 +78,7 @@ def test_p4_the_order_is_the_same_everywhere() -> None:
 def test_p4_workers_in_turn_give_what_one_gives() -> None:
     loader = loader_of(COUNTS, lanes=3)
     whole = ids_of(iter(loader))
-    stretch = Stretch(
+    stretch = RankBatches(
         splits=MemoryRows(COUNTS), settings=loader._settings, rank=0, epoch=0, first=2, ahead=0
     )
     assert ids_of(stretch.batches()) == whole[2:]

@@ -21,7 +21,7 @@ from spark_upsert.merge import assembly, spill
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.documents import DocumentClose, DocumentOpen, Documents
 from spark_upsert.merge.merged import merge
-from spark_upsert.merge.pressure import Pressure
+from spark_upsert.merge.pressure import MemoryPressure
 from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.model import orders, wyrand
 from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded, rows_of_inputs
@@ -132,7 +132,7 @@ def test_p1_what_inputs_spill_comes_back(seed: int) -> None:
     sizes = {name: [dice.randint(0, 9) for _ in range(6)] for name in "abc"}
     inputs = {name: partial(batches_of, name, each) for name, each in sizes.items()}
     config = MergeConfig(mode=Mode.INTERLEAVE, seed=seed)
-    pressure = Pressure(limit_bytes=dice.randint(1, 600))
+    pressure = MemoryPressure(limit_bytes=dice.randint(1, 600))
     assert rows_in(list(merge(inputs, config, pressure=pressure))) == rows_in(
         list(merge(inputs, config))
     )
@@ -148,7 +148,7 @@ def test_p6_a_spill_that_fails_loses_nothing_and_leaves_no_file(seed: int) -> No
         raise AssertionError
 
     with tempfile.TemporaryDirectory() as folder:
-        with SpillingStore(Pressure(limit_bytes=200), folder=Path(folder)) as store:
+        with SpillingStore(MemoryPressure(limit_bytes=200), folder=Path(folder)) as store:
             for batch in batches_of("a", [5] * (5 + seed)):
                 try:
                     with patch.object(spill, "_append", refuse if fails else spill._append):

@@ -17,8 +17,8 @@ from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.model.orders import Order
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told, told
 from tests.support.merging import picks_of

@@ -13,9 +13,9 @@ import pytest
 
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state import snapshot
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
+from spark_upsert.table.entries import snapshot
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.support.streams import Query, stream_of
 

@@ -24,24 +24,24 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import CorruptionError, DataError, OtherTableError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.compaction import Compacted, choose, compact_runs
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.run.file import RUNS
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import local
 from spark_upsert.store.local import LocalStore
-from spark_upsert.table import Table
-from spark_upsert.upsert import stash as stash_module
-from spark_upsert.upsert.stash import Stash
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.compaction import Compacted, choose, compact_runs
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.run.file import RUNS
+from spark_upsert.table.table import Table
+from spark_upsert.table.write import stash as stash_module
+from spark_upsert.table.write.stash import Stash
 from spark_upsert_sink import UpsertStreamWriter
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
 from tests.support.clocked import HOUR_S, ClockedStore, Now

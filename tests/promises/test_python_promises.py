@@ -15,8 +15,8 @@ import pytest
 from pyspark_upsertflow.kinds import KINDS
 from spark_upsert.errors import DataLossError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.kinds import plan_columns, stream_inputs
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.planner.kinds import plan_columns, stream_inputs
+from spark_upsert.streams.planner.stream import Stream
 from tests.support import python_sources
 from tests.support.clocked import Now
 from tests.support.streams import Query

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.errors import DataLossError
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.cut import cut
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.cut import cut
 from tests.support.group_worlds import Routed, folds, present, some_rows
 
 SEEDS = pytest.mark.parametrize("seed", range(2))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import DataLossError, OtherTableError
+from spark_upsert.table.changes.modes import Deduplication
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
 from tests.support.model import Command
 from tests.support.streams import (

@@ -14,9 +14,9 @@ import pytest
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.plan.nodes import Scan
 from spark_upsert.views.binding import bind
-from spark_upsert.views.pairs import Pairs, Rows
-from spark_upsert.views.plan import Scan
+from spark_upsert.views.pairs import Pairs, RelationRows
 from spark_upsert.views.pruning import pruned
 from spark_upsert.views.relation import Relation, Step, changes_of, timed_changes_of
 from spark_upsert.views.ways import Way, pairs_by_piece
@@ -156,7 +156,7 @@ def check_reads(
 
 def check_having(
     relation: Relation,
-    values: Rows,
+    values: RelationRows,
     expected: list[Row],
     at: Mapping[str, int],
     ranges: list[HashRange],

@@ -10,8 +10,8 @@ import pytest
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.model.schema import Scope
-from spark_upsert.table import Table
-from spark_upsert.watchers import Gap, SealedEpoch, Watcher, Watchers
+from spark_upsert.table.table import Table
+from spark_upsert.table.watch import Gap, SealedEpoch, Watcher, Watchers
 from tests.support.stores import MemoryStore
 from tests.support.tables import make_table, schema_of
 

@@ -42,17 +42,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.model.schema import Scope, TableSchema, Ties
-from spark_upsert.state.compaction import compact_runs
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Commit, Transaction
-from spark_upsert.state.tombstones import PROPERTY
-from spark_upsert.table import Table
-from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.log.tombstones import PROPERTY
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import UpsertEnvelope
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import make_table
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 from spark_upsert.errors import DataError, DataLossError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.schema import Scope, Ties
-from spark_upsert.state.compaction import compact_runs
-from spark_upsert.state.log.manifest import Manifest, Transaction
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention
-from spark_upsert.table import Table
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Manifest, Transaction
+from spark_upsert.table.log.tombstones import PROPERTY, LateRows, TombstoneRetention
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.observer import Rows
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.writer_lives import WriterLife, dealt_anew

@@ -8,12 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.source.patience import Held, Patience
-from spark_upsert.source.pressed import Pressed
-from spark_upsert.source.stream import Stream
-from spark_upsert.state.caps import Caps, OnFull
-from spark_upsert.state.retention import BacklogCounter, Lease, pressure
-from spark_upsert.table import Table
+from spark_upsert.streams.planner.patience import Debounce, Held
+from spark_upsert.streams.planner.pressed import Pressed
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.log.caps import Caps, OnFull
+from spark_upsert.table.retention import BacklogCounter, Lease, pressure
+from spark_upsert.table.table import Table
 from tests.planted.bug import Patch, together, wrapped
 
 
@@ -82,14 +82,14 @@ def forgotten_at_a_restart() -> Patch:
 
 
 def rows_held_for_ever() -> Patch:
-    def hold(original: Any, self: Patience, backlogs: Any) -> Any:
+    def hold(original: Any, self: Debounce, backlogs: Any) -> Any:
         found = original(self, backlogs)
         rows_min = self._rows_min
         is_few = rows_min is not None and self._count(backlogs)[0] < rows_min
         return Held(inf) if is_few else found
 
-    return wrapped(Patience, "hold", hold)
+    return wrapped(Debounce, "hold", hold)
 
 
 def no_patience() -> Patch:
-    return patch.object(Patience, "hold", lambda *_: None)
+    return patch.object(Debounce, "hold", lambda *_: None)

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from spark_upsert.schedule import Standing
-from spark_upsert.source.input import Backlog, Piece
-from spark_upsert.source.offset import Offset
-from spark_upsert.source.pace import Limits, pace
-from spark_upsert.source.position import Position
-from spark_upsert.source.pressed import Pressed
+from spark_upsert.schedule import Urgency
+from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.offsets.offset import Offset
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.streams.planner.pressed import Pressed
 from tests.support.streams import options_of
 
 BEGIN_MS = 1_700_000_000_000
@@ -80,10 +80,10 @@ class Member:
             end=lambda: at(len(self.rows)),
         )
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[ReadPiece]:
         for place in range(self.taken, len(self.rows)):
             after = partial(_behind, place + 1)
-            yield Piece(steps=1, rows=self.rows[place], epochs=1, after=after)
+            yield ReadPiece(steps=1, rows=self.rows[place], epochs=1, after=after)
 
 
 def _behind(place: int, _: int) -> Position:
@@ -115,7 +115,7 @@ class Crowd:
             f"t{number:05}": Member(priority) for number, priority in enumerate(priorities)
         }
         self.standings = {
-            name: Standing(manual=member.priority)
+            name: Urgency(manual=member.priority)
             for name, member in self.members.items()
             if member.priority is not None
         }

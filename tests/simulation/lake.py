@@ -32,17 +32,13 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.source import (
-    at_once,
-    batch,
-    file_input,
-    file_kind,
-    kinds,
-    lookout,
-    standings,
-    table_input,
-)
-from spark_upsert.state.retention.pressure import report_path
+from spark_upsert.streams.inputs import batch
+from spark_upsert.streams.inputs import table as table_input
+from spark_upsert.streams.inputs.files import input as file_input
+from spark_upsert.streams.inputs.files import kind as file_kind
+from spark_upsert.streams.planner import kinds, lookout, standings
+from spark_upsert.streams.reads import at_once
+from spark_upsert.table.retention.pressure import report_path
 from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_keepers import Keepers

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.simulation.lake_inputs import FilesModel, TableModel
 from tests.simulation.lake_options import Drawn
 from tests.support.clocked import ClockedStore, Now

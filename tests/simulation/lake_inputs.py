@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.changelog.modes import Deduplication
-from spark_upsert.source.file_position import FilePosition
-from spark_upsert.source.position import Position
-from spark_upsert.source.table_position import TablePosition
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Commit
+from spark_upsert.streams.inputs.files.position import FilePosition
+from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Commit
 from tests.support.folders import MemoryFolder, arrow, parquet
 
 Record = Mapping[str, Any]

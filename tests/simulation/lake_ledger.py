@@ -16,9 +16,9 @@ import pyarrow as pa
 from spark_upsert.merge import order_from_json
 from spark_upsert.model.orders import Order, RoundRobin
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.file_position import FilePosition
-from spark_upsert.source.position import Position
-from spark_upsert.source.table_position import TablePosition
+from spark_upsert.streams.inputs.files.position import FilePosition
+from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.offsets.position import Position
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import FilesModel, FilesTape, Reading, TableModel, TableTape
 from tests.simulation.lake_options import CHANGE_COLUMNS

@@ -12,28 +12,28 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.source.bases import FOLDER, Bases
-from spark_upsert.source.compact_offsets import CompactOffsets
-from spark_upsert.source.kinds import (
+from spark_upsert.store import Store
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.streams.offsets.bases import FOLDER, Bases
+from spark_upsert.streams.offsets.compact import CompactOffsets
+from spark_upsert.streams.planner.kinds import (
     plan_columns,
     shared_columns,
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.source.lookout import Lookout
-from spark_upsert.source.stream import Stream
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_upon
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.streams.planner.lookout import Lookout
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import FilesModel

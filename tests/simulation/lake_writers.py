@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.state.log.manifest import Commit, Manifest, Transaction
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import Epoch, FilesModel, TableModel

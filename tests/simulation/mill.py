@@ -25,13 +25,14 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from examples.flow.latest import LATEST, READINGS, newest, parsed
-from spark_upsert.flow import Flow, Graph, PythonFunction, TableSink, checkpoint, tables
+from spark_upsert.flow import Flow, Graph, PythonFunction, TableSink, checkpoint
 from spark_upsert.flow.checkpoint import remember
+from spark_upsert.flow.run import tables
 from spark_upsert.flow.work import Given
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from spark_upsert.task import Aggregate, Aggregation, ArrowScan
 from tests.simulation.lake_reader import Process
 from tests.support.clocked import ClockedStore, Now

@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.model.schema import RAW_KEY, Scope, Ties
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.source.serve import serve
-from spark_upsert.source.splits import Split, changes_splits, rows_splits
-from spark_upsert.source.versions import manifest_at
-from spark_upsert.state.counters import EMPTY, Counters
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice, Transaction
-from spark_upsert.state.run.file import RUNS
-from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention, decode_mark
-from spark_upsert.table import Table
+from spark_upsert.streams.reads.serve import serve
+from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.entries.counters import EMPTY, Counters
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice, Transaction
+from spark_upsert.table.log.tombstones import PROPERTY, LateRows, TombstoneRetention, decode_mark
+from spark_upsert.table.run.file import RUNS
+from spark_upsert.table.table import Table
+from spark_upsert.table.versions import manifest_at
 from tests.simulation.wire import prefix_of
 from tests.support.reference import NO_ORDER, Command, Identity, Placed, Reference, Row
 

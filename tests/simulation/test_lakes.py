@@ -14,32 +14,28 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.query import Merge
-from spark_upsert.source import (
-    compact_offsets,
-    conform,
-    exact,
-    file_position,
-    pace,
-    stream,
-    table_input,
-    table_steps,
-)
-from spark_upsert.source.bases import Bases
-from spark_upsert.source.compact_offsets import CompactOffsets, difference
-from spark_upsert.source.discovery import Discovery
-from spark_upsert.source.file_position import Delivered
-from spark_upsert.source.found_inputs import FoundInputs
-from spark_upsert.source.poller import Poller
-from spark_upsert.source.position import Position
-from spark_upsert.source.standings import Standings
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Kind
-from spark_upsert.state.log.read import LogReader
+from spark_upsert.streams.inputs import table as table_input
+from spark_upsert.streams.inputs import table_steps
+from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.streams.inputs.files import position as file_position
+from spark_upsert.streams.inputs.files.position import Delivered
+from spark_upsert.streams.inputs.found import FoundInputs
+from spark_upsert.streams.offsets import compact as compact_offsets
+from spark_upsert.streams.offsets.bases import Bases
+from spark_upsert.streams.offsets.compact import CompactOffsets, difference
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner import exact, pace, stream
+from spark_upsert.streams.planner.poller import Poller
+from spark_upsert.streams.planner.standings import Standings
+from spark_upsert.streams.reads import conform
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Kind
+from spark_upsert.table.log.read import LogReader
 from tests.planted import BUGS
 from tests.simulation import bugs_of_pressure as of_pressure
 from tests.simulation.lake import Lake, live

@@ -11,7 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.flow import checkpoint, element, tables
+from spark_upsert.flow import checkpoint
+from spark_upsert.flow.run import element, tables
 from tests.planted.bug import Patch
 from tests.simulation.mill import live
 

@@ -12,9 +12,9 @@ import pytest
 
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
-from spark_upsert.state.counters import EMPTY, Counters
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.upsert import write_set
+from spark_upsert.table.entries.counters import EMPTY, Counters
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.write import write_set
 from tests.planted import BUGS
 from tests.simulation.world import RETENTIONS, World, simulate
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.upsert.commands import Decoded, to_commands
+from spark_upsert.table.write.commands import Decoded, to_commands
 from tests.support.reference import NO_ORDER, Command, Identity
 
 BAD_KEY = "the key is undecodable"

@@ -28,15 +28,15 @@ import pyarrow as pa
 
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.state.compaction import Compacted, choose
-from spark_upsert.state.indexed import INDEX_BY
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.manifest import Commit, Draft, Kind, Transaction
-from spark_upsert.state.tombstones import PROPERTY
-from spark_upsert.table import Table
-from spark_upsert.upsert.admission import Admission
-from spark_upsert.upsert.contributions import as_collected
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.compaction import Compacted, choose
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.indexed import INDEX_BY
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
+from spark_upsert.table.log.tombstones import PROPERTY
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.admission import Admission
+from spark_upsert.table.write.contributions import as_collected
+from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.observer import Observer
 from tests.simulation.wire import PREFIX
 from tests.simulation.writer_lives import ORDER, Proposal

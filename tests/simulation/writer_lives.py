@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.tombstones import PROPERTY, LateRows, TombstoneRetention
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import WritePlan, plan_upon
+from spark_upsert.table.log.tombstones import PROPERTY, LateRows, TombstoneRetention
+from spark_upsert.table.table import Table
 from tests.simulation.wire import PREFIX
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from spark_upsert.errors import BatchTooLargeError, TableFullError
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.caps import Caps
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.retention import slowest
-from spark_upsert.table import Table
+from spark_upsert.table.log.caps import Caps
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.retention import slowest
+from spark_upsert.table.table import Table
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 
 COLUMNS = pa.schema({"id": pa.int64(), "writer": pa.int64()})

@@ -33,7 +33,7 @@ from spark_upsert.flow import (
     iter_drawn,
 )
 from spark_upsert.flow.builder import Output
-from spark_upsert.flow.local import collect
+from spark_upsert.flow.run.local import collect
 from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Filter, HashJoin, JoinKind, Node
 from tests.support.flow_runs import (
     ROWS,

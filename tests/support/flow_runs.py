@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.flow import Fused
-from spark_upsert.flow.borders import Border, tasks_of
-from spark_upsert.flow.outlets import Parcel, by_address
-from spark_upsert.flow.pass_plan import Way
-from spark_upsert.flow.passes import Pass
+from spark_upsert.flow.fusion.pass_plan import RowTransfer
 from spark_upsert.flow.resolution import schemas_of
-from spark_upsert.flow.stages import Stages, staged
+from spark_upsert.flow.run.borders import Border, tasks_of
+from spark_upsert.flow.run.outlets import Parcel, by_address
+from spark_upsert.flow.run.passes import Pass
+from spark_upsert.flow.run.stages import Stages, staged
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 
@@ -75,7 +75,7 @@ def by_stages(
     if is_woken and stages.stages:
         tasks.append([Border(stages, 0, same).wakes(range(stages.stages[0].task_count))])
     for index, stage in enumerate(stages.stages):
-        if stage.way is Way.EXCHANGED:
+        if stage.way is RowTransfer.EXCHANGED:
             tasks = _exchanged(tasks, len(stage.elements))
         step: Pass = pickle.loads(pickle.dumps(Pass(stages, index, same)))
         numbers = map(numbered, range(len(tasks)))

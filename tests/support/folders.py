@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from spark_upsert.options.files import FileFormat, FileOptions
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.file_input import FileInput, file_columns
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.stream import Stream
 from spark_upsert.store.folder import FileStatus, Folder, is_hidden
+from spark_upsert.streams.inputs.files.input import FileInput, file_columns
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.stores import Steps
 from tests.support.streams import Query

@@ -27,7 +27,7 @@ from spark_upsert.flow import (
     by_channel,
     by_replica,
 )
-from spark_upsert.flow.graph import ByChannel, Member, PlacementId
+from spark_upsert.flow.graph import ByChannel, GraphMember, PlacementId
 from tests.support.flows import SAME, SINK, SOURCE
 
 Partition = tuple[frozenset[str], ...]
@@ -212,7 +212,7 @@ class _Said(NamedTuple):
 
 
 def _collect(
-    member: Member,
+    member: GraphMember,
     around: str,
     region: str | None,
     inherited: list[_Said],

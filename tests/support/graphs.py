@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from spark_upsert.flow.graph import (
     Composite,
+    Edge,
     Graph,
-    Member,
-    Operator,
+    GraphMember,
+    LogicalOperator,
     OperatorKind,
     Parallel,
     PartitionBy,
-    Stream,
 )
 from spark_upsert.flow.work import Collected, PythonFunction
 from spark_upsert.task import ArrowScan
@@ -143,7 +143,7 @@ def _graph(
     composites: dict[tuple[str, ...], int | None],
 ) -> Graph:
     streams = [
-        Stream(producer, leaf.name, port)
+        Edge(producer, leaf.name, port)
         for leaf in leaves.values()
         for port, producers in leaf.ports.items()
         for producer in producers
@@ -162,12 +162,12 @@ def _graph(
         all_of = tuple(port for port, choice in found.items() if choice == "all")
         return Parallel(width=width, partition_by=by, broadcast=all_of)
 
-    def operator(leaf: Leaf) -> Operator:
+    def operator(leaf: Leaf) -> LogicalOperator:
         own = dict(leaf.regions).get(leaf.name)
         is_sink = bool(leaf.ports) and leaf.name not in taken
         work = ArrowScan(id="left", schema=SCHEMA) if leaf.ports else PythonFunction(iter, SCHEMA)
         kinds = {(True, True): OperatorKind.SINK, (True, False): OperatorKind.OPERATOR}
-        return Operator(
+        return LogicalOperator(
             name=leaf.name.rpartition(".")[2],
             kind=kinds.get((bool(leaf.ports), is_sink), OperatorKind.SOURCE),
             work=Collected() if is_sink else work,
@@ -176,8 +176,8 @@ def _graph(
             parallel=parallel(leaf.name, own),
         )
 
-    def members(path: tuple[str, ...]) -> tuple[Member, ...]:
-        own: list[Member] = [operator(leaf) for leaf in leaves.values() if leaf.path == path]
+    def members(path: tuple[str, ...]) -> tuple[GraphMember, ...]:
+        own: list[GraphMember] = [operator(leaf) for leaf in leaves.values() if leaf.path == path]
         for inner, width in composites.items():
             if inner and inner[:-1] == path and (within := members(inner)):
                 name = inner[-1].rpartition(".")[2]

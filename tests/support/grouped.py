@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.state.log.manifest import Place
-from spark_upsert.table import Table
-from spark_upsert.upsert.kept_position import KeptPosition
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.log.manifest import TableVersion
+from spark_upsert.table.table import Table
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.pairs import Pairs
@@ -36,7 +36,7 @@ def position(epoch: int) -> str:
 def position_of(snapshot: int | None = None, **inputs: int) -> str:
     """Return the position of some inputs at epochs, each the table that bears its name."""
     places = {
-        name: Place(table_id=name, version=epoch, token=f"{name}{epoch}")
+        name: TableVersion(table_id=name, version=epoch, token=f"{name}{epoch}")
         for name, epoch in inputs.items()
     }
     return KeptPosition(at=places, snapshot=snapshot).text
@@ -91,13 +91,13 @@ def _value(aggregate: Aggregate, rows: Sequence[Mapping[str, Any]], grouping: Gr
     if aggregate.column is None:
         return len(rows)
     values = [row[aggregate.column] for row in rows if row[aggregate.column] is not None]
-    if aggregate.kind is Kind.COUNT:
+    if aggregate.kind is AggregateKind.COUNT:
         return len(values)
     if not values:
         return None
-    if aggregate.kind in (Kind.MIN, Kind.MAX):
+    if aggregate.kind in (AggregateKind.MIN, AggregateKind.MAX):
         ordered = sorted(values, key=lambda v: (isinstance(v, float) and math.isnan(v), v))
-        return ordered[0 if aggregate.kind is Kind.MIN else -1]
+        return ordered[0 if aggregate.kind is AggregateKind.MIN else -1]
     type_ = grouping.rows.field(aggregate.column).type
     if pa.types.is_floating(type_):
         assert aggregate.scale is not None
@@ -107,7 +107,7 @@ def _value(aggregate: Aggregate, rows: Sequence[Mapping[str, Any]], grouping: Gr
             context.prec = 100
             total = sum(values)
     shown_type = grouping.result.field(aggregate.name).type
-    if aggregate.kind is Kind.SUM:
+    if aggregate.kind is AggregateKind.SUM:
         return total if _fits(total, shown_type) else None
     if not isinstance(total, Decimal):
         return total / len(values)

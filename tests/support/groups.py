@@ -10,15 +10,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.errors import DataError
 from spark_upsert.model.schema import Ties
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Commit, Draft, Kind, Transaction
-from spark_upsert.state.tombstones import PROPERTY, LateRows
-from spark_upsert.table import Table
-from spark_upsert.upsert.stash import Stash
-from spark_upsert.upsert.together import APART, Append, Told, append_together, joins, sealed
+from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
+from spark_upsert.table.log.tombstones import PROPERTY, LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.together import (
+    APART,
+    Append,
+    AppendResult,
+    append_together,
+    joins,
+    sealed,
+)
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import World
 from tests.support.clocked import Now
@@ -74,7 +81,7 @@ class Drawn:
         rows: pa.RecordBatch,
         transaction: Transaction | None,
         late_rows: LateRows,
-    ) -> Told:
+    ) -> AppendResult:
         """Append by itself."""
         given = pa.Table.from_batches([rows])
         how: dict[str, Any] = {"envelope": self.wire, "transaction": transaction}
@@ -83,15 +90,17 @@ class Drawn:
         except DataError as error:
             return error
 
-    def alone(self, table: Table, index: int) -> Told:
+    def alone(self, table: Table, index: int) -> AppendResult:
         return self.one(table, self.rows[index], self.transactions[index], self.late_rows)
 
-    def together(self, table: Table) -> tuple[list[Told], list[int]]:
+    def together(self, table: Table) -> tuple[list[AppendResult], list[int]]:
         """Append all as one round; return what each is told, and who came apart behind them."""
         calls = [
             self._sealed(rows, own) for rows, own in zip(self.rows, self.transactions, strict=True)
         ]
-        told: list[Told] = [call if isinstance(call, DataError) else APART for call in calls]
+        told: list[AppendResult] = [
+            call if isinstance(call, DataError) else APART for call in calls
+        ]
         members = {i: call for i, call in enumerate(calls) if isinstance(call, Append)}
         if members:
             [first, *others] = members.values()
@@ -144,7 +153,7 @@ def shown(table: Table) -> dict[str, Any]:
     }
 
 
-def verdict(told: Told) -> object:
+def verdict(told: AppendResult) -> object:
     """Return what matters of what an append was told."""
     match told:
         case Commit():

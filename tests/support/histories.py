@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from spark_upsert.model import hashing
 from spark_upsert.model.schema import Scope
-from spark_upsert.state import snapshot
-from spark_upsert.state.compaction import worker
-from spark_upsert.state.log.manifest import Commit
-from spark_upsert.table import Table
-from spark_upsert.upsert import write_set
-from spark_upsert.upsert.stash import Stash
+from spark_upsert.table.compaction import worker
+from spark_upsert.table.entries import snapshot
+from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.table import Table
+from spark_upsert.table.write import write_set
+from spark_upsert.table.write.stash import Stash
 from tests.support.model import Change, Command, Model, Tally
 from tests.support.stores import MemoryStore
 from tests.support.tables import (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.source.input import Backlog, Piece
-from spark_upsert.source.position import Position
-from spark_upsert.source.steps import Step, StreamStep
+from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.reads.steps import CountedStep, StreamStep
 
 COLUMNS = pa.schema({"row": pa.string()})
 
@@ -54,7 +54,7 @@ class Told:
         lower = place_of(position)
         end = at(max(lower, upper))
         pieces = [
-            Piece(steps=1, rows=self.epochs[epoch], epochs=1, after=partial(_behind, epoch))
+            ReadPiece(steps=1, rows=self.epochs[epoch], epochs=1, after=partial(_behind, epoch))
             for epoch in range(lower, upper)
         ]
         return Backlog(start=at(lower), pieces=pieces, reach=lambda: end, end=lambda: end)
@@ -67,8 +67,8 @@ class Told:
             step = self._step(epoch)
             yield StreamStep(rows=step.rows, split=step.split, after=partial(_behind, epoch))
 
-    def _step(self, epoch: int) -> Step:
-        return Step(
+    def _step(self, epoch: int) -> CountedStep:
+        return CountedStep(
             rows=lambda: self.epochs[epoch],
             split=lambda: epoch if self.epochs[epoch] else None,
         )
@@ -95,7 +95,7 @@ class ToldRead:
     def splits(self) -> Sequence[int]:
         return self._told.splits(None, self._told.head())
 
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[CountedStep]:
         return list(self._told.steps(None, self._told.head()))
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataLossError
 from spark_upsert.loader import Loader
 from spark_upsert.loader.splits import Record
-from spark_upsert.loader.stretch import Stretch
+from spark_upsert.loader.stretch import RankBatches
 from spark_upsert.loader.windows import THREAD_NAME
 
 IDS = pa.schema({"id": pa.int64()})
@@ -65,7 +65,7 @@ def flat(batches: Sequence[Sequence[int]]) -> list[int]:
     return [row for batch in batches for row in batch]
 
 
-def check_turns(stretch: Stretch, workers: int) -> None:
+def check_turns(stretch: RankBatches, workers: int) -> None:
     """Read a stretch by several workers: their batches, taken in turn, are those of one."""
     one = ids_of(stretch.batches())
     parts = [ids_of(stretch.batches(worker, workers)) for worker in range(workers)]

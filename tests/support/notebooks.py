@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from spark_upsert.source import compact_offsets
-from spark_upsert.source.bases import Bases
-from spark_upsert.source.compact_offsets import CompactOffsets
-from spark_upsert.source.offset import Offset
-from spark_upsert.source.position import Position
 from spark_upsert.store import Store
+from spark_upsert.streams.offsets import compact as compact_offsets
+from spark_upsert.streams.offsets.bases import Bases
+from spark_upsert.streams.offsets.compact import CompactOffsets
+from spark_upsert.streams.offsets.offset import Offset
+from spark_upsert.streams.offsets.position import Position
 
 STREAM = "5" * 32
 

@@ -23,13 +23,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.source.bases import Base, Bases
-from spark_upsert.source.position import Position
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.retention.pressure import PressureReport, report
 from spark_upsert.store import LocalStore
 from spark_upsert.store.folder import LocalFolder
-from spark_upsert.table import Table
+from spark_upsert.streams.offsets.bases import BaseName, Bases
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.retention.pressure import PressureReport, report
+from spark_upsert.table.table import Table
 from tests.support.stores import forget_runs_and_logs
 
 _MEMORY_BYTES = 8 << 30
@@ -37,7 +37,7 @@ _WAIT_S = 30
 """A guard: what comes back does so in milliseconds."""
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
-STREAM, BASE = "5" * 32, Base(1, "e0559ad1ffe65eac5e381e53beeb768c")
+STREAM, BASE = "5" * 32, BaseName(1, "e0559ad1ffe65eac5e381e53beeb768c")
 
 
 def _fifo(path: Path) -> None:

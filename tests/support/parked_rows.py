@@ -21,7 +21,7 @@ from spark_upsert.errors import ContentionError, UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.park import Kind, ParkedTable
+from spark_upsert.routed.park import ParkedKind, ParkedTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.routed.unpark import drop, unpark
@@ -175,7 +175,7 @@ class ParkedRows:
         table, found = ParkedTable(self.store), set[int]()
         for parked in table.parked(topic):
             for kind, batch in table.read(parked):
-                if kind is Kind.COMMANDS:
+                if kind is ParkedKind.COMMANDS:
                     found |= set(batch.column("id").to_pylist())
                 else:
                     found |= set(batch.column("offset").to_pylist())

@@ -19,9 +19,9 @@ from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.routed.unpark import unpark
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
-from spark_upsert.table import Table
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
 from tests.support.routed_worlds import (
     ROWS,
     TOPICS,

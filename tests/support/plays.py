@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_upsert.merge.counters import Counters
-from spark_upsert.merge.readers import Bounds, Readers
+from spark_upsert.merge.counters import MergeCounters
+from spark_upsert.merge.readers import Bounds, MergeReaders
 from tests.support.schedules import Choose, Schedule, played
 
 
@@ -47,8 +47,8 @@ class Play:
             bounds = Bounds(
                 width=self.width, capacity=self.capacity, memory_bytes=self.memory_bytes
             )
-            self.counters = Counters()
-            with Readers(inputs, bounds, counters=self.counters) as merge:
+            self.counters = MergeCounters()
+            with MergeReaders(inputs, bounds, counters=self.counters) as merge:
                 if self.is_live:
                     self._take_any(merge, schedule)
                 else:
@@ -63,7 +63,7 @@ class Play:
             assert mine == list(range(len(mine))), "an input is out of its order"
         return schedule
 
-    def _take_any(self, merge: Readers, schedule: Schedule) -> None:
+    def _take_any(self, merge: MergeReaders, schedule: Schedule) -> None:
         while self.stops is None or len(self.taken) < self.stops:
             taken = merge.take_ready()
             if taken is None:
@@ -71,7 +71,7 @@ class Play:
             self.taken.append((taken.name, taken.item))
             schedule.switch()
 
-    def _take_each(self, merge: Readers, names: list[str]) -> None:
+    def _take_each(self, merge: MergeReaders, names: list[str]) -> None:
         for name in names:
             while self.stops is None or len(self.taken) < self.stops:
                 item = merge.take_of(name)

@@ -16,17 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import ContentionError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import GroupCommit, commit_routed
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.state.log.manifest import QUERY, Transaction
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import Store
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_upon
+from spark_upsert.table.log.manifest import QUERY, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
 from tests.support.stores import Fault, FaultyStore, KilledError, MemoryStore, Moment, Steps
 
 ROWS = pa.schema(

@@ -19,10 +19,10 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.state.log.memory import LOGS
-from spark_upsert.state.run.file import RUNS
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile
+from spark_upsert.table.log.memory import LOGS
+from spark_upsert.table.run.file import RUNS
 
 _NUMBERS = itertools.count()
 

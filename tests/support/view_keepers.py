@@ -16,9 +16,9 @@ from pyspark_upsertflow.keeping import planned
 from pyspark_upsertflow.readers import read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.source.position import Position
-from spark_upsert.source.table_position import TablePosition
-from spark_upsert.views.plan import Node
+from spark_upsert.plan.nodes import Node
+from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.offsets.position import Position
 from spark_upsert_sink import UpsertStreamWriter, writers
 from tests.support.view_cases import Row
 from tests.support.view_plays import canonical

@@ -19,8 +19,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
-from spark_upsert.views.pairs import Pairs, no_rows
-from spark_upsert.views.plan import (
+from spark_upsert.plan.nodes import (
     Filter,
     How,
     Join,
@@ -32,8 +31,9 @@ from spark_upsert.views.plan import (
     Scan,
     Unnest,
 )
+from spark_upsert.views.pairs import Pairs, no_rows
 from spark_upsert.views.relation import Looked
-from spark_upsert.views.scan import Base, Index
+from spark_upsert.views.scan import BaseTable, IndexLookup
 from tests.support.view_cases import TABLES, Epoch, Row, Shape
 
 Key = tuple[Any, ...]
@@ -281,13 +281,13 @@ class PlayedIndex:
 
 @dataclass(slots=True)
 class DictBase:
-    """A table that is a dictionary per version (`Base`)."""
+    """A table that is a dictionary per version (`BaseTable`)."""
 
     shape: Shape
     contents: dict[int, dict[Key, Row]]
     commands: dict[int, set[Key]]
     """The keys that the commands of each version touched."""
-    indexes: Mapping[str, Index]
+    indexes: Mapping[str, IndexLookup]
 
     @property
     def may_lack_key(self) -> bool:
@@ -299,7 +299,7 @@ class DictBase:
     def is_indexed(self, column: str) -> bool:
         return column in self.indexes
 
-    def index(self, column: str) -> Index | None:
+    def index(self, column: str) -> IndexLookup | None:
         return self.indexes.get(column)
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
@@ -367,7 +367,7 @@ class World:
             }
             self.bases[name] = DictBase(shape, contents, {0: set()}, indexes)
 
-    def open(self, scan: Scan) -> Base:
+    def open(self, scan: Scan) -> BaseTable:
         return self.bases[scan.path]
 
     def apply(self, epoch: Epoch) -> int:

@@ -19,20 +19,20 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.index.upkeep import Indexes
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.state.tombstones import LateRows
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.nodes import Group, Node, Scan
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
-from spark_upsert.upsert.commands import Decoded, to_commands
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.table.index.upkeep import Indexes
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import Decoded, to_commands
 from spark_upsert.views.bases import open_base
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.plan import Group, Node, Scan
-from spark_upsert.views.scan import Base, Index
+from spark_upsert.views.scan import BaseTable, IndexLookup
 from spark_upsert.views.table_base import TableBase
 from spark_upsert.views.view import View, last_epoch
 from tests.support.stores import MemoryStore, forget_runs_and_logs
@@ -164,7 +164,7 @@ class RealWorld:
         known = self.tables.get(name)
         return Table(MemoryStore() if known is None else known.store, clock=lambda: self.now_s)
 
-    def open(self, scan: Scan) -> Base:
+    def open(self, scan: Scan) -> BaseTable:
         """Return a table as a plan reads it."""
         if self.has_own_indexes or scan.path in self.kept:
             return open_base(scan, self.tables[scan.path])
@@ -326,7 +326,7 @@ class KeptGroups:
         self._plan = Group(
             input=Scan.of("source", columns, ("row",)),
             keys=(group,),
-            aggregates=(Aggregate(value, Kind.MAX, value),),
+            aggregates=(Aggregate(value, AggregateKind.MAX, value),),
         )
         self._kept = Kept.made(table, self._view().grouping_of_rows, self._plan.to_json())
 
@@ -364,7 +364,7 @@ class _ViewOfOne(View):
         assert self.grouping is not None
         return self.grouping
 
-    def _open(self, scan: Scan) -> Base:
+    def _open(self, scan: Scan) -> BaseTable:
         self.tables[scan.path] = self._source
         return open_base(scan, self._source)
 
@@ -383,12 +383,12 @@ def _key(shape: Shape, row: Row) -> Key:
 class _IndexedBase(TableBase):
     """A real table with indexes that are played."""
 
-    def __init__(self, scan: Scan, table: Table, indexes: Mapping[str, Index]) -> None:
+    def __init__(self, scan: Scan, table: Table, indexes: Mapping[str, IndexLookup]) -> None:
         super().__init__(scan, table)
         self._indexes = indexes
 
     def is_indexed(self, column: str) -> bool:
         return column in self._indexes
 
-    def index(self, column: str) -> Index | None:
+    def index(self, column: str) -> IndexLookup | None:
         return self._indexes.get(column)

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.words import is_hashable
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.nodes import Group, How, Node, Scan
 from spark_upsert.views.binding import bind, bind_below_group, bind_group
 from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.plan import Group, How, Node, Scan
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.scan import OpenBase
 from spark_upsert.views.widths import common_type
@@ -106,14 +106,17 @@ def _wanted(chance: random.Random, relation: Relation) -> tuple[tuple[str, ...],
     """Return columns that group, and what is wanted of the groups; some of it may be refused."""
     names = [each.name for each in relation.schema if is_hashable(each.type)]
     keys = tuple(chance.sample(names, chance.randint(0, min(2, len(names)))))
-    found = [Aggregate("rows", Kind.COUNT)]
+    found = [Aggregate("rows", AggregateKind.COUNT)]
     for column in chance.sample(names, min(2, len(names))):
-        for kind in chance.sample(list(Kind), 2):
+        for kind in chance.sample(list(AggregateKind), 2):
             scale = 1 if relation.schema.field(column).type == "double" else None
-            is_sum = kind in (Kind.SUM, Kind.AVG)
+            is_sum = kind in (AggregateKind.SUM, AggregateKind.AVG)
             found.append(Aggregate(f"a{len(found)}", kind, column, scale if is_sum else None))
     if "huge" in names:
-        found += [Aggregate("total", Kind.SUM, "huge"), Aggregate("mean", Kind.AVG, "huge")]
+        found += [
+            Aggregate("total", AggregateKind.SUM, "huge"),
+            Aggregate("mean", AggregateKind.AVG, "huge"),
+        ]
     return keys, found
 
 

@@ -10,9 +10,9 @@ from multiprocessing import get_context
 
 import pyarrow as pa
 
-from spark_upsert.state.counters import Counters
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.table import Table
 
 Storage = Mapping[str, str]
 

@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import Store
-from spark_upsert.table import Table
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.truncate import with_truncates
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.truncate import with_truncates
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.model import Command, fold
 from tests.support.stores import forget_runs_and_logs
 from tests.support.tables import batch_of, changes_of, make_table, plan_epoch, rows_at, schema_of

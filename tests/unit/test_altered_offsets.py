@@ -17,15 +17,15 @@ import pytest
 from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.columns import read_columns
-from spark_upsert.source.exact import STATE, Standing
-from spark_upsert.source.file_position import FilePosition
-from spark_upsert.source.input import Input
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.position import Position
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.table_input import TableInput
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.files.position import FilePosition
+from spark_upsert.streams.inputs.input import Input
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.exact import STATE, OrderProgress
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.columns import read_columns
+from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.folders import DAY_US, MemoryFolder, file_input
 from tests.support.fuzz import FUZZ_TIMES
@@ -200,9 +200,9 @@ def built_or_refused(build: Callable[[], Any]) -> Any:
 def test_whatever_stands_in_the_state_of_an_order_is_a_state_or_refused(order: str) -> None:
     _, offsets = noted(order)
     for _, record in alterations(offsets[3]["state"][STATE]):
-        found = built_or_refused(partial(Standing.from_json, record))
+        found = built_or_refused(partial(OrderProgress.from_json, record))
         if found is not None:
-            assert Standing.from_json(found.to_json()) == found
+            assert OrderProgress.from_json(found.to_json()) == found
             assert all(found.begun(name) for name in found.skip)
 
 

@@ -13,15 +13,20 @@ import pytest
 
 from spark_upsert.errors import StorageError
 from spark_upsert.options.inputs import TABLE, InputOptions, ReadPlan
-from spark_upsert.source.agreement import Described
-from spark_upsert.source.at_once import ASKED_AT_ONCE, of_each
-from spark_upsert.source.explain_read import explain_read
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.kinds import Kind, batch_inputs, plan_columns, stream_inputs
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.position import Position
-from spark_upsert.source.steps import Step, StreamStep
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.agreement import Described
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.explain_read import explain_read
+from spark_upsert.streams.planner.kinds import (
+    InputFormat,
+    batch_inputs,
+    plan_columns,
+    stream_inputs,
+)
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.at_once import ASKED_AT_ONCE, of_each
+from spark_upsert.streams.reads.steps import CountedStep, StreamStep
 from tests.support.clocked import Now
 from tests.support.inputs import COLUMNS, Told, ToldRead
 
@@ -56,7 +61,7 @@ class Asked:
         self.ask()
         return ToldRead(self.told).splits()
 
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[CountedStep]:
         self.ask()
         return ToldRead(self.told).steps()
 
@@ -93,7 +98,7 @@ def plan_of(**more: str) -> ReadPlan:
 @pytest.mark.parametrize("merge", ["interleave", "roundrobin"])
 def test_a_batch_asks_all_inputs_at_once(merge: str, merge_schema: str) -> None:
     kind = AskedKind()
-    kinds: dict[str, Kind] = {TABLE: kind}
+    kinds: dict[str, InputFormat] = {TABLE: kind}
     plan = plan_of(merge=merge, mergeSchema=merge_schema)
     columns = plan_columns(plan, kinds)
     read = MergedRead(batch_inputs(plan, columns, kinds), plan.query)
@@ -104,7 +109,7 @@ def test_a_batch_asks_all_inputs_at_once(merge: str, merge_schema: str) -> None:
 
 def test_a_stream_asks_all_inputs_for_their_columns_at_once() -> None:
     kind = AskedKind()
-    kinds: dict[str, Kind] = {TABLE: kind}
+    kinds: dict[str, InputFormat] = {TABLE: kind}
     plan = plan_of(mergeSchema="true")
     stream_inputs(plan, plan_columns(plan, kinds), kinds)
     assert kind.meeting.times == 2

@@ -11,9 +11,9 @@ import pytest
 from spark_upsert.errors import OptionError, TableNotFoundError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.awaited import PAUSE_S_MAX, awaited
-from spark_upsert.source.kinds import plan_columns
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.awaited import PAUSE_S_MAX, awaited
+from spark_upsert.streams.planner.kinds import plan_columns
+from spark_upsert.table.table import Table
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 
 SCHEMA = TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"])

@@ -13,8 +13,8 @@ import pytest
 from spark_upsert.errors import DataLossError
 from spark_upsert.merge import CHANNEL_EVENTS
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import COLUMNS, Told
 from tests.support.waiting import merge_threads, passed, watched

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.state.tombstones import LateRows
-from spark_upsert.table import Table
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.string(), "at": pa.int64()})
 ROWS = pa.schema([*COLUMNS, pa.field("gone", pa.bool_())])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.modes import ChangeOptions, Deduplication
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.table import Table
+from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
 Row = tuple[int, int, str, int]

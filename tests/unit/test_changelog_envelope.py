@@ -11,7 +11,7 @@ import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.envelopes import (
     assert_sound,
     counters_of,

@@ -10,20 +10,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.changes import (
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.schema import HASH, Scope, TableSchema
+from spark_upsert.table.changes.changes import (
     Changes,
     Entries,
     changes_of_commands,
     changes_of_overwrite,
 )
-from spark_upsert.changelog.modes import ChangeOptions, Deduplication
-from spark_upsert.changelog.render import render
-from spark_upsert.model.arrays import Positions
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import HASH, Scope, TableSchema
-from spark_upsert.state.found import ABSENT, Found
-from spark_upsert.state.lookup import find
-from spark_upsert.state.run.rows import BatchPart
+from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.changes.render import render
+from spark_upsert.table.entries.found import ABSENT, Found
+from spark_upsert.table.entries.lookup import find
+from spark_upsert.table.run.rows import BatchPart
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of
 

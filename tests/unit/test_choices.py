@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import OptionError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
+from spark_upsert.table.changes.modes import Deduplication
 
 
 def write(**given: str) -> WriteOptions:

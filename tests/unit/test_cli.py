@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.conversions import door
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.retention import PressureReport, report
-from spark_upsert.table import Table
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.retention import PressureReport, report
+from spark_upsert.table.table import Table
 
 Run = Callable[..., Result]
 

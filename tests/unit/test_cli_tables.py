@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.model.template import Template
 from spark_upsert.routed.group import Batch
 from spark_upsert.routed.members import Member
 from spark_upsert.routed.plan import table_below
-from spark_upsert.routed.template import Template
 from spark_upsert.routed.unpark import drop
-from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 from tests.support.group_worlds import Routed
 from tests.support.routed_worlds import routed_options, transaction, write
 

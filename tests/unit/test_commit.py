@@ -12,13 +12,13 @@ import pytest
 
 from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.model.schema import Scope, TableSchema, Ties
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.manifest import Kind, Transaction
-from spark_upsert.table import Table
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.truncate import with_truncates
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log import log as log_module
+from spark_upsert.table.log.manifest import Kind, Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.truncate import with_truncates
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.model import Command
 from tests.support.stores import MemorySink, MemoryStore
 from tests.support.tables import (

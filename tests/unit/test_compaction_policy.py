@@ -12,9 +12,9 @@ from spark_upsert.model.epochs import Epoch, Interval
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.compaction.policy import FANOUT, JOB_BYTES, Job, choose, choose_all
-from spark_upsert.state.log.manifest import Manifest, Slice
-from spark_upsert.state.run.file import RunFile
+from spark_upsert.table.compaction.policy import FANOUT, JOB_BYTES, Job, choose, choose_all
+from spark_upsert.table.log.manifest import Manifest, Slice
+from spark_upsert.table.run.file import RunFile
 
 SMALL = 1000
 SCHEMA = TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"])

@@ -13,8 +13,8 @@ import pytest
 
 from spark_upsert.payloads import wrapped
 from spark_upsert.payloads.base64 import decode_base64
-from spark_upsert.payloads.connect import DecimalForm, TimeUnit, Unsaid
-from spark_upsert.payloads.connect_json import ConnectJsonDecoder
+from spark_upsert.payloads.connect.json import ConnectJsonDecoder
+from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.payloads.ddl import parse_schema
 
 UTC = dt.UTC

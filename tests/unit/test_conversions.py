@@ -17,9 +17,9 @@ import pytest
 from spark_upsert.conversions import UnfitError, convert
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.model.schema import ErrorPolicy
-from spark_upsert.payloads.connect_avro import ConnectAvroDecoder
-from spark_upsert.table import Table
-from spark_upsert.task.expressions import bind
+from spark_upsert.payloads.connect.avro import ConnectAvroDecoder
+from spark_upsert.plan.expressions import bind
+from spark_upsert.table.table import Table
 
 BAD_DECIMALS = [
     ("48151415102163378576555277819065061780", pa.decimal128(38, 2)),

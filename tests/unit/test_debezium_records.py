@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, OtherTableError, SchemaError
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.envelopes import (
     KAFKA,
     assert_sound,

@@ -23,14 +23,14 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.view import ViewOptions, put_off_text
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.source.kinds import plan_columns
-from spark_upsert.source.view_records import split_from_json, split_to_json
-from spark_upsert.source.view_splits import ViewSplit
-from spark_upsert.source.work import splits_of
+from spark_upsert.plan.nodes import How
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
+from spark_upsert.streams.planner.kinds import plan_columns
+from spark_upsert.streams.reads.view_records import split_from_json, split_to_json
+from spark_upsert.streams.reads.view_splits import ViewSplit
+from spark_upsert.streams.reads.work import splits_of
+from spark_upsert.table.table import Table
 from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.plan import How
 from spark_upsert.views.view import View
 from spark_upsert.views.ways import Choice
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter

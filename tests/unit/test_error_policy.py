@@ -21,13 +21,13 @@ import pytest
 from spark_upsert.errors import ContentionError, DataError, OptionError, SchemaError
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.state.log.codec import commit_to_json
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.state.tombstones import LateRows
-from spark_upsert.table import Table
-from spark_upsert.upsert.commands import UpsertEnvelope
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.codec import commit_to_json
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import UpsertEnvelope
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.envelopes import (
     JSON,
     KAFKA,
@@ -573,9 +573,9 @@ def test_32_a_null_is_a_part_of_a_composite_key(tmp_path: Path) -> None:
 
 def test_bad_rows_of_several_tasks_are_no_ambiguity_without_an_order() -> None:
     """Either reason will do; a choice between a row and an error would matter."""
-    from spark_upsert.state.snapshot import Snapshot
-    from spark_upsert.upsert.stage import stage
-    from spark_upsert.upsert.write_set import WriteSet
+    from spark_upsert.table.entries.snapshot import Snapshot
+    from spark_upsert.table.write.stage import stage
+    from spark_upsert.table.write.write_set import WriteSet
     from tests.support.stores import MemoryStore
     from tests.support.tables import make_table
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError, UpsertFlowError
 from spark_upsert.options.hints import spoken_to_spark
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from spark_upsert_sink import RoutedBatchWriter, UpsertBatchWriter, UpsertStreamWriter
 from spark_upsert_sink.passing import passing_pickle
 from tests.unit.test_errors import ALL

@@ -13,12 +13,17 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source import file_position
-from spark_upsert.source.file_formats import Columns, Open, ParquetReader, Part
-from spark_upsert.source.kinds import batch_inputs, plan_columns, shared_columns, stream_inputs
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.stream import Stream
-from spark_upsert.table import Table
+from spark_upsert.payloads.files.formats import FileRange, OpenFile, ParquetReader, WantedColumns
+from spark_upsert.streams.inputs.files import position as file_position
+from spark_upsert.streams.planner.kinds import (
+    batch_inputs,
+    plan_columns,
+    shared_columns,
+    stream_inputs,
+)
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.folders import arrow, parquet
 from tests.support.seeds import rest_slow
@@ -175,7 +180,7 @@ def test_row_groups_that_are_delivered_are_not_read_again(tmp_path: Path) -> Non
     begun: list[int] = []
     read = ParquetReader.read
 
-    def told(self: ParquetReader, open_: Open, part: Part, columns: Columns) -> Any:
+    def told(self: ParquetReader, open_: OpenFile, part: FileRange, columns: WantedColumns) -> Any:
         begun.append(part.first)
         return read(self, open_, part, columns)
 

@@ -12,11 +12,11 @@ import pytest
 from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.input import Input
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.position import Position
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.input import Input
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told, ToldRead, at, told
 from tests.support.streams import Query

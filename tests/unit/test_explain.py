@@ -18,16 +18,16 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.source.batch import BatchRead
-from spark_upsert.source.columns import read_columns
-from spark_upsert.source.explain import explain
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.splits import Split, changes_splits, rows_splits
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.table_input import TableInput
-from spark_upsert.state import lookup
-from spark_upsert.state.run.rows import Part
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.batch import BatchRead
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.columns import read_columns
+from spark_upsert.streams.reads.explain import explain
+from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
+from spark_upsert.table.entries import lookup
+from spark_upsert.table.run.rows import Part
+from spark_upsert.table.table import Table
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ COLUMNS = pa.schema({"id": pa.int64(), "v": pa.int64()})
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Epoch 1: 1000 keys. 2: a hundred of them. 3: three. 4: an overwrite. 5: one key."""
     # Where keys lie between hashes is not left to chance.
-    monkeypatch.setattr("spark_upsert.table.secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("spark_upsert.table.table.secrets.randbits", lambda bits: 7)
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
     append(table, range(1000))
     append(table, range(100))
@@ -215,7 +215,7 @@ def test_of_many_stretches_and_splits_only_the_first_are_told(table: Table) -> N
 
 
 def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_upsert.table.secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("spark_upsert.table.table.secrets.randbits", lambda bits: 7)
     columns = pa.schema({"order_id": pa.int64(), "amount": pa.int64()})
     orders = Table.create(str(tmp_path / "orders"), columns, keys=["order_id"])
     for step in (1, 4, 1000, 1000):
@@ -275,7 +275,7 @@ def test_a_batch_of_a_stream_is_told_too(table: Table, caplog: pytest.LogCapture
 
 
 def test_at_debug_it_is_explained(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "spark_upsert.source")
+    caplog.set_level(logging.DEBUG, "spark_upsert.streams")
     planned(table, versionAsOf="1")
     assert told(caplog, table)[1].startswith("read planned:\nrows of version 1\n  columns ")
 
@@ -284,7 +284,7 @@ def test_what_nobody_hears_is_not_made(table: Table, monkeypatch: pytest.MonkeyP
     def never(*_: object) -> str:
         raise AssertionError("explained")
 
-    monkeypatch.setattr("spark_upsert.source.explain.explain", never)
+    monkeypatch.setattr("spark_upsert.streams.reads.explain.explain", never)
     planned(table, versionAsOf="1")
 
 

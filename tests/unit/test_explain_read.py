@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.explain_read import explain_read
-from spark_upsert.source.kinds import batch_inputs, plan_columns
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.table_steps import TableSteps
-from spark_upsert.source.work import splits_of
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.table_steps import TableSteps
+from spark_upsert.streams.planner.explain_read import explain_read
+from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.reads.work import splits_of
+from spark_upsert.table.table import Table
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ COLUMNS = pa.schema({"id": pa.int64(), "v": pa.int64()})
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two tables: of two versions in the east, of one in the west."""
-    monkeypatch.setattr("spark_upsert.table.secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("spark_upsert.table.table.secrets.randbits", lambda bits: 7)
     east = Table.create(str(tmp_path / "east"), COLUMNS, keys=["id"])
     append(east, range(1000))
     append(east, range(0, 1000, 10))
@@ -241,7 +241,7 @@ def test_what_a_read_would_refuse_is_refused(arguments: list[str], message: str)
 
 
 def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_upsert.table.secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("spark_upsert.table.table.secrets.randbits", lambda bits: 7)
     columns = pa.schema({"order_id": pa.int64(), "amount": pa.int64()})
     for name, rows in (("east", 200_000), ("west", 40_000)):
         table = Table.create(str(tmp_path / name), columns, keys=["order_id"])

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, PlanError
+from spark_upsert.plan.functions import FUNCTIONS
+from spark_upsert.plan.sql import FUNCTIONS as ARITIES
+from spark_upsert.plan.sql import TYPES
 from spark_upsert.task import bind
-from spark_upsert.task.functions import FUNCTIONS
-from spark_upsert.task.sql import FUNCTIONS as ARITIES
-from spark_upsert.task.sql import TYPES
 from tests.support.sql_answers import answers_here
 from tests.support.sql_cases import Expressions, random_rows
 

@@ -25,17 +25,19 @@ from spark_upsert.errors import (
 from spark_upsert.options.files import FileFormat, FileOptions
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source import file_formats, file_position, file_texts
-from spark_upsert.source.file_input import FileInput, FileSplit, file_columns
-from spark_upsert.source.file_position import FilePosition
-from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.offset import Offset
-from spark_upsert.source.position import Position
-from spark_upsert.source.stream import Stream
+from spark_upsert.payloads.files import formats as file_formats
+from spark_upsert.payloads.files import texts as file_texts
 from spark_upsert.store.object_folder import ObjectFolder
 from spark_upsert.store.objects import ObjectStore
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.files import position as file_position
+from spark_upsert.streams.inputs.files.input import FileInput, FileSplit, file_columns
+from spark_upsert.streams.inputs.files.position import FilePosition
+from spark_upsert.streams.offsets.offset import Offset
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.folders import (
     DAY_US,

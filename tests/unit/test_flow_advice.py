@@ -9,7 +9,7 @@ import pytest
 
 from spark_upsert.flow import ArrowSource, Collected, Flow, Graph, PythonFunction
 from spark_upsert.flow.advice import advice
-from spark_upsert.flow.local import collect
+from spark_upsert.flow.run.local import collect
 from spark_upsert.task import Aggregate, Aggregation, ArrowScan, HashJoin, JoinKind
 
 ROWS = pa.table({"k": [1, 1, 2], "t": ["a", "b", "a"]})

@@ -12,24 +12,24 @@ import pytest
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     ArrowSource,
-    Channel,
+    ChannelPath,
     Collected,
     Composite,
+    Edge,
     Flow,
     Graph,
-    Operator,
+    LogicalOperator,
     OperatorKind,
     Parallel,
     PartitionBy,
     Placement,
     PythonFunction,
     Replica,
-    Stream,
     expanded,
 )
 from spark_upsert.flow.builder import Output
 from spark_upsert.flow.checks import DEPTH_MAX, MEMBERS_MAX, check
-from spark_upsert.flow.running import as_declared
+from spark_upsert.flow.run.running import as_declared
 from spark_upsert.task import ArrowScan, AssignUniqueId, Filter, Limit
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int64()))])
@@ -38,12 +38,14 @@ SAME = PythonFunction(iter, SCHEMA)
 OTHER = PythonFunction(iter, pa.schema([("k", pa.int32())]))
 
 
-def source(name: str) -> Operator:
-    return Operator(name=name, kind=OperatorKind.SOURCE, work=ArrowSource(ROWS), schema=SCHEMA)
+def source(name: str) -> LogicalOperator:
+    return LogicalOperator(
+        name=name, kind=OperatorKind.SOURCE, work=ArrowSource(ROWS), schema=SCHEMA
+    )
 
 
-def same(name: str, *ports: str, parallel: Any = None) -> Operator:
-    return Operator(
+def same(name: str, *ports: str, parallel: Any = None) -> LogicalOperator:
+    return LogicalOperator(
         name=name,
         kind=OperatorKind.OPERATOR,
         work=ArrowScan(id="input", schema=SCHEMA) if len(ports) > 1 else SAME,
@@ -53,17 +55,17 @@ def same(name: str, *ports: str, parallel: Any = None) -> Operator:
     )
 
 
-def sink(name: str) -> Operator:
-    return Operator(name=name, kind=OperatorKind.SINK, work=Collected(), inputs=("input",))
+def sink(name: str) -> LogicalOperator:
+    return LogicalOperator(name=name, kind=OperatorKind.SINK, work=Collected(), inputs=("input",))
 
 
-def graph(members: Sequence[Operator | Composite], *streams: str) -> Graph:
+def graph(members: Sequence[LogicalOperator | Composite], *streams: str) -> Graph:
     """Return a graph; a stream is ``producer > consumer.port``, the port ``input`` if left out."""
     found = []
     for stream in streams:
         producer, _, end = stream.partition(" > ")
         consumer, _, port = end.partition(":")
-        found.append(Stream(producer, consumer, port or "input"))
+        found.append(Edge(producer, consumer, port or "input"))
     return Graph(tuple(members), tuple(found))
 
 
@@ -80,7 +82,7 @@ TEXT = Placement(exlocate="ab")  # type: ignore[arg-type]
 
 
 def deep() -> Graph:
-    member: Operator | Composite = sink("Snk")
+    member: LogicalOperator | Composite = sink("Snk")
     for _ in range(DEPTH_MAX):
         member = Composite(name="c", members=(member,))
     return graph([source("Src"), member], f"Src > {'c.' * DEPTH_MAX}Snk")
@@ -290,7 +292,7 @@ def test_a_graph_is_refused_that_has(bad: Graph, says: str) -> None:
 def test_columns_that_are_not_known_are_not_judged() -> None:
     whole = one_region(Parallel(width=2, partition_by=(by("input", "kk"),)))
     first, *others = whole.members
-    assert isinstance(first, Operator)
+    assert isinstance(first, LogicalOperator)
     check(Graph((replace(first, schema=None), *others), whole.streams))
 
 
@@ -447,7 +449,7 @@ def test_what_a_plan_counts_on_is_state() -> None:
 GIVEN = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("t", pa.string())])
 
 
-REPLICA = Replica("clean.A", same("A"), ("clean",), Channel((1,), (2,)))
+REPLICA = Replica("clean.A", same("A"), ("clean",), ChannelPath((1,), (2,)))
 NULL_ALL_THE_SAME = pa.RecordBatch.from_arrays(
     [pa.array([None], pa.int64()), pa.array(["a"])], schema=GIVEN
 )

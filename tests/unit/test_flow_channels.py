@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from spark_upsert.flow.channels import Channel, iter_channels
+from spark_upsert.flow.channels import ChannelPath, iter_channels
 
 CASES = [
-    ("28 outside of any region", Channel(), -1, 0, -1, 0, ()),
-    ("29 one region", Channel((2,), (4,)), 2, 4, 2, 4, (2,)),
-    ("30 a region in a region", Channel((0, 1), (3, 2)), 3, 6, 0, 3, (3, 1)),
-    ("32 three levels", Channel((1, 2, 1), (2, 3, 2)), 11, 12, 1, 2, (11, 5, 1)),
+    ("28 outside of any region", ChannelPath(), -1, 0, -1, 0, ()),
+    ("29 one region", ChannelPath((2,), (4,)), 2, 4, 2, 4, (2,)),
+    ("30 a region in a region", ChannelPath((0, 1), (3, 2)), 3, 6, 0, 3, (3, 1)),
+    ("32 three levels", ChannelPath((1, 2, 1), (2, 3, 2)), 11, 12, 1, 2, (11, 5, 1)),
 ]
 
 
@@ -19,7 +19,7 @@ CASES = [
     [pytest.param(*case[1:], id=case[0]) for case in CASES],
 )
 def test_the_numbers_of_a_channel_are(
-    channel: Channel,
+    channel: ChannelPath,
     index: int,
     count: int,
     local_index: int,
@@ -33,5 +33,5 @@ def test_the_numbers_of_a_channel_are(
 
 @pytest.mark.parametrize("widths", [(), (3,), (2, 3), (2, 3, 2)], ids=str)
 def test_channels_come_by_their_number(widths: tuple[int, ...]) -> None:
-    indexes = [Channel(each, widths).index for each in iter_channels(widths)]
+    indexes = [ChannelPath(each, widths).index for each in iter_channels(widths)]
     assert indexes == (list(range(len(indexes))) if widths else [-1])

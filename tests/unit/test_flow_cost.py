@@ -25,8 +25,8 @@ from spark_upsert.flow import (
     fused,
     predicted,
 )
-from spark_upsert.flow.cost import traffic_of
 from spark_upsert.flow.estimates import SOURCE_ROWS
+from spark_upsert.flow.fusion.cost import traffic_of
 from tests.support.flows import SAME, SINK, SOURCE, chain
 
 NOTHING = HandOff(batch_s=0, row_s=0, byte_s=0)

@@ -10,7 +10,7 @@ import pytest
 
 from spark_upsert.errors import OptionError, PlacementError
 from spark_upsert.flow import Flow, Graph, Parallel, Placement, by_channel, by_replica, expanded
-from spark_upsert.flow.fusion import (
+from spark_upsert.flow.fusion.fusion import (
     Automatic,
     Fused,
     Influence,

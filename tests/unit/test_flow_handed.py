@@ -9,7 +9,7 @@ from itertools import islice
 import pyarrow as pa
 import pytest
 
-from spark_upsert.flow.handed import Handed
+from spark_upsert.flow.run.handed import Coroutine
 
 
 def batch(number: int) -> pa.RecordBatch:
@@ -28,17 +28,17 @@ def twice_and_a_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def test_what_follows_from_a_batch_comes_before_the_next_one() -> None:
-    call = Handed(twice_and_a_last)
+    call = Coroutine(twice_and_a_last)
     found = [numbers(call.feed(batch(0))), numbers(call.feed(batch(1))), numbers(call.end())]
     assert found == [[-1, 0, 0], [1, 1], [-2]]
 
 
 def test_without_a_batch_it_is_called_all_the_same() -> None:
-    assert numbers(Handed(twice_and_a_last).end()) == [-1, -2]
+    assert numbers(Coroutine(twice_and_a_last).end()) == [-1, -2]
 
 
 def test_what_is_not_asked_for_is_passed_by() -> None:
-    call = Handed(lambda batches: islice(batches, 1))
+    call = Coroutine(lambda batches: islice(batches, 1))
     assert [numbers(call.feed(batch(n))) for n in range(3)] == [[0], [], []]
     assert numbers(call.end()) == []
 
@@ -48,7 +48,7 @@ def test_its_errors_come_out_where_the_batch_was_handed_over() -> None:
         yield next(batches)
         raise KeyError("second")
 
-    call = Handed(fails)
+    call = Coroutine(fails)
     rows = call.feed(batch(0))
     assert next(rows)["n"][0].as_py() == 0
     with pytest.raises(KeyError, match="second"):
@@ -70,7 +70,7 @@ def test_closing_ends_it_where_it_waits(taken: int) -> None:
         finally:
             has_ended.set()
 
-    call = Handed(held)
+    call = Coroutine(held)
     rows = call.feed(batch(0))
     assert numbers(islice(rows, taken)) == [0] * taken
     call.close()

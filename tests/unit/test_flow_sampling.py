@@ -10,7 +10,7 @@ import pytest
 
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import ArrowSource, Flow, Graph, PythonFunction
-from spark_upsert.flow.sampling import sampled
+from spark_upsert.flow.fusion.sampling import sampled
 from spark_upsert.flow.work import Given
 from tests.support.flows import SINK
 

@@ -11,7 +11,7 @@ import pytest
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     ArrowSource,
-    Channel,
+    ChannelPath,
     Collected,
     Flow,
     Fused,
@@ -24,12 +24,14 @@ from spark_upsert.flow import (
     fused,
 )
 from spark_upsert.flow.resolution import schemas_of
-from spark_upsert.flow.stages import TOLD_REPLICAS_MAX, Stages, staged, tell
+from spark_upsert.flow.run.stages import TOLD_REPLICAS_MAX, Stages, staged, tell
 from spark_upsert.task import ArrowScan, Filter
 from tests.support.flow_runs import ROWS, by_stages, evens, rows_of, sorted_rows
 
 
-def with_channel(batches: Iterator[pa.RecordBatch], channel: Channel) -> Iterator[pa.RecordBatch]:
+def with_channel(
+    batches: Iterator[pa.RecordBatch], channel: ChannelPath
+) -> Iterator[pa.RecordBatch]:
     """Put the channel into ``v``."""
     for batch in batches:
         yield pa.record_batch([batch["k"], pa.array([channel.index] * len(batch))], schema=ROWS)

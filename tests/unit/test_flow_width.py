@@ -6,7 +6,7 @@ import pytest
 
 from spark_upsert.errors import WidthError
 from spark_upsert.flow import Flow, Graph, Parallel, expanded
-from spark_upsert.flow.fusion import Influence, Legacy, fused
+from spark_upsert.flow.fusion.fusion import Influence, Legacy, fused
 from spark_upsert.flow.width import (
     WIDTH_MAX,
     change_of,

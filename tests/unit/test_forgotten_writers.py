@@ -8,12 +8,12 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.codec import manifest_from_json, manifest_to_json
-from spark_upsert.state.log.fold import apply
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Transaction, fingerprints
 from spark_upsert.store.records import encode
-from spark_upsert.table import Table
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.codec import manifest_from_json, manifest_to_json
+from spark_upsert.table.log.fold import apply
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Transaction, fingerprints
+from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
 from tests.support.tables import append, rows_at, schema_of

@@ -19,24 +19,24 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.below import Pattern
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.bases import Bases
-from spark_upsert.source.columns import read_columns
-from spark_upsert.source.compact_offsets import CompactOffsets
-from spark_upsert.source.discovery import Discovery
-from spark_upsert.source.found_inputs import FoundInputs
-from spark_upsert.source.input import Input
-from spark_upsert.source.kinds import (
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.streams.inputs.found import FoundInputs
+from spark_upsert.streams.inputs.input import Input
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.offsets.bases import Bases
+from spark_upsert.streams.offsets.compact import CompactOffsets
+from spark_upsert.streams.planner.kinds import (
     batch_inputs,
     plan_columns,
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.source.lookout import Lookout
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.table_input import TableInput
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.table import Table
+from spark_upsert.streams.planner.lookout import Lookout
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.columns import read_columns
+from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.crews import ByHand, no_time
 from tests.support.notebooks import few_are_many

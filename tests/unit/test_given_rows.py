@@ -14,8 +14,8 @@ import pytest
 from spark_upsert.errors import SchemaError, UpsertFlowError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, TableSchema, Ties
-from spark_upsert.state.properties import PROPERTIES
-from spark_upsert.table import Table
+from spark_upsert.table.log.properties import PROPERTIES
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64(), "v": pa.int32()})

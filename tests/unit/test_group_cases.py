@@ -11,11 +11,11 @@ import pytest
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.kept import FROM, PART, TO, value_column
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, On, Project, plan_from_json
 from spark_upsert.views.binding import bind_below_group, bind_group
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.plan import Filter, Group, Join, Named, Node, On, Project, plan_from_json
 from spark_upsert.views.relation import Step, changes_of
 from tests.support.grouped import kept_in_memory, position
 from tests.support.view_cases import Case, Changed, Contribution, between, same
@@ -33,10 +33,10 @@ def aggregate_of(index: int, text: str) -> Aggregate:
     kind, *rest = text.split()
     name = f"a{index}"
     if kind == "n":
-        return Aggregate(name, Kind.COUNT)
+        return Aggregate(name, AggregateKind.COUNT)
     if kind == "fsum":
-        return Aggregate(name, Kind.SUM, rest[0], scale=int(rest[1]))
-    return Aggregate(name, Kind(kind), rest[0])
+        return Aggregate(name, AggregateKind.SUM, rest[0], scale=int(rest[1]))
+    return Aggregate(name, AggregateKind(kind), rest[0])
 
 
 @pytest.mark.parametrize("case", between(29, 41), ids=lambda case: case.id)
@@ -132,7 +132,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_kept_exactly_is_refused(name: str) -> None:
     base, kind, column, scale, told_ = REFUSED[name]
-    aggregate = Aggregate("a", Kind(kind), column, scale)
+    aggregate = Aggregate("a", AggregateKind(kind), column, scale)
     plan = Group(input=plan_of(base), keys=(), aggregates=(aggregate,))
     with pytest.raises(PlanError, match=told_) as raised:
         bind_group(plan, World().open)
@@ -150,7 +150,7 @@ def test_what_cannot_be_kept_exactly_is_refused(name: str) -> None:
 def test_columns_of_a_result_are_there_and_apart(
     keys: tuple[str, ...], names: tuple[str, ...], told_: str
 ) -> None:
-    aggregates = tuple(Aggregate(name, Kind.COUNT) for name in names)
+    aggregates = tuple(Aggregate(name, AggregateKind.COUNT) for name in names)
     with pytest.raises(PlanError, match=told_):
         bind_group(Group(input=plan_of("O"), keys=keys, aggregates=aggregates), World().open)
 
@@ -159,7 +159,7 @@ def test_columns_of_a_result_are_there_and_apart(
 def test_a_group_by_a_name_that_a_kept_table_needs_is_refused(name: str) -> None:
     rows = pa.schema({name: pa.int64(), "x": pa.int64()})
     with pytest.raises(PlanError, match="has a name that a kept table needs"):
-        Grouping(rows, (name,), (Aggregate("least", Kind.MIN, "x"),))
+        Grouping(rows, (name,), (Aggregate("least", AggregateKind.MIN, "x"),))
 
 
 def test_a_table_groups_by_nothing_that_has_no_hash() -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from spark_upsert.errors import DataError, OtherTableError, SchemaError, TableFullError
 from spark_upsert.model.schema import Scope, TableSchema, Ties
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Commit, Transaction
-from spark_upsert.state.retention import PressureReport, report
 from spark_upsert.store import Store
-from spark_upsert.table import Table
-from spark_upsert.upsert import together
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.retention import PressureReport, report
+from spark_upsert.table.table import Table
+from spark_upsert.table.write import together
 from tests.support.rounds import Gate
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import make_table, rows_at, schema_of
@@ -133,7 +133,7 @@ def test_an_overwrite_and_a_large_append_come_by_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = new_table()
-    monkeypatch.setattr("spark_upsert.appends.BYTES_MAX", 40)
+    monkeypatch.setattr("spark_upsert.table.appends.BYTES_MAX", 40)
     gate = Gate(table._appends.calls)
     large = append(table, (1, 1), (2, 2), (3, 3))
     gate.meet(append(table, (0, 0)), [])

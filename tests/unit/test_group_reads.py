@@ -16,10 +16,10 @@ from spark_upsert.errors import (
     TableNotFoundError,
 )
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.kinds import batch_inputs, plan_columns
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.cut import cut
+from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.cut import cut
 from tests.support.group_worlds import Routed, folds, present
 
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.index.index import Index
-from spark_upsert.state import snapshot as snapshots
-from spark_upsert.table import Table
-from spark_upsert.views import agg, ways
+from spark_upsert.plan import agg
+from spark_upsert.table.entries import snapshot as snapshots
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.table import Table
+from spark_upsert.views import ways
 from spark_upsert.views.builder import Plan
 from spark_upsert.views.relation import Looked, Step, changes_of
 from spark_upsert.views.table_base import TableBase

@@ -10,15 +10,15 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, OtherTableError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.codec import manifest_from_json, manifest_to_json
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.fold import apply
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.records import encode
-from spark_upsert.table import Table
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.codec import manifest_from_json, manifest_to_json
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.fold import apply
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest
+from spark_upsert.table.table import Table
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
 from tests.support.tables import append, plan_epoch, rows_at, schema_of

@@ -22,24 +22,24 @@ from spark_upsert.errors import (
     SchemaError,
     UpsertFlowError,
 )
-from spark_upsert.index import advance as advancing
-from spark_upsert.index import rows as index_rows
-from spark_upsert.index import upkeep
-from spark_upsert.index.advance import advance
-from spark_upsert.index.index import Index
-from spark_upsert.index.rows import keys_between, look_up
 from spark_upsert.metadata import VIEWS
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.options.below import Pattern
 from spark_upsert.options.read import Metadata
-from spark_upsert.source.discovery import Discovery
-from spark_upsert.state import snapshot as snapshots
-from spark_upsert.state.indexed import index_folder
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.stage import stage
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.table.entries import snapshot as snapshots
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.index import advance as advancing
+from spark_upsert.table.index import rows as index_rows
+from spark_upsert.table.index import upkeep
+from spark_upsert.table.index.advance import advance
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.index.rows import keys_between, look_up
+from spark_upsert.table.log.indexed import index_folder
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import (
     BrokenError,
     Fault,

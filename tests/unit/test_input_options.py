@@ -9,7 +9,7 @@ import pytest
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
-from spark_upsert.source.kinds import KINDS, kind_of, stream_inputs
+from spark_upsert.streams.planner.kinds import KINDS, kind_of, stream_inputs
 
 TWO = {"inputs": "east,west", "input.east.path": "/lake/e", "input.west.path": "/lake/w"}
 

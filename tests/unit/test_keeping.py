@@ -13,18 +13,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import OptionError, OtherTableError, PlanError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.source.explain_view import explain_view
-from spark_upsert.source.kinds import batch_inputs, plan_columns
-from spark_upsert.source.work import splits_of
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_upon
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.nodes import Group, How, Join, Named, Node, On, Project, Reverse, Scan
+from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns
+from spark_upsert.streams.reads.explain_view import explain_view
+from spark_upsert.streams.reads.work import splits_of
+from spark_upsert.table.table import Table
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.plan import Group, How, Join, Named, Node, On, Project, Reverse, Scan
 from spark_upsert.views.view import View
 from tests.support.grouped import Row, expected, shown
 from tests.support.stores import MemoryStore
@@ -32,9 +32,9 @@ from tests.support.view_queries import Query
 from tests.unit.test_view_source import CUSTOMERS, Shop
 
 WANTED = (
-    Aggregate("n", Kind.COUNT),
-    Aggregate("total", Kind.SUM, "amount"),
-    Aggregate("top", Kind.MAX, "amount"),
+    Aggregate("n", AggregateKind.COUNT),
+    Aggregate("total", AggregateKind.SUM, "amount"),
+    Aggregate("top", AggregateKind.MAX, "amount"),
 )
 
 
@@ -257,7 +257,7 @@ def test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
     fixed = replace(customers, version=1)
     on = (On("customer", "id"),)
     joined = Join(left=orders, right=fixed, on=on, how=How.LEFT, reverse=Reverse.SCAN)
-    view = Group(input=joined, keys=("name",), aggregates=(Aggregate("n", Kind.COUNT),))
+    view = Group(input=joined, keys=("name",), aggregates=(Aggregate("n", AggregateKind.COUNT),))
     grouping = View(view).grouping
     assert grouping is not None
     kept = Kept.made(Table(MemoryStore()), grouping, view.to_json())
@@ -282,7 +282,7 @@ def test_rows_without_an_identity_are_summed_over_many_tasks(tmp_path: Path) -> 
     owned = Project(input=orders, columns=(Named("o", "id"), Named("customer", "customer")))
     joined = Join(left=customers, right=owned, on=back, how=How.LEFT, reverse=Reverse.SCAN)
     names = Project(input=joined, columns=(Named("name", "name"),))
-    view = Group(input=names, keys=("name",), aggregates=(Aggregate("n", Kind.COUNT),))
+    view = Group(input=names, keys=("name",), aggregates=(Aggregate("n", AggregateKind.COUNT),))
     grouping = View(view).grouping
     assert grouping is not None
     kept = Kept.made(Table(MemoryStore()), grouping, view.to_json())

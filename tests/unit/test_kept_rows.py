@@ -11,9 +11,9 @@ import pytest
 from spark_upsert.errors import DataError, OtherTableError, PlanError
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from spark_upsert.views.kept_rows import made_for_rows
 

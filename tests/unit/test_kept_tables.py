@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert import appends
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import (
     CorruptionError,
@@ -26,17 +25,18 @@ from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.kept import PART
 from spark_upsert.model.schema import DIFF, TableSchema
-from spark_upsert.state.compaction import Job, compact_runs
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Place
-from spark_upsert.state.run.file import RUNS
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.store import open_store
 from spark_upsert.store.records import encode, read_record
-from spark_upsert.table import Table
-from spark_upsert.upsert.kept_position import KeptPosition
-from spark_upsert.upsert.moves import NOTHING, Move, Verdict
-from spark_upsert.upsert.stage import Staged, stage
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.table import appends
+from spark_upsert.table.compaction import Job, compact_runs
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.log.manifest import TableVersion
+from spark_upsert.table.run.file import RUNS
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import NOTHING, Move, Verdict
+from spark_upsert.table.write.stage import Staged, stage
 from spark_upsert.views.groups.contributions import contributions, marker
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
@@ -50,7 +50,10 @@ ROWS = pa.schema({"g": pa.int64(), "x": pa.int64()})
 GROUPING = Grouping(
     ROWS,
     ("g",),
-    (Aggregate(name="n", kind=Kind.COUNT), Aggregate(name="s", kind=Kind.SUM, column="x")),
+    (
+        Aggregate(name="n", kind=AggregateKind.COUNT),
+        Aggregate(name="s", kind=AggregateKind.SUM, column="x"),
+    ),
 )
 
 
@@ -110,7 +113,8 @@ ANEW = another(at(o=3), '"o",3', '"p",3')
 REWRITTEN = another(at(o=3), "o3", "x3")
 """The same table, set back and gone on with."""
 PINNED = KeptPosition(
-    at=KeptPosition.read(at(o=3)).at, pinned={"c@1": Place(table_id="c", version=1, token="t")}
+    at=KeptPosition.read(at(o=3)).at,
+    pinned={"c@1": TableVersion(table_id="c", version=1, token="t")},
 ).text
 
 
@@ -319,7 +323,7 @@ def bits_of(value: float | None) -> bytes | None:
 
 def test_zeros_of_either_sign_and_all_nans_are_stored_as_one() -> None:
     rows = pa.schema({"g": pa.float64(), "x": pa.float32()})
-    least = Aggregate(name="least", kind=Kind.MIN, column="x")
+    least = Aggregate(name="least", kind=AggregateKind.MIN, column="x")
     grouping = Grouping(rows, ("g",), (least,))
     odd = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
     given = [(-0.0, -0.0), (0.0, 0.0), (odd, odd), (math.nan, math.nan)]
@@ -334,7 +338,7 @@ def test_zeros_of_either_sign_and_all_nans_are_stored_as_one() -> None:
 @pytest.mark.parametrize("value", [0.3, 0.1, 1e22, 123456789.987654, -0.7])
 def test_a_float_of_few_digits_is_shown_as_it_came(value: float) -> None:
     rows = pa.schema({"x": pa.float64()})
-    total = Aggregate(name="s", kind=Kind.SUM, column="x", scale=6)
+    total = Aggregate(name="s", kind=AggregateKind.SUM, column="x", scale=6)
     grouping = Grouping(rows, (), (total,))
     entries_ = contributions(grouping, Pairs.of_inserts(batch_of([(value,)], rows)))
     assert result(grouping, entries_, url="memory").to_pylist() == [{"s": value}]

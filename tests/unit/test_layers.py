@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tools.layers import LAYERS, Import, imports, level_of, modules, unit_of
@@ -24,6 +26,15 @@ def test_every_unit_has_a_module() -> None:
     assert {unit for layer in LAYERS for unit in layer} == {unit_of(module) for module in MODULES}
 
 
+FILES_MAX = 20
+"""More files than that are no folder that a reader keeps in mind."""
+
+
+def test_no_folder_is_crowded() -> None:
+    count = Counter(path.parent for path in MODULES.values())
+    assert {str(folder) for folder, files in count.items() if files > FILES_MAX} == set()
+
+
 def test_imports_point_down() -> None:
     assert [
         f"{i.module} -> {i.imported}" for i in sorted(imports(MODULES)) if not is_allowed(i)
@@ -33,12 +44,12 @@ def test_imports_point_down() -> None:
 @pytest.mark.parametrize(
     ("module", "imported", "is_down"),
     [
-        ("spark_upsert.table", "spark_upsert.state.log.log", True),
-        ("spark_upsert.state.log.log", "spark_upsert.state.log.clock", True),
-        ("spark_upsert.state.log.log", "spark_upsert.state.check", False),
-        ("spark_upsert.state.compaction.worker", "spark_upsert.state.retention.policy", False),
+        ("spark_upsert.table.table", "spark_upsert.table.log.log", True),
+        ("spark_upsert.table.log.log", "spark_upsert.table.log.clock", True),
+        ("spark_upsert.table.log.log", "spark_upsert.table.entries.check", False),
+        ("spark_upsert.table.compaction.worker", "spark_upsert.table.retention.policy", False),
         ("spark_upsert.model.schema", "spark_upsert", False),
-        ("spark_upsert", "spark_upsert.table", True),
+        ("spark_upsert", "spark_upsert.table.table", True),
     ],
 )
 def test_what_is_down(module: str, imported: str, is_down: bool) -> None:

@@ -16,7 +16,7 @@ from spark_upsert.options import lives, reference
 from spark_upsert.options.lives import Change
 from spark_upsert.routed.plan import table_below
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.reads import Query
 from tests.hints.tables import write

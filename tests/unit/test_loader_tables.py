@@ -24,7 +24,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.loader import Loader, TableRows, table_rows
 from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.loading import carried, flat, ids_of
 from tests.support.stores import forget_runs_and_logs
 

@@ -20,8 +20,8 @@ from spark_upsert.model.schema import Scope
 from spark_upsert.store import local, open_store
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.objects import ObjectStore
-from spark_upsert.table import Table
-from spark_upsert.upsert.stash import Stash
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stash import Stash
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of
 

@@ -18,13 +18,13 @@ from spark_upsert.errors import (
     TableNotFoundError,
 )
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import log as log_module
-from spark_upsert.state.log.checkpoints import CHECKPOINT_EVERY
-from spark_upsert.state.log.entries import HINT_PATH, checkpoint_path, commit_path
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Draft, Kind, Manifest, Transaction
 from spark_upsert.store import Store
 from spark_upsert.store.records import encode
+from spark_upsert.table.log import log as log_module
+from spark_upsert.table.log.checkpoints import CHECKPOINT_EVERY
+from spark_upsert.table.log.entries import HINT_PATH, checkpoint_path, commit_path
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest, Transaction
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import Ticks, schema_of
 

@@ -7,10 +7,10 @@ import logging
 import pyarrow as pa
 import pytest
 
-from spark_upsert.log_fields import Fields
+from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string()})

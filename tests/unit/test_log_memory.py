@@ -12,12 +12,12 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, OtherTableError, TableNotFoundError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.manifest import Manifest
-from spark_upsert.state.log.memory import LOGS, LogMemory
-from spark_upsert.state.log.read import LogReader
 from spark_upsert.store import LocalStore, open_store
-from spark_upsert.table import Table
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.memory import LOGS, LogMemory
+from spark_upsert.table.log.read import LogReader
+from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.model import Command
 from tests.support.stores import FaultyStore, MemoryStore, Steps, forget_runs_and_logs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_upsert.state.lookup import _intersect
+from spark_upsert.table.entries.lookup import _intersect
 
 
 @pytest.mark.parametrize("seed", range(40))

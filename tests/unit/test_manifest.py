@@ -14,15 +14,15 @@ from spark_upsert.model.epochs import Epoch, Interval
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log.codec import (
+from spark_upsert.table.log.codec import (
     commit_from_json,
     commit_to_json,
     manifest_from_json,
     manifest_to_json,
 )
-from spark_upsert.state.log.fold import apply, is_applicable
-from spark_upsert.state.log.manifest import Commit, Kind, Manifest, Slice, Taken, Transaction
-from spark_upsert.state.run.file import RunFile
+from spark_upsert.table.log.fold import apply, is_applicable
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice, Taken, Transaction
+from spark_upsert.table.run.file import RunFile
 from tests.support.tables import schema_of
 
 SCHEMA = schema_of(Scope.TABLE)

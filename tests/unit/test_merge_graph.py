@@ -9,26 +9,26 @@ import pytest
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.graph import (
-    Graph,
-    Merge,
-    Node,
+    AnyNode,
+    MergeGraph,
+    MergeNode,
     Sink,
-    Source,
+    SourceNode,
     Transform,
+    TransformWork,
     Unmapped,
-    Work,
     explain,
     fusion,
     streaming_output,
 )
 
-S1, S2 = Source(name="s1"), Source(name="s2")
+S1, S2 = SourceNode(name="s1"), SourceNode(name="s2")
 LIVE = MergeConfig(mode=Mode.INTERLEAVE)
 SEEDED = MergeConfig(mode=Mode.INTERLEAVE, seed=1)
 
 
-def merge_of(*inputs: str, config: MergeConfig = LIVE) -> Merge:
-    return Merge(name="m", inputs=inputs, config=config)
+def merge_of(*inputs: str, config: MergeConfig = LIVE) -> MergeNode:
+    return MergeNode(name="m", inputs=inputs, config=config)
 
 
 def work(name: str, *inputs: str, **how: Any) -> Transform:
@@ -79,19 +79,19 @@ def sink(*inputs: str, name: str = "out", needs_all: tuple[str, ...] = ()) -> Si
             id="two ports of one source",
         ),
         pytest.param(
-            [S1, S2, Merge(name="n", inputs=("s1",), config=LIVE), merge_of("n", "s2")],
+            [S1, S2, MergeNode(name="n", inputs=("s1",), config=LIVE), merge_of("n", "s2")],
             "no: 'n' is no source",
             id="a merge behind a merge",
         ),
     ],
 )
-def test_whether_a_merge_is_live(nodes: list[Node], expected: str) -> None:
-    answer = fusion(Graph(nodes), "m")
+def test_whether_a_merge_is_live(nodes: list[AnyNode], expected: str) -> None:
+    answer = fusion(MergeGraph(nodes), "m")
     assert str(answer) == expected
     assert bool(answer) is expected.startswith("yes")
 
 
-MERGED: list[Node] = [S1, S2, merge_of("s1", "s2")]
+MERGED: list[AnyNode] = [S1, S2, merge_of("s1", "s2")]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ MERGED: list[Node] = [S1, S2, merge_of("s1", "s2")]
             id="its producer has another reader",
         ),
         pytest.param(
-            [S1, work("t", "s1"), work("w", "t", work=Work.WINDOW), sink("t")],
+            [S1, work("t", "s1"), work("w", "t", work=TransformWork.WINDOW), sink("t")],
             "no: the window 'w' is rooted at 't'",
             id="its producer is the root of a window",
         ),
@@ -133,27 +133,37 @@ MERGED: list[Node] = [S1, S2, merge_of("s1", "s2")]
             id="transform behind two sources",
         ),
         pytest.param(
-            [S1, work("r", "s1", work=Work.ROUTE), sink("r.low")],
+            [S1, work("r", "s1", work=TransformWork.ROUTE), sink("r.low")],
             "yes: the route 'r' has one branch",
             id="route with one branch",
         ),
         pytest.param(
-            [S1, work("r", "s1", work=Work.ROUTE), sink("r.low"), sink("r.high", name="high")],
+            [
+                S1,
+                work("r", "s1", work=TransformWork.ROUTE),
+                sink("r.low"),
+                sink("r.high", name="high"),
+            ],
             "no: 'r' has 2 readers: 'high', 'out'",
             id="route with two branches",
         ),
         pytest.param(
-            [S1, work("a", "s1", work=Work.AGGREGATE, is_streaming=True), sink("a")],
+            [S1, work("a", "s1", work=TransformWork.AGGREGATE, is_streaming=True), sink("a")],
             "yes: 'a' gives rows before it has seen all",
             id="streaming aggregate",
         ),
         pytest.param(
-            [S1, work("a", "s1", work=Work.AGGREGATE), sink("a")],
+            [S1, work("a", "s1", work=TransformWork.AGGREGATE), sink("a")],
             "no: 'a' gives nothing before it has seen all rows",
             id="aggregate that needs all rows",
         ),
         pytest.param(
-            [S1, S2, work("c", "s1", "s2", work=Work.COMBINE, is_streaming=True), sink("c")],
+            [
+                S1,
+                S2,
+                work("c", "s1", "s2", work=TransformWork.COMBINE, is_streaming=True),
+                sink("c"),
+            ],
             "yes: 'c' gives rows before it has seen all",
             id="combine that streams",
         ),
@@ -178,19 +188,19 @@ MERGED: list[Node] = [S1, S2, merge_of("s1", "s2")]
         ],
     ],
 )
-def test_whether_a_sink_streams(nodes: list[Node], expected: str) -> None:
-    answer = streaming_output(Graph(nodes), "out")
+def test_whether_a_sink_streams(nodes: list[AnyNode], expected: str) -> None:
+    answer = streaming_output(MergeGraph(nodes), "out")
     assert str(answer) == expected
     assert bool(answer) is expected.startswith("yes")
 
 
 def test_no_sink_streams_while_the_graph_starts() -> None:
-    answer = streaming_output(Graph([*MERGED, sink("m")]), "out", is_starting=True)
+    answer = streaming_output(MergeGraph([*MERGED, sink("m")]), "out", is_starting=True)
     assert str(answer) == "no: the graph is still starting"
 
 
 def test_explain_tells_both_answers() -> None:
-    assert explain(Graph([*MERGED, sink("m", needs_all=("sort_order",))])).splitlines() == [
+    assert explain(MergeGraph([*MERGED, sink("m", needs_all=("sort_order",))])).splitlines() == [
         "merge m: live yes: nobody else reads its inputs (2), and all are sources",
         "sink out: streaming no: it needs all rows first, for sort_order",
     ]
@@ -215,19 +225,19 @@ def test_explain_tells_both_answers() -> None:
 )
 def test_a_merge_that_is_refused(record: dict[str, Any], expected: str) -> None:
     with pytest.raises(OptionError, match=f"(?s){expected}"):
-        Merge.parse("m", record)
+        MergeNode.parse("m", record)
 
 
 def test_25_two_ports_of_one_route_are_two_inputs() -> None:
-    merge = Merge.parse("m", {"inputs": ["route.low", "route.high"], "config": {}})
-    graph = Graph([S1, work("route", "s1", work=Work.ROUTE), merge])
+    merge = MergeNode.parse("m", {"inputs": ["route.low", "route.high"], "config": {}})
+    graph = MergeGraph([S1, work("route", "s1", work=TransformWork.ROUTE), merge])
     assert [node.name for node in graph.before("m")] == ["route", "route"]
     assert merge.inputs == ("route.low", "route.high")
     assert merge.config == MergeConfig()
 
 
-def source(name: str, **how: Any) -> Source:
-    return Source(name=name, **({"columns": ("id", "name")} | how))
+def source(name: str, **how: Any) -> SourceNode:
+    return SourceNode(name=name, **({"columns": ("id", "name")} | how))
 
 
 @pytest.mark.parametrize(
@@ -262,12 +272,12 @@ def source(name: str, **how: Any) -> Source:
 )
 def test_inputs_that_do_not_fit_together(others: dict[str, Any], expected: str) -> None:
     with pytest.raises(SchemaError, match=expected):
-        Graph([source("a"), source("b", **others), merge_of("a", "b")])
+        MergeGraph([source("a"), source("b", **others), merge_of("a", "b")])
 
 
 def test_the_set_of_correlation_keys_has_no_order() -> None:
     keys = {"a": ("id", "name"), "b": ("name", "id")}
-    Graph([*(source(name, correlation=key) for name, key in keys.items()), merge_of("a", "b")])
+    MergeGraph([*(source(name, correlation=key) for name, key in keys.items()), merge_of("a", "b")])
 
 
 @pytest.mark.parametrize(
@@ -279,18 +289,18 @@ def test_the_set_of_correlation_keys_has_no_order() -> None:
         ),
     ],
 )
-def test_a_graph_that_cannot_be(nodes: list[Node], expected: str) -> None:
+def test_a_graph_that_cannot_be(nodes: list[AnyNode], expected: str) -> None:
     with pytest.raises(OptionError, match=expected):
-        Graph(nodes)
+        MergeGraph(nodes)
 
 
 def test_no_window_is_rooted_at_a_merge() -> None:
     with pytest.raises(SchemaError, match="the window 'w' is rooted at the merge 'm'"):
-        Graph([*MERGED, work("w", "m", work=Work.WINDOW)])
+        MergeGraph([*MERGED, work("w", "m", work=TransformWork.WINDOW)])
 
 
 def test_only_merges_and_sinks_are_asked() -> None:
-    graph = Graph([*MERGED, sink("m")])
+    graph = MergeGraph([*MERGED, sink("m")])
     with pytest.raises(ValueError, match="'s1' is no merge"):
         fusion(graph, "s1")
     with pytest.raises(ValueError, match="'m' is no sink"):

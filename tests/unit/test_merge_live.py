@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.merge.counters import Counters
-from spark_upsert.merge.readers import Bounds, Cancelled, Handed, Open, Readers
+from spark_upsert.merge.counters import MergeCounters
+from spark_upsert.merge.readers import Bounds, Cancelled, Delivery, MergeReaders, OpenInput
 from spark_upsert.merge.threaded import concat, live, streamed
 from tests.support.merging import batches_of, rows_in
 from tests.support.waiting import merge_threads, passed, watched
 
-Merged = Generator[Handed, None, None]
+Merged = Generator[Delivery, None, None]
 
 MERGES = [pytest.param(live, id="live"), pytest.param(concat, id="concat")]
 
@@ -74,9 +74,9 @@ def broken(error: BaseException, after: int = 0) -> Callable[[], Iterator[pa.Rec
 
 
 def test_33_concat_of_3_inputs_of_5000_whose_consumer_has_not_begun() -> None:
-    inputs, counters = inputs_of("abc", 5_000, 250), Counters()
+    inputs, counters = inputs_of("abc", 5_000, 250), MergeCounters()
     bounds = Bounds(capacity=1_000, batch_rows=250)
-    with watched() as waits, Readers(inputs, bounds, counters=counters):
+    with watched() as waits, MergeReaders(inputs, bounds, counters=counters):
         waits.until(3)
         found = counters.snapshot()
         assert [found[name].queued for name in "abc"] == [1_000] * 3
@@ -84,14 +84,14 @@ def test_33_concat_of_3_inputs_of_5000_whose_consumer_has_not_begun() -> None:
 
 
 def test_33_the_default_channel_holds_1024_events() -> None:
-    inputs, counters = inputs_of("abc", 4_096, 1_024), Counters()
-    with watched() as waits, Readers(inputs, Bounds(), counters=counters):
+    inputs, counters = inputs_of("abc", 4_096, 1_024), MergeCounters()
+    with watched() as waits, MergeReaders(inputs, Bounds(), counters=counters):
         waits.until(3)
         assert [found.queued for found in counters.snapshot().values()] == [1_024] * 3
 
 
 def test_34_concat_whose_first_input_is_silent_for_a_while() -> None:
-    inputs, counters = inputs_of("bc", 5_120, 256), Counters()
+    inputs, counters = inputs_of("bc", 5_120, 256), MergeCounters()
     leader = Input("a", 512, 256, gate_before=0)
     with watched() as waits, ThreadPoolExecutor(1) as pool:
         merge = concat({"a": leader, **inputs}, batch_rows=256, counters=counters)
@@ -133,7 +133,7 @@ def test_35_a_sink_that_stops_lets_inputs_times_depth_plus_1_times_batch_be_take
 
 
 def test_35_a_sink_with_a_thread_of_its_own_adds_its_channel_and_a_batch() -> None:
-    inputs, counters = inputs_of("ab", 64_000, 64), Counters()
+    inputs, counters = inputs_of("ab", 64_000, 64), MergeCounters()
     with watched() as waits:
         merge = live(inputs, capacity=1_024, batch_rows=64, counters=counters)
         with closing(streamed(merge, capacity=256)) as out:
@@ -169,7 +169,7 @@ def test_37_four_inputs_of_different_length_take_turns_and_all_arrive() -> None:
         name: Input(name, rows, 1) for name, rows in zip("abcd", (10, 20, 30, 40), strict=True)
     }
     order: list[str] = []
-    counters = Counters()
+    counters = MergeCounters()
     with watched() as waits, closing(live(inputs, capacity=2, counters=counters)) as merge:
         for name, _ in merge:
             order.append(name)
@@ -184,9 +184,9 @@ def test_37_four_inputs_of_different_length_take_turns_and_all_arrive() -> None:
 
 def test_39_a_sink_that_streams_and_one_that_waits_see_the_same() -> None:
     seen = []
-    sinks: list[Callable[[Merged], Iterable[Handed]]] = [streamed, list]
+    sinks: list[Callable[[Merged], Iterable[Delivery]]] = [streamed, list]
     for sink in sinks:
-        counters = Counters()
+        counters = MergeCounters()
         pairs = list(sink(concat(inputs_of("abc", 640, 64), counters=counters)))
         handed = {name: found.handed for name, found in counters.snapshot().items()}
         seen.append((rows_in([batch for _, batch in pairs]), handed))
@@ -268,7 +268,7 @@ def test_thousands_of_inputs_are_open_a_few_at_a_time(
             is_open -= 1
 
     names = [f"tenant-{index:04}" for index in range(3_000)]
-    counters = Counters()
+    counters = MergeCounters()
     inputs = {name: partial(opened, name) for name in names}
     rows = rows_in([batch for _, batch in merge(inputs, width=5, counters=counters)])
     assert sorted(rows) == [(name, row) for name in names for row in (1, 2, 3)]
@@ -288,12 +288,12 @@ def test_inputs_that_nobody_takes_are_not_opened_beyond_the_width() -> None:
 
 
 def test_counters_tell_what_waits_and_for_how_long() -> None:
-    counters, now = Counters(), [100.0]
+    counters, now = MergeCounters(), [100.0]
     inputs = inputs_of("a", 60, 10)
     bounds = Bounds(capacity=20, batch_rows=10)
     with (
         watched() as waits,
-        Readers(inputs, bounds, counters=counters, clock=lambda: now[0]) as merge,
+        MergeReaders(inputs, bounds, counters=counters, clock=lambda: now[0]) as merge,
     ):
         waits.until(1)
         found = counters.snapshot()["a"]
@@ -329,8 +329,8 @@ def test_an_input_that_fails_releases_the_others_and_is_named(
 
 def test_an_error_is_raised_before_what_others_have_queued() -> None:
     failing = broken(ValueError("broken"))
-    inputs: dict[str, Open] = {"a": Input("a", 100, 10), "b": failing}
-    with Readers(inputs, Bounds(capacity=20)) as merge:
+    inputs: dict[str, OpenInput] = {"a": Input("a", 100, 10), "b": failing}
+    with MergeReaders(inputs, Bounds(capacity=20)) as merge:
         for thread in [t for t in threading.enumerate() if t.name.startswith("merge-")]:
             thread.join()
         with pytest.raises(ValueError, match="broken"):
@@ -449,14 +449,14 @@ def test_a_merge_that_nobody_holds_any_more_ends_its_threads(
 
 def test_a_merge_may_be_closed_by_its_own_thread_which_has_the_lock() -> None:
     """As the garbage collector does: it runs in any thread, at any place."""
-    merges: list[Readers] = []
+    merges: list[MergeReaders] = []
 
     def clock() -> float:
         merges[0].close()
         return 0.0
 
     inputs = inputs_of("a", 1_000, 10)
-    merges.append(Readers(inputs, Bounds(capacity=10), clock=clock))
+    merges.append(MergeReaders(inputs, Bounds(capacity=10), clock=clock))
     with merges[0]:
         for thread in [t for t in threading.enumerate() if t.name.startswith("merge-")]:
             thread.join()
@@ -475,7 +475,7 @@ def test_no_thread_runs_before_the_first_row_is_asked_for() -> None:
 def test_who_waits_for_rows_is_woken_when_another_closes_the_merge(asked: str) -> None:
     silent = Input("a", 10, 1, gate_before=0)
     with watched() as waits, ThreadPoolExecutor(1) as pool:
-        with Readers({"a": silent}, Bounds(), join_seconds=0.0) as merge:
+        with MergeReaders({"a": silent}, Bounds(), join_seconds=0.0) as merge:
             waiting = pool.submit(
                 merge.take_ready if asked == "any" else partial(merge.take_of, "a")
             )
@@ -489,7 +489,7 @@ def test_who_waits_for_rows_is_woken_when_another_closes_the_merge(asked: str) -
 
 
 def test_closing_twice_is_harmless() -> None:
-    with Readers(inputs_of("a", 100, 1), Bounds()) as merge:
+    with MergeReaders(inputs_of("a", 100, 1), Bounds()) as merge:
         merge.close()
         merge.close()
         with pytest.raises(Cancelled):

@@ -11,9 +11,9 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from spark_upsert.merge.counters import Counters
-from spark_upsert.merge.pressure import Holder, Holding, Pressure, Relief, choose_spills
-from spark_upsert.merge.readers import Bounds, Handed, Open, Readers
+from spark_upsert.merge.counters import MergeCounters
+from spark_upsert.merge.pressure import Holder, Holding, MemoryPressure, Relief, choose_spills
+from spark_upsert.merge.readers import Bounds, Delivery, MergeReaders, OpenInput
 from spark_upsert.merge.threaded import concat, live
 from tests.support.waiting import passed, watched
 
@@ -34,19 +34,19 @@ from tests.support.waiting import passed, watched
 def test_readers_pause_above_one_mark_and_go_on_below_another(
     relief: Relief, was_paused: bool, used: int, is_paused: bool
 ) -> None:
-    pressure = Pressure(limit_bytes=100, relief=relief, is_paused=was_paused)
+    pressure = MemoryPressure(limit_bytes=100, relief=relief, is_paused=was_paused)
     assert pressure.after(used).is_paused is is_paused
 
 
 def test_who_may_only_spill_is_never_paused() -> None:
-    assert not Pressure(limit_bytes=100, relief=Relief.SPILL).after(1_000).is_paused
+    assert not MemoryPressure(limit_bytes=100, relief=Relief.SPILL).after(1_000).is_paused
 
 
 def test_an_input_that_is_awaited_is_read_while_all_others_pause() -> None:
-    paused = Pressure(limit_bytes=100, is_paused=True)
+    paused = MemoryPressure(limit_bytes=100, is_paused=True)
     assert paused.may_read(is_awaited=True)
     assert not paused.may_read(is_awaited=False)
-    assert Pressure(limit_bytes=100).may_read(is_awaited=False)
+    assert MemoryPressure(limit_bytes=100).may_read(is_awaited=False)
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_an_input_that_is_awaited_is_read_while_all_others_pause() -> None:
 def test_what_is_spilled_goes_down_to_the_lower_mark(
     relief: Relief, used: int, expected: int
 ) -> None:
-    assert Pressure(limit_bytes=100, relief=relief).spill_bytes(used) == expected
+    assert MemoryPressure(limit_bytes=100, relief=relief).spill_bytes(used) == expected
 
 
 def test_the_limit_itself_may_be_used() -> None:
-    pressure = Pressure(limit_bytes=100)
+    pressure = MemoryPressure(limit_bytes=100)
     assert [pressure.is_exceeded(used) for used in (100, 101)] == [False, True]
     with pytest.raises(ValueError, match="at least 1, found 0"):
-        Pressure(limit_bytes=0)
+        MemoryPressure(limit_bytes=0)
 
 
 SORT = Holder(name="sort", holding=Holding.SORT, bytes=100)
@@ -109,10 +109,10 @@ BATCH = pa.record_batch({"row": pa.array(range(100), pa.int64())})
 
 
 def test_all_inputs_together_pause_above_their_memory_and_go_on_as_it_is_taken() -> None:
-    counters = Counters()
+    counters = MergeCounters()
     inputs = {name: partial(iter, [BATCH] * 20) for name in "abcd"}
     bounds = Bounds(batch_rows=100, memory_bytes=8_000)
-    with watched() as waits, Readers(inputs, bounds, counters=counters) as merge:
+    with watched() as waits, MergeReaders(inputs, bounds, counters=counters) as merge:
 
         def queued() -> int:
             waits.until(4)
@@ -132,9 +132,9 @@ def test_all_inputs_together_pause_above_their_memory_and_go_on_as_it_is_taken()
 
 @pytest.mark.parametrize("merge", [live, concat], ids=["live", "concat"])
 def test_a_merge_whose_taker_stops_holds_no_more_than_its_memory(
-    merge: Callable[..., Generator[Handed, None, None]],
+    merge: Callable[..., Generator[Delivery, None, None]],
 ) -> None:
-    counters = Counters()
+    counters = MergeCounters()
     inputs = {name: partial(iter, [BATCH] * 20) for name in "abcd"}
     merged = merge(inputs, batch_rows=100, memory_bytes=8_000, counters=counters)
     with watched() as waits, closing(merged):
@@ -147,7 +147,7 @@ def test_a_merge_whose_taker_stops_holds_no_more_than_its_memory(
 
 @pytest.mark.parametrize("merge", [live, concat], ids=["live", "concat"])
 def test_memory_for_less_than_one_batch_lets_one_pass_at_a_time(
-    merge: Callable[..., Iterator[Handed]],
+    merge: Callable[..., Iterator[Delivery]],
 ) -> None:
     inputs = {name: partial(iter, [BATCH] * 5) for name in "abc"}
     out = list(merge(inputs, batch_rows=100, memory_bytes=1))
@@ -162,12 +162,12 @@ def test_the_input_that_is_awaited_goes_on_although_its_peers_hold_all_the_memor
         passed(gate)
         yield from [BATCH] * 30
 
-    inputs: dict[str, Open] = {
+    inputs: dict[str, OpenInput] = {
         "a": leader,
         "b": lambda: iter([BATCH] * 30),
         "c": lambda: iter([BATCH] * 30),
     }
-    counters = Counters()
+    counters = MergeCounters()
     with watched() as waits, ThreadPoolExecutor(1) as pool:
         merge = concat(inputs, batch_rows=100, memory_bytes=3_000, counters=counters)
         output = pool.submit(list, merge)

@@ -18,15 +18,15 @@ from spark_upsert.merge import spill
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.documents import DocumentClose, DocumentOpen
 from spark_upsert.merge.merged import merge
-from spark_upsert.merge.pressure import Pressure, Relief
-from spark_upsert.merge.readers import Open
+from spark_upsert.merge.pressure import MemoryPressure, Relief
+from spark_upsert.merge.readers import OpenInput
 from spark_upsert.merge.spill import SpillingStore
 from tests.support.merging import batches_of, rows_in
 from tests.support.waiting import merge_threads, passed
 
 SEEDED = MergeConfig(mode=Mode.INTERLEAVE, seed=42)
 LIVE = MergeConfig(mode=Mode.INTERLEAVE)
-SMALL = Pressure(limit_bytes=400)
+SMALL = MemoryPressure(limit_bytes=400)
 """So little that every few batches are spilled."""
 
 
@@ -145,7 +145,7 @@ def test_dictionaries_and_nested_columns_survive_the_disk(tmp_path: Path) -> Non
             }
         ),
     ]
-    with SpillingStore(Pressure(limit_bytes=1), folder=tmp_path) as store:
+    with SpillingStore(MemoryPressure(limit_bytes=1), folder=tmp_path) as store:
         for batch in [*batches, *batches]:
             store.add("a", batch)
         found = list(store.take("a"))
@@ -153,7 +153,7 @@ def test_dictionaries_and_nested_columns_survive_the_disk(tmp_path: Path) -> Non
 
 
 def test_who_may_not_spill_is_told_of_the_limit() -> None:
-    pressure = Pressure(limit_bytes=400, relief=Relief.PAUSE)
+    pressure = MemoryPressure(limit_bytes=400, relief=Relief.PAUSE)
     with SpillingStore(pressure) as store, pytest.raises(MemoryLimitError, match="only 400 are"):
         fill(store, SIZES)
     with pytest.raises(MemoryError):
@@ -167,7 +167,7 @@ def test_files_are_removed_when_the_merge(tmp_path: Path, how: str) -> None:
         if how == "fails":
             raise DataError("a key is null.")
 
-    inputs: dict[str, Open] = {"a": batches, "b": partial(batches_of, "b", [9] * 20)}
+    inputs: dict[str, OpenInput] = {"a": batches, "b": partial(batches_of, "b", [9] * 20)}
     out = merge(inputs, SEEDED, pressure=SMALL, folder=tmp_path, rows=5)
     if how == "ends":
         assert len(rows_in(list(out))) == 360

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.modes import ChangeOptions, Deduplication
-from spark_upsert.changelog.new_values import new_values
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.table import Table
+from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.changes.new_values import new_values
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
 

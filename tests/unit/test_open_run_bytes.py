@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.state.run.file import Run, RunCache, RunFile
-from spark_upsert.table import Table
+from spark_upsert.table.run.file import Run, RunCache, RunFile
+from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"k": pa.int64(), "number": pa.int64(), "text": pa.string()})
 RUNS = 12

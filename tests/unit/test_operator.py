@@ -19,12 +19,12 @@ import pytest
 from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Commit, Draft, Kind, Manifest
-from spark_upsert.table import Table
-from spark_upsert.upsert import stash as stash_module
-from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest
+from spark_upsert.table.table import Table
+from spark_upsert.table.write import stash as stash_module
+from spark_upsert.table.write.commands import UpsertEnvelope
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 
 T = TypeVar("T")

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.envelopes.found import found_options
 from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.payloads.budgets import Unreadable
-from spark_upsert.payloads.connect import Said
-from spark_upsert.payloads.connect_types import natural_type
-from spark_upsert.payloads.json_schema import said_of
+from spark_upsert.payloads.connect.json_schema import said_of
+from spark_upsert.payloads.connect.logical import Said
+from spark_upsert.payloads.connect.types import natural_type
 from spark_upsert.payloads.own_schema import Inline, OwnDecoder, fields_in, joined
 from spark_upsert.payloads.wrapped import by_schema
-from spark_upsert.upsert.envelopes.found import found_options
 from tests.support.envelopes import KAFKA, plan, reasons, records, rows_of, write_found
 from tests.support.own_schemas import (
     DECIMAL,

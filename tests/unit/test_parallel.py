@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert import parallel
 from spark_upsert.errors import DataError
+from spark_upsert.model import parallel
+from spark_upsert.model.parallel import ROWS_PER_THREAD, beside, in_order, useful_threads
 from spark_upsert.model.schema import Ties
-from spark_upsert.parallel import ROWS_PER_THREAD, beside, in_order, useful_threads
-from spark_upsert.state.tombstones import LateRows
-from spark_upsert.table import Table
-from spark_upsert.upsert import stage
-from spark_upsert.upsert.scratch import Scratch
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write import stage
+from spark_upsert.table.write.scratch import Scratch
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])

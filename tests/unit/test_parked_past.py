@@ -13,8 +13,8 @@ from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.plan import table_below
 from spark_upsert.routed.unpark import unpark
-from spark_upsert.state.retention import worker
-from spark_upsert.table import Table
+from spark_upsert.table.retention import worker
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.unit.test_misfits import NARROW
 from tests.unit.test_parking import counts, rows_in, write

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import (
     CorruptionError,
     DataError,
@@ -33,12 +34,11 @@ from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.routed.unpark import Unparked, drop, unpark
-from spark_upsert.state.compaction import Compacted, due_jobs
-from spark_upsert.state.tombstones import LateRows
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
-from spark_upsert.table import Table
-from spark_upsert.upsert.plan import plan_upon
+from spark_upsert.table.compaction import Compacted, due_jobs
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
 from tests.support.routed_worlds import transaction
 from tests.support.stores import MemoryStore
 

@@ -16,14 +16,15 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
-from spark_upsert.payloads import avro, budgets, json_sparse, wrapped
+from spark_upsert.payloads import avro, budgets, wrapped
 from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.budgets import DEPTH_MAX, PARTS_MAX, SCHEMA_BYTES_MAX, Unreadable
-from spark_upsert.payloads.connect import Said
+from spark_upsert.payloads.connect.json_schema import said_of
+from spark_upsert.payloads.connect.logical import Said
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Payloads
-from spark_upsert.payloads.json_schema import said_of
-from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.json import sparse as json_sparse
+from spark_upsert.payloads.json.text import JsonDecoder
 from spark_upsert.payloads.own_schema import Inline, OwnDecoder, fields_in
 from spark_upsert.payloads.pieces import decoded
 from spark_upsert.payloads.recent import Recent

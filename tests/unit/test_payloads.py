@@ -17,7 +17,7 @@ from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.confluent import ConfluentDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Bad, Decoder
-from spark_upsert.payloads.json_text import JsonDecoder
+from spark_upsert.payloads.json.text import JsonDecoder
 from spark_upsert.payloads.raw import RawDecoder
 from tests.support.envelopes import value
 from tests.support.payloads import decoded, json_decoder, record_of

@@ -25,12 +25,18 @@ from pyspark.sql.types import (
 
 from pyspark_upsertflow.python_input import tuple_portions
 from spark_upsert.merge import RoundRobin, arrange, iter_picks
-from spark_upsert.merge.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
-from spark_upsert.source.file_formats import ArrowReader, Columns, ParquetReader, Part, Reader
-from spark_upsert.source.file_texts import CsvReader, JsonReader
-from spark_upsert.source.packs import InputSplit, read_pack
-from spark_upsert.state.run.shares import shared_by
-from spark_upsert.table import Table
+from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
+from spark_upsert.payloads.files.formats import (
+    ArrowReader,
+    FileRange,
+    FormatReader,
+    ParquetReader,
+    WantedColumns,
+)
+from spark_upsert.payloads.files.texts import CsvReader, JsonReader
+from spark_upsert.streams.reads.packs import InputSplit, read_pack
+from spark_upsert.table.run.shares import shared_by
+from spark_upsert.table.table import Table
 from tests.support.waiting import watched
 
 COLUMNS = pa.schema({"id": pa.int64(), "text": pa.string()})
@@ -116,7 +122,7 @@ def csv(rows: pa.Table) -> bytes:
 
 CSV = CsvReader(header=True, separator=",", quote='"', escape=None, null_value="")
 
-FORMATS: dict[str, tuple[Callable[[pa.Table], bytes], Reader]] = {
+FORMATS: dict[str, tuple[Callable[[pa.Table], bytes], FormatReader]] = {
     "Parquet": (parquet, ParquetReader()),
     "Parquet with dictionaries": (parquet_of_words, ParquetReader()),
     "Arrow": (arrow, ArrowReader()),
@@ -125,9 +131,11 @@ FORMATS: dict[str, tuple[Callable[[pa.Table], bytes], Reader]] = {
 }
 
 
-def read(reader: Reader, path: Path, columns: pa.Schema = COLUMNS) -> Iterator[pa.RecordBatch]:
-    wanted = Columns(columns, is_chosen=False, is_merged=False)
-    return reader.read(lambda: pa.OSFile(str(path), "rb"), Part(), wanted)
+def read(
+    reader: FormatReader, path: Path, columns: pa.Schema = COLUMNS
+) -> Iterator[pa.RecordBatch]:
+    wanted = WantedColumns(columns, is_chosen=False, is_merged=False)
+    return reader.read(lambda: pa.OSFile(str(path), "rb"), FileRange(), wanted)
 
 
 @pytest.mark.parametrize("of", FORMATS)

@@ -20,20 +20,20 @@ from spark_upsert.model.hashing import hash_keys, prefix_ends
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.source.pace import Limits, pace
-from spark_upsert.source.splits import rows_splits
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.view_input import ViewInput
-from spark_upsert.state import prefixes, snapshot
-from spark_upsert.state.compaction import worker
-from spark_upsert.state.cuts import common, cut_by_files, cut_evenly
-from spark_upsert.state.log.manifest import Slice
-from spark_upsert.state.run.file import RUNS, RunFile
-from spark_upsert.state.run.rows import PickedPart, RunPart
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
-from spark_upsert.upsert.stash import Stash
+from spark_upsert.streams.inputs.view import ViewInput
+from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.splits import rows_splits
+from spark_upsert.table.compaction import worker
+from spark_upsert.table.entries import prefixes, snapshot
+from spark_upsert.table.entries.cuts import common, cut_by_files, cut_evenly
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Slice
+from spark_upsert.table.run.file import RUNS, RunFile
+from spark_upsert.table.run.rows import PickedPart, RunPart
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stash import Stash
 from spark_upsert.views.builder import Plan
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.streams import Query, stream_of
@@ -286,7 +286,7 @@ def test_changes_of_a_common_value_are_computed_in_pieces() -> None:
 
 
 def _options() -> Any:
-    from spark_upsert.changelog.modes import ChangeOptions
+    from spark_upsert.table.changes.modes import ChangeOptions
 
     return ChangeOptions(columns=("c", "id", "v"))
 

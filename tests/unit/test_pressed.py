@@ -13,13 +13,13 @@ import pytest
 from spark_upsert.errors import OptionError, ThrottledError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.source.columns import read_columns
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.pressed import LASTS_MS_MAX, LASTS_MS_MIN
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.table_input import TableInput
-from spark_upsert.state.retention.pressure import report_path
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.planner.pressed import LASTS_MS_MAX, LASTS_MS_MIN
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.columns import read_columns
+from spark_upsert.table.retention.pressure import report_path
+from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 from tests.support.streams import options_of
@@ -267,7 +267,7 @@ def test_a_storage_that_fails_stops_no_stream(
     def fail(*_: Any) -> None:
         raise PermissionError("read only")
 
-    monkeypatch.setattr("spark_upsert.source.table_input.report", fail)
+    monkeypatch.setattr("spark_upsert.streams.inputs.table.report", fail)
     for _ in range(20):
         assert flooded.batch()
     assert "pressure is not told: read only" in caplog.text

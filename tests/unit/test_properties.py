@@ -12,8 +12,8 @@ import pytest
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.state.tombstones import TombstoneRetention
-from spark_upsert.table import Table
+from spark_upsert.table.log.tombstones import TombstoneRetention
+from spark_upsert.table.table import Table
 from spark_upsert_sink.plan import plan_sink
 from tests.support.stores import MemoryStore
 

@@ -36,14 +36,14 @@ def test_an_unknown_name_is_an_error_of_python() -> None:
 
 
 def test_a_public_name_is_the_one_of_its_module() -> None:
-    assert Table is import_module("spark_upsert.table").Table
+    assert Table is import_module("spark_upsert.table.table").Table
     assert FeedbackUpsert is import_module("spark_upsert.feedback").FeedbackUpsert
 
 
 def test_the_package_costs_nothing_until_a_name_is_asked_for() -> None:
     code = (
         "import sys, spark_upsert\n"
-        "assert not {'pyarrow', 'numpy', 'spark_upsert.table'} & set(sys.modules)\n"
+        "assert not {'pyarrow', 'numpy', 'spark_upsert.table.table'} & set(sys.modules)\n"
         "spark_upsert.Table\n"
         "assert 'pyspark' not in sys.modules"
     )

@@ -14,9 +14,9 @@ from pyspark_upsertflow.python_input import PythonInput
 from pyspark_upsertflow.python_source import find_source, shrunken
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.kinds import batch_inputs, plan_columns, stream_inputs
-from spark_upsert.source.merged_read import MergedRead
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.stream import Stream
 from tests.support import python_sources
 from tests.support.clocked import Now
 from tests.support.streams import Query

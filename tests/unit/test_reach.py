@@ -81,7 +81,7 @@ def test_what_only_checkers_of_types_see_is_not_needed() -> None:
 
 
 def test_with_a_module_its_packages_are_loaded() -> None:
-    assert {"spark_upsert", "spark_upsert.state", "spark_upsert.state.log"} <= loaded()[
-        "spark_upsert.state.log.log"
+    assert {"spark_upsert", "spark_upsert.table", "spark_upsert.table.log"} <= loaded()[
+        "spark_upsert.table.log.log"
     ]
     assert loaded().keys() == modules().keys()

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.source.read_flow import planned
+from spark_upsert.streams.reads.read_flow import planned
 
 
 def told(caplog: pytest.LogCaptureFixture, *names: str) -> list[str]:

@@ -16,11 +16,11 @@ from spark_upsert.errors import OptionError, PlanError, TableExistsError
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.source.batch import BatchRead
-from spark_upsert.source.columns import read_columns
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.store import open_store
-from spark_upsert.table import Table
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.streams.inputs.batch import BatchRead
+from spark_upsert.streams.reads.columns import read_columns
+from spark_upsert.table.table import Table
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
@@ -31,9 +31,9 @@ from tests.support.streams import Query, stream_of
 
 ROWS = pa.schema({"g": pa.string(), "x": pa.int64()})
 WANTED = (
-    Aggregate(name="rows", kind=Kind.COUNT),
-    Aggregate(name="total", kind=Kind.SUM, column="x"),
-    Aggregate(name="top", kind=Kind.MAX, column="x"),
+    Aggregate(name="rows", kind=AggregateKind.COUNT),
+    Aggregate(name="total", kind=AggregateKind.SUM, column="x"),
+    Aggregate(name="top", kind=AggregateKind.MAX, column="x"),
 )
 GROUPINGS = {
     "groups": Grouping(ROWS, ("g",), WANTED),

@@ -13,14 +13,14 @@ import pytest
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.retention import leases
-from spark_upsert.state.tombstones import decode_mark, encode_mark
 from spark_upsert.store import records
 from spark_upsert.store.records import encode
-from spark_upsert.table import Table
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.tombstones import decode_mark, encode_mark
+from spark_upsert.table.retention import leases
+from spark_upsert.table.table import Table
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
 from tests.support.tables import append, schema_of

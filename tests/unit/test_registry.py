@@ -562,7 +562,7 @@ def test_columns_that_came_behind_the_plan_are_not_lost(
     fetched = latest_schema(settings(registry), "l-value")
     wider = registry.register("l-value", {**WIDER, "doc": "later"})
     monkeypatch.setattr(
-        "spark_upsert.upsert.envelopes.found.latest_schema",
+        "spark_upsert.envelopes.found.latest_schema",
         lambda settings, subject: (
             fetched if subject == "l-value" else latest_schema(settings, subject)
         ),

@@ -18,8 +18,8 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.state.log.manifest import QUERY, Transaction
-from spark_upsert.table import Table
+from spark_upsert.table.log.manifest import QUERY, Transaction
+from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertStreamWriter
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 from tests.support.streams import Query, stream_of

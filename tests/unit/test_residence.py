@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql.types import IntegerType, StructType
 
 from pyspark_upsertflow.readers import to_spark
-from spark_upsert.parallel import in_order
-from spark_upsert.state.run import file as run
-from spark_upsert.state.run.file import RUNS
-from spark_upsert.state.run.frugal import frugal, frugally, is_frugal
+from spark_upsert.model.parallel import in_order
 from spark_upsert.store import open_store, resident_bytes
-from spark_upsert.table import Table
+from spark_upsert.table.run import file as run
+from spark_upsert.table.run.file import RUNS
+from spark_upsert.table.run.frugal import frugal, frugally, is_frugal
+from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
 
 BYTES = 64 << 20

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.modes import Deduplication
 from spark_upsert.errors import DataLossError
 from spark_upsert.metadata import summary
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.state.compaction import compact_runs
-from spark_upsert.state.log.manifest import Draft, Kind, Transaction
-from spark_upsert.table import Table
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.log.manifest import Draft, Kind, Transaction
+from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.model import Command, Model, fold
 from tests.support.seeds import seeds

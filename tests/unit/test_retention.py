@@ -16,16 +16,16 @@ from spark_upsert.errors import (
     OptionError,
 )
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.log import checkpoints
-from spark_upsert.state.log.cut import LOG_SECONDS_MIN
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.log import Log
-from spark_upsert.state.log.manifest import Draft, Kind, Transaction
-from spark_upsert.state.retention import Lease
-from spark_upsert.state.retention.policy import Bound, bounds, choose_since
 from spark_upsert.store import Store
 from spark_upsert.store.records import encode
-from spark_upsert.table import Table
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.cut import LOG_SECONDS_MIN
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Draft, Kind, Transaction
+from spark_upsert.table.retention import Lease
+from spark_upsert.table.retention.policy import RetentionBound, bounds, choose_since
+from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
 from tests.support.tables import append, changes_of, plan_epoch, rows_at, schema_of
@@ -127,7 +127,12 @@ def test_since_is_the_least_of(asked: dict[str, Any], choice: tuple[int, str]) -
 
 
 def test_of_equal_bounds_the_first_is_named() -> None:
-    assert choose_since([Bound(since=3, reason="a"), Bound(since=3, reason="b")]).reason == "a"
+    assert (
+        choose_since(
+            [RetentionBound(since=3, reason="a"), RetentionBound(since=3, reason="b")]
+        ).reason
+        == "a"
+    )
 
 
 # -- expire --------------------------------------------------------------------------
@@ -650,7 +655,7 @@ def test_a_transaction_that_is_in_the_table_is_skipped_before_it_is_refused() ->
 
 
 def test_merges_that_are_slower_than_the_grace_are_dropped() -> None:
-    from spark_upsert.state.compaction import compact_runs
+    from spark_upsert.table.compaction import compact_runs
 
     lived = Lived(9)
     jobs = lived.table.compaction_jobs(full=True)
@@ -662,7 +667,7 @@ def test_merges_that_are_slower_than_the_grace_are_dropped() -> None:
 
 
 def test_merges_that_are_committed_twice_keep_their_files() -> None:
-    from spark_upsert.state.compaction import compact_runs
+    from spark_upsert.table.compaction import compact_runs
 
     lived = Lived(9)
     jobs = lived.table.compaction_jobs(full=True)

@@ -9,10 +9,10 @@ import pytest
 
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.members import Member, Members, Places
+from spark_upsert.routed.members import Member, Members, TableVersions
 from spark_upsert.routed.plan import plan_routed, require_same
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.state.tombstones import LateRows
+from spark_upsert.table.log.tombstones import LateRows
 from tests.support.routed_worlds import transaction
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 from tests.unit.test_parking import ROWS, batch_of, plan_of, write
@@ -70,7 +70,7 @@ def members(*folders: str) -> Members:
 def test_places_are_what_the_members_have_also_behind_pickle() -> None:
     found = members("a", "b")
     places = pickle.loads(pickle.dumps(found.places))
-    assert isinstance(places, Places)
+    assert isinstance(places, TableVersions)
     assert dict(places) == {folder: member.place for folder, member in found.items()}
     assert "a" in places
     assert places.get("c") is None

@@ -11,11 +11,11 @@ import pytest
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed import group, past
-from spark_upsert.routed.group import COLUMNS, Batch, Group, GroupTable, owner_of
+from spark_upsert.routed.group import COLUMNS, Batch, GroupTable, TableGroup, owner_of
 from spark_upsert.routed.members import Member
-from spark_upsert.state.log.manifest import Place, Transaction
-from spark_upsert.state.retention import worker
-from spark_upsert.table import Table
+from spark_upsert.table.log.manifest import TableVersion, Transaction
+from spark_upsert.table.retention import worker
+from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
 Q1, Q2, CHECKPOINT = "query:one", "query:two", "checkpoint:/c"
@@ -32,7 +32,7 @@ def member(folder: str, writer: str, number: int | None, version: int) -> Member
         folder=folder,
         name=folder,
         values=(folder,),
-        place=Place(table_id=f"id-{folder}", version=version, token=f"t{version}"),
+        place=TableVersion(table_id=f"id-{folder}", version=version, token=f"t{version}"),
         writer=writer,
         batch=number,
         rows=1,
@@ -55,7 +55,7 @@ def record(table: GroupTable, writer: str, number: int, *members: Member, **aske
 
 def test_a_root_without_a_group_table_has_an_empty_group() -> None:
     table = GroupTable(MemoryStore())
-    assert table.at() == Group()
+    assert table.at() == TableGroup()
     assert not table.has(transaction(Q1, 0))
     table.require_owner(Q1)
     with pytest.raises(OptionError, match="no batch that has a number is whole yet"):

@@ -13,8 +13,8 @@ from spark_upsert.payloads.registry import forget_schemas
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed, plan_rows_of, table_below
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import Store
+from spark_upsert.table.log.manifest import Transaction
 from tests.support.envelopes import KAFKA
 from tests.support.own_schemas import INLINE, avro, inline, member, record, struct
 from tests.support.registry import running_registry

@@ -15,22 +15,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.changelog.modes import ChangeOptions
-from spark_upsert.changelog.read import read_changes
-from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END, hash_keys
 from spark_upsert.model.schema import DIFF, HASH, Scope, TableSchema
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.lookup import find
-from spark_upsert.state.run.blocks import BLOCK_BYTES
-from spark_upsert.state.run.file import RUNS, Run, RunCache, RunFile, Span, write_run
-from spark_upsert.state.run.rows import Rows, RunPart
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store.records import encode
-from spark_upsert.table import Table
-from spark_upsert.upsert.commands import UpsertEnvelope
+from spark_upsert.table.changes.modes import ChangeOptions
+from spark_upsert.table.changes.read import read_changes
+from spark_upsert.table.changes.stretches import cut_into_stretches
+from spark_upsert.table.entries.lookup import find
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.run.blocks import BLOCK_BYTES
+from spark_upsert.table.run.file import RUNS, Run, RunCache, RunFile, Span, write_run
+from spark_upsert.table.run.rows import Rows, RunPart
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import UpsertEnvelope
 from tests.support.fuzz import FUZZ_TIMES
 from tests.support.seeds import rest_slow
 from tests.support.stores import MemoryStore

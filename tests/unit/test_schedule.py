@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Standing, Turn, priority_of
+from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Turn, Urgency, priority_of
 from spark_upsert.schedule.bands import bands_of
 from spark_upsert.schedule.scheduler import TICK_MS
 
 NOW_MS = 1_000_000
 
 
-def manual(value: int) -> Standing:
-    return Standing(manual=value)
+def manual(value: int) -> Urgency:
+    return Urgency(manual=value)
 
 
-def idle(ms: int) -> Standing:
+def idle(ms: int) -> Urgency:
     """Return the standing of an input that was read so long ago, and that nothing was said of."""
-    return Standing(read_ms=NOW_MS - ms)
+    return Urgency(read_ms=NOW_MS - ms)
 
 
 def band(points: int) -> str:
@@ -35,7 +35,7 @@ def band(points: int) -> str:
     [
         pytest.param(manual(750), 0, 750, "B4", id="1: manual 750"),
         pytest.param(
-            Standing(manual=750, read_ms=NOW_MS), 0, 750, "B4", id="1: manual 750, just read"
+            Urgency(manual=750, read_ms=NOW_MS), 0, 750, "B4", id="1: manual 750, just read"
         ),
         pytest.param(manual(5000), 0, 1000, "B4", id="2: manual 5000"),
         pytest.param(manual(-5000), 0, -1000, "B0", id="2: manual -5000"),
@@ -43,11 +43,11 @@ def band(points: int) -> str:
         pytest.param(idle(30_000), 0, 250, "B2", id="3: idle for 30 s"),
         pytest.param(idle(60_000), 0, 125, "B1", id="3: idle for 60 s"),
         pytest.param(idle(300_000), 0, 0, "B1", id="3: idle for 300 s"),
-        pytest.param(Standing(), 0, 0, "B1", id="5: never read"),
+        pytest.param(Urgency(), 0, 0, "B1", id="5: never read"),
         pytest.param(
-            Standing(manual=0, read_ms=NOW_MS), 0, 0, "B1", id="6: manual 0 switches the rest off"
+            Urgency(manual=0, read_ms=NOW_MS), 0, 0, "B1", id="6: manual 0 switches the rest off"
         ),
-        pytest.param(Standing(), 0, 0, "B1", id="7: nobody asks when it was read"),
+        pytest.param(Urgency(), 0, 0, "B1", id="7: nobody asks when it was read"),
         pytest.param(manual(0), 2500, 250, "B2", id="8: manual 0, waited 2.5 s"),
         pytest.param(manual(0), 7500, 750, "B4", id="8: manual 0, waited 7.5 s"),
         pytest.param(manual(-250), 10_000, 750, "B4", id="9: manual -250, waited 10 s"),
@@ -60,7 +60,7 @@ def band(points: int) -> str:
     ],
 )
 def test_an_input_has_a_priority_and_a_band(
-    standing: Standing, waited_ms: int, points: int, expected: str
+    standing: Urgency, waited_ms: int, points: int, expected: str
 ) -> None:
     found = priority_of(standing, now_ms=NOW_MS, waited_ms=waited_ms)
     assert (found, band(found)) == (points, expected)
@@ -106,7 +106,7 @@ def test_what_was_read_lately_halves_every_thirty_seconds(idle_ms: int, points: 
     ],
     ids=lambda value: str(getattr(value, "manual", value)),
 )
-def test_halves_are_rounded_away_from_zero(standing: Standing, waited_ms: int, points: int) -> None:
+def test_halves_are_rounded_away_from_zero(standing: Urgency, waited_ms: int, points: int) -> None:
     assert priority_of(standing, now_ms=NOW_MS, waited_ms=waited_ms) == points
 
 
@@ -137,7 +137,7 @@ def test_a_round_serves_sixteen_at_most() -> None:
 # -- the queue ----------------------------------------------------------------------------
 
 
-def standings_of(**values: int) -> dict[str, Standing]:
+def standings_of(**values: int) -> dict[str, Urgency]:
     return {name: manual(value) for name, value in values.items()}
 
 
@@ -249,7 +249,7 @@ def test_case_21_the_wait_of_who_gets_more_and_more_goes_on() -> None:
     for now_ms in range(0, 500, 100):
         schedule = schedule.marked(["often"], now_ms)
         waited_ms = int(schedule.dirty.waited_ms(now_ms)[0])
-        found.append(priority_of(Standing(), now_ms=now_ms, waited_ms=waited_ms))
+        found.append(priority_of(Urgency(), now_ms=now_ms, waited_ms=waited_ms))
     assert found == [0, 10, 20, 30, 40]
 
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.errors import SchemaError, TableFullError
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
 from spark_upsert_sink.plan import plan_sink
 from tests.support.stores import BrokenError, MemoryStore, SlowStore

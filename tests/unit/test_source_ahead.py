@@ -9,11 +9,11 @@ import pytest
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.source.ahead import Ahead
-from spark_upsert.source.input import Backlog
-from spark_upsert.source.inputs import NamedInputs, Seen
-from spark_upsert.source.position import Position
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.input import Backlog
+from spark_upsert.streams.inputs.inputs import NamedInputs, SeenHeads
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.ahead import Ahead
+from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told, at
 
@@ -102,8 +102,8 @@ def test_heads_are_told_apart_as_objects(other: bool, asked: bool) -> None:
     inputs = {"a": Asked("a", [1, 1], noted)}
     ahead = Ahead(NamedInputs(inputs))
     standing, head = {"a": at(2)}, at(2)
-    assert ahead.backlogs(standing, Seen({"a": head}))["a"].is_at_rest
-    again = ahead.backlogs(standing, Seen({"a": at(2) if other else head}))
+    assert ahead.backlogs(standing, SeenHeads({"a": head}))["a"].is_at_rest
+    again = ahead.backlogs(standing, SeenHeads({"a": at(2) if other else head}))
     assert bool(again) == asked
     assert len(noted) == 1 + asked
 
@@ -115,7 +115,7 @@ def test_an_error_names_the_input() -> None:
 
     ahead = Ahead(NamedInputs({"a": Broken("a", [])}))
     with pytest.raises(OptionError, match="input 'a'"):
-        ahead.backlogs({}, Seen({"a": at(0)}))
+        ahead.backlogs({}, SeenHeads({"a": at(0)}))
 
 
 def test_only_who_has_moved_is_told_of_a_commit() -> None:

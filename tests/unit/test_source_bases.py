@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import CorruptionError, OptionError
-from spark_upsert.source.bases import Base, Bases
-from spark_upsert.source.compact_offsets import CompactOffsets, still_needed
-from spark_upsert.source.offset import Offset, PlainOffsets
 from spark_upsert.store import LocalStore
+from spark_upsert.streams.offsets.bases import BaseName, Bases
+from spark_upsert.streams.offsets.compact import CompactOffsets, still_needed
+from spark_upsert.streams.offsets.offset import Offset, PlainOffsets
 from tests.support.notebooks import (
     STREAM,
     Notebook,
@@ -173,7 +173,7 @@ def test_bases_are_needed_while_batches_that_name_them_may_be_replayed(
     numbers: list[int], number: int, kept: list[int]
 ) -> None:
     """Kept are 3 batches and the one before them."""
-    bases = tuple(Base(each, "0" * 32) for each in numbers)
+    bases = tuple(BaseName(each, "0" * 32) for each in numbers)
     assert [base.number for base in still_needed(bases, number)] == kept
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.below import Pattern
-from spark_upsert.source import discovery
-from spark_upsert.source.discovery import Discovery
-from spark_upsert.state.log.entries import commit_path
 from spark_upsert.store import LocalStore
+from spark_upsert.streams.inputs import discovery
+from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.table.log.entries import commit_path
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 
 TABLES = (

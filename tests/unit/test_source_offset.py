@@ -9,10 +9,10 @@ import pytest
 
 from spark_upsert.errors import NewerFormatError, OptionError
 from spark_upsert.model.hashing import HASH_END
-from spark_upsert.source.offset import VERSION_OF_MANY, Offset
-from spark_upsert.source.position import Position, canonical
-from spark_upsert.source.table_position import TablePosition
-from spark_upsert.state.log.manifest import Place
+from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.offsets.offset import VERSION_OF_MANY, Offset
+from spark_upsert.streams.offsets.position import Position, canonical
+from spark_upsert.table.log.manifest import TableVersion
 
 PLACE = ["6ad1", 7, "91ef"]
 
@@ -32,7 +32,7 @@ def version_1(**changed: Any) -> dict[str, Any]:
 
 def test_an_offset_has_this_very_text() -> None:
     """Checkpoints hold it: whoever changes this needs a new version."""
-    place = Place(table_id="6ad1", version=7, token="91ef")
+    place = TableVersion(table_id="6ad1", version=7, token="91ef")
     position = TablePosition(origin=3, hash=HASH_END, upper=8, place=place)
     offset = Offset(positions={"west": position.packed(), "east": Position.of({"b": 1, "a": []})})
     assert json.dumps(offset.to_json(), separators=(",", ":")) == (
@@ -46,7 +46,7 @@ def test_an_offset_of_version_1_is_one_of_one_unnamed_input() -> None:
     offset = Offset.from_json(version_1())
     assert list(offset.positions) == [""]
     assert TablePosition.unpacked(offset.positions[""]) == TablePosition.at_changes(3, 8)
-    assert TablePosition.unpacked(offset.positions[""]).place == Place(
+    assert TablePosition.unpacked(offset.positions[""]).place == TableVersion(
         table_id="6ad1", version=7, token="91ef"
     )
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.schedule import Standing
-from spark_upsert.source.input import Backlog, Piece
-from spark_upsert.source.offset import Offset
-from spark_upsert.source.pace import Limits, pace
-from spark_upsert.source.position import Position
+from spark_upsert.schedule import Urgency
+from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.offsets.offset import Offset
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.pace import Limits, pace
 
 Size = tuple[int, int, int]
 """Rows, bytes and epochs."""
@@ -26,10 +26,10 @@ def at(place: int) -> Position:
 def epochs(*sizes: Size, taken: int = 0, beyond: int = 100) -> Backlog:
     """Return a backlog of pieces of one step each; the end lies further than one batch reaches."""
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[ReadPiece]:
         for index, (rows, size, count) in enumerate(sizes[taken:], start=taken + 1):
             after = partial(lambda place, _: at(place), index)
-            yield Piece(steps=1, rows=rows, bytes=size, epochs=count, after=after)
+            yield ReadPiece(steps=1, rows=rows, bytes=size, epochs=count, after=after)
 
     return Backlog(
         start=at(taken), pieces=pieces(), reach=lambda: at(len(sizes)), end=lambda: at(beyond)
@@ -37,7 +37,7 @@ def epochs(*sizes: Size, taken: int = 0, beyond: int = 100) -> Backlog:
 
 
 def divisible(*, steps: int, rows: int, size: int) -> Backlog:
-    piece = Piece(steps=steps, rows=rows, bytes=size, after=at)
+    piece = ReadPiece(steps=steps, rows=rows, bytes=size, after=at)
     return Backlog(start=at(0), pieces=[piece], reach=lambda: at(steps), end=lambda: at(999))
 
 
@@ -85,9 +85,9 @@ def test_without_limits_a_batch_reaches_as_far_as_one_can() -> None:
 def test_without_limits_no_piece_is_looked_at() -> None:
     looked_at = []
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[ReadPiece]:
         looked_at.append(1)
-        yield Piece(steps=1, after=at)
+        yield ReadPiece(steps=1, after=at)
 
     backlog = Backlog(start=at(0), pieces=pieces(), reach=lambda: at(1), end=lambda: at(2))
     assert reached(backlog, Limits()) == 1
@@ -233,8 +233,8 @@ def test_what_else_the_state_holds_is_handed_on() -> None:
 # -- priorities -----------------------------------------------------------------------------
 
 
-def standings(**manuals: int) -> dict[str, Standing]:
-    return {name: Standing(manual=value) for name, value in manuals.items()}
+def standings(**manuals: int) -> dict[str, Urgency]:
+    return {name: Urgency(manual=value) for name, value in manuals.items()}
 
 
 def places_in(offset: Offset) -> str:

@@ -12,9 +12,9 @@ import pytest
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.kinds import plan_columns, stream_inputs
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.planner.kinds import plan_columns, stream_inputs
+from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told
 from tests.support.streams import Lived, Query, stream_of, versions

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from spark_upsert.errors import OtherTableError, StorageError, UpsertFlowError, about_input
-from spark_upsert.source.input import Polled
-from spark_upsert.source.inputs import Found, Heads
-from spark_upsert.source.poller import Poller, Threads
-from spark_upsert.source.polls import RETRIES, Bounds
-from spark_upsert.source.position import Position
+from spark_upsert.streams.inputs.input import Polled
+from spark_upsert.streams.inputs.inputs import Heads, KnownInputs
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.poller import DaemonThreads, Poller
+from spark_upsert.streams.planner.polls import RETRIES, PollBounds
 from tests.support.clocked import Now
 from tests.support.crews import ByHand, no_time
 from tests.support.inputs import at
@@ -34,10 +34,12 @@ class Lake:
     looks: list[tuple[str, float]] = field(default_factory=list)
     listings: int = 0
 
-    def find(self) -> Found:
+    def find(self) -> KnownInputs:
         self.listings += 1
         self._fail("")
-        return Found(names=[name for name in self.there if name not in self.hidden], requests=1)
+        return KnownInputs(
+            names=[name for name in self.there if name not in self.hidden], requests=1
+        )
 
     def poll(self, name: str) -> Polled:
         self.looks.append((name, self.now()))
@@ -64,7 +66,7 @@ class World:
         self.poller = Poller(
             self.lake,
             dict(self.lake.there),
-            Bounds(**bounds),
+            PollBounds(**bounds),
             crew=self.crew,
             clock=self.lake.now,
             busy_clock=no_time,
@@ -258,7 +260,9 @@ def test_threads_look_until_they_are_stopped_and_never_keep_a_process() -> None:
     lake = Lake(now=Now(0.0))
     for number in range(20):
         lake.grow(f"t{number:03}", 1)
-    poller = Poller(lake, dict(lake.there), Bounds(most_s=0.02, least_s=0.02), crew=Threads(3))
+    poller = Poller(
+        lake, dict(lake.there), PollBounds(most_s=0.02, least_s=0.02), crew=DaemonThreads(3)
+    )
     own = [each for each in threads() if each not in others]
     assert len(own) == 3
     assert all(each.daemon for each in own)
@@ -282,7 +286,9 @@ def test_threads_wake_who_waits() -> None:
     lake = Lake()
     for number in range(5):
         lake.grow(f"t{number:03}", 1)
-    poller = Poller(lake, dict(lake.there), Bounds(most_s=0.02, least_s=0.02), crew=Threads(2))
+    poller = Poller(
+        lake, dict(lake.there), PollBounds(most_s=0.02, least_s=0.02), crew=DaemonThreads(2)
+    )
     try:
         assert not poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS), (
             "a look at all is over long before"

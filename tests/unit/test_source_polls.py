@@ -6,21 +6,21 @@ import math
 
 import pytest
 
-from spark_upsert.source.polls import (
+from spark_upsert.streams.planner.polls import (
     LEAST_S,
     MOST_LOCAL_S,
     MOST_S,
     REQUESTS_PER_S,
     RETRIES,
-    Bounds,
     Budget,
+    PollBounds,
     Polls,
 )
 
 
 def polls(count: int, *, now_s: float = 0.0, **bounds: float) -> Polls:
     """Return what knows of so many inputs, all looked at just now."""
-    found = Polls(Bounds(**bounds))
+    found = Polls(PollBounds(**bounds))
     found.add_all([f"t{number}" for number in range(count)], now_s)
     return found
 
@@ -89,7 +89,7 @@ def test_what_was_dropped_is_taken_no_more_and_what_comes_is_due_at_once() -> No
 def test_inputs_at_rest_get_half_of_the_requests(
     count: int, rate: float | None, most_s: float
 ) -> None:
-    found = Polls(Bounds(most_s=30.0, requests_per_s=rate))
+    found = Polls(PollBounds(most_s=30.0, requests_per_s=rate))
     found.add_all([f"t{number}" for number in range(count)], 0.0)
     assert found.most_s == most_s
 
@@ -156,5 +156,5 @@ def test_bounds_are_those_of_options_or_of_the_storage(
     requests: int | None,
     expected: tuple[float, float, float | None],
 ) -> None:
-    found = Bounds.of(is_remote=is_remote, most_ms=most_ms, requests_per_s=requests)
+    found = PollBounds.of(is_remote=is_remote, most_ms=most_ms, requests_per_s=requests)
     assert (found.least_s, found.most_s, found.requests_per_s) == expected

@@ -8,11 +8,11 @@ import pytest
 
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.schedule.governor import Governor
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.lookout import Lookout
-from spark_upsert.source.polls import Bounds, Polls
-from spark_upsert.source.progress import NAMED_MAX, POSITIONS_MAX, Progress
-from spark_upsert.source.stream import Stream
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.planner.lookout import Lookout
+from spark_upsert.streams.planner.polls import PollBounds, Polls
+from spark_upsert.streams.planner.progress import NAMED_MAX, POSITIONS_MAX, Progress
+from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told
 from tests.support.streams import Lived
@@ -123,7 +123,7 @@ def test_the_ends_of_few_inputs_are_told(count: int) -> None:
 
 
 def test_discovery_tells_what_it_asked() -> None:
-    polls = Polls(Bounds(most_s=30.0))
+    polls = Polls(PollBounds(most_s=30.0))
     polls.add_all(["a"], 0.0)
     polls.take(40.0, 1)
     polls.looked("a", 40.0, has_moved=False, requests=2)

@@ -11,13 +11,13 @@ import pytest
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.schedule import Standing
-from spark_upsert.source.columns import read_columns
-from spark_upsert.source.inputs import Inputs
-from spark_upsert.source.standings import ASKED_MAX, REST_MS, Standings
-from spark_upsert.source.table_input import TableInput
-from spark_upsert.state.retention.leases import lease_path
-from spark_upsert.table import Table
+from spark_upsert.schedule import Urgency
+from spark_upsert.streams.inputs.inputs import Inputs
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.planner.standings import ASKED_MAX, REST_MS, Standings
+from spark_upsert.streams.reads.columns import read_columns
+from spark_upsert.table.retention.leases import lease_path
+from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.stores import MemoryStore
 from tests.support.streams import options_of
@@ -50,9 +50,9 @@ def test_what_the_read_says_comes_before_what_a_table_says() -> None:
     inputs = {"a": Known(-5), "b": Known(7), "c": Known(), "d": object()}
     known = standings(inputs, **{"input.a.priority": "3", "input.d.priority": "4"})
     assert known.of(inputs, 0) == {
-        "a": Standing(manual=3),
-        "b": Standing(manual=7),
-        "d": Standing(manual=4),
+        "a": Urgency(manual=3),
+        "b": Urgency(manual=7),
+        "d": Urgency(manual=4),
     }
     assert not any(each.asked for each in inputs.values() if isinstance(each, Known))
 
@@ -60,10 +60,10 @@ def test_what_the_read_says_comes_before_what_a_table_says() -> None:
 def test_who_has_no_priority_is_asked_by_whom_it_was_read() -> None:
     inputs = {"a": Known(0, read_ms=5), "b": Known(read_ms=6), "c": Known(), "d": object()}
     assert standings(inputs, autoPriority="true").of(inputs, 10) == {
-        "a": Standing(manual=0),
-        "b": Standing(read_ms=6),
-        "c": Standing(),
-        "d": Standing(),
+        "a": Urgency(manual=0),
+        "b": Urgency(read_ms=6),
+        "c": Urgency(),
+        "d": Urgency(),
     }
     assert cast(Known, inputs["a"]).asked == 0
 
@@ -81,7 +81,7 @@ def test_an_input_is_asked_now_and_then(later_ms: int, asked: int) -> None:
     only = Known(read_ms=1)
     known = standings({"a": only}, autoPriority="true")
     known.of(["a"], 10**6)
-    assert known.of(["a"], 10**6 + later_ms) == {"a": Standing(read_ms=1)}
+    assert known.of(["a"], 10**6 + later_ms) == {"a": Urgency(read_ms=1)}
     assert only.asked == asked
 
 
@@ -94,7 +94,7 @@ def test_few_are_asked_at_once_and_all_in_turn() -> None:
         counts.append(sum(each.asked for each in inputs.values()))
     assert counts == [ASKED_MAX, 2 * ASKED_MAX, 2 * ASKED_MAX + 1, 2 * ASKED_MAX + 1]
     later = known.of(inputs, 4)
-    assert later == {name: Standing(read_ms=each.read_ms) for name, each in inputs.items()}
+    assert later == {name: Urgency(read_ms=each.read_ms) for name, each in inputs.items()}
 
 
 def test_what_was_asked_of_very_many_is_forgotten() -> None:
@@ -145,5 +145,5 @@ def test_a_lease_that_is_damaged_is_told_and_stops_nothing(
         input_of(table).last_read_ms()
     known = standings({"a": input_of(table)}, autoPriority="true")
     with caplog.at_level(logging.WARNING):
-        assert known.of(["a"], 0) == {"a": Standing()}
+        assert known.of(["a"], 0) == {"a": Urgency()}
     assert "nobody can tell who read an input: input=a" in caplog.text

@@ -16,15 +16,15 @@ import pytest
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.source.inputs import NamedInputs
-from spark_upsert.source.splits import ChangesSplit, RowsSplit
-from spark_upsert.source.stream import Stream
-from spark_upsert.source.table_input import TableInput
-from spark_upsert.source.work import refuse_own_epochs, splits_of
-from spark_upsert.state.log.entries import commit_path
-from spark_upsert.state.log.manifest import Transaction
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
+from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.inputs.table import TableInput
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.splits import ChangesSplit, RowsSplit
+from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
+from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 from tests.support.clocked import HOUR_S
 from tests.support.model import Command
 from tests.support.stores import FaultyStore, Steps, forget_runs_and_logs
@@ -478,7 +478,7 @@ def test_a_stream_that_may_lose_data_goes_on_behind_the_gap_and_says_so(
 ) -> None:
     query = left_behind(lived, failOnDataLoss="false")
     lived.write({8: 8})
-    with caplog.at_level(logging.WARNING, logger="spark_upsert.source.versions"):
+    with caplog.at_level(logging.WARNING, logger="spark_upsert.table.versions"):
         query.drain()
     assert versions(query.batches)[1:] == [[7]]
     warning, *_ = [each for each in caplog.records if each.levelno >= logging.WARNING]

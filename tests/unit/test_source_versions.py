@@ -9,9 +9,9 @@ import pytest
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.model.schema import Scope
-from spark_upsert.source.versions import first_wanted, manifest_at, readable_from, upper_wanted
-from spark_upsert.state.log.log import Log
-from spark_upsert.table import Table
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.table import Table
+from spark_upsert.table.versions import first_wanted, manifest_at, readable_from, upper_wanted
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
 from tests.support.tables import append, make_table, schema_of

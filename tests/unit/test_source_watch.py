@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from spark_upsert.source.inputs import Heads
-from spark_upsert.source.position import Position
-from spark_upsert.source.watch import PAUSE_MAX_S, Watch
+from spark_upsert.streams.inputs.inputs import Heads
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.watch import PAUSE_MAX_S, Watch
 from tests.support.clocked import Now
 
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.model.schema import HASH, Scope, TableSchema, Ties
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.run import file as run
-from spark_upsert.state.run.rows import Rows
-from spark_upsert.upsert import stash as stash_module
-from spark_upsert.upsert.stash import SETTLE_BYTES, SPILL_BYTES, Stash
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.run import file as run
+from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.write import stash as stash_module
+from spark_upsert.table.write.stash import SETTLE_BYTES, SPILL_BYTES, Stash
 from tests.support.model import Command, Model
 from tests.support.tables import batch_of, schema_of
 

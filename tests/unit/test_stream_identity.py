@@ -12,7 +12,7 @@ from pyspark_upsertflow.readers import read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.errors import OtherTableError, TableNotFoundError
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.model import Command
 from tests.support.tables import append
 from tests.unit.test_identity import ACCIDENTS, made, removed

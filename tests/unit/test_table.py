@@ -21,10 +21,10 @@ from spark_upsert.errors import (
 )
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
-from spark_upsert.upsert.envelopes.own_rows import envelope_of_rows
-from spark_upsert.upsert.write_set import WriteSet
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
 from tests.support.tables import (
@@ -347,7 +347,7 @@ def test_two_deletes_of_one_key_are_no_ambiguity_whatever_their_values() -> None
 
 
 def stage_rows(base: Any, rows: pa.Table) -> list[Any]:
-    from spark_upsert.upsert.stage import stage
+    from spark_upsert.table.write.stage import stage
 
     envelope = envelope_of_rows(base.manifest.schema, rows.schema, deletes="gone")
     return [stage(base, [envelope.commands(batch)]) for batch in rows.to_batches()]

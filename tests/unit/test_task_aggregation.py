@@ -12,7 +12,7 @@ import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
 from spark_upsert.task.operators.aggregation import aggregation
-from spark_upsert.task.operators.grouping import Grouping
+from spark_upsert.task.operators.grouping import GroupComputation
 from spark_upsert.task.plan import Aggregate, Aggregation, ArrowScan
 from tests.support.chains import Chain, rows_of
 
@@ -345,13 +345,13 @@ def test_a_plan_that_cannot_be_is_refused_by_name(message: str) -> None:
 @pytest.mark.parametrize("is_clustered", [False, True], ids=["hash", "streaming"])
 def test_small_batches_are_grouped_together(is_clustered: bool) -> None:
     folded: list[int] = []
-    original = Grouping._folded
+    original = GroupComputation._folded
 
-    def counted(self: Grouping, states: pa.Table, by: list[str]) -> pa.Table:
+    def counted(self: GroupComputation, states: pa.Table, by: list[str]) -> pa.Table:
         folded.append(states.num_rows)
         return original(self, states, by)
 
-    with patch.object(Grouping, "_folded", counted):
+    with patch.object(GroupComputation, "_folded", counted):
         (given, _) = chain(node(is_clustered=is_clustered)).run(
             [[batch([(key // 2, 1)]) for key in range(3000)]]
         )

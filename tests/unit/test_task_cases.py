@@ -32,10 +32,10 @@ from spark_upsert.task import (
     Unnest,
     Values,
 )
-from spark_upsert.task.driver import Driver, Stage
+from spark_upsert.task.driver import ChainStage, Driver
 from spark_upsert.task.exchange import Exchange, InTurn, by_keys
 from spark_upsert.task.operators.operator import Signal, Streaming
-from spark_upsert.task.progress import Progress
+from spark_upsert.task.progress import Monitor
 from tests.support.tasks import NUMBERS, Fed, Watched, numbers, rows_of, run, scan, values_of
 
 PAIRS = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64())])
@@ -387,8 +387,8 @@ def tens(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def chain(feed: Fed) -> tuple[Driver, Exchange]:
     """Return a driver of a feed and two operators, and where its rows go."""
-    exchange = Exchange(Progress(), NUMBERS)
-    stages = [Stage(name, Streaming(NUMBERS, tens)) for name in ("first", "second")]
+    exchange = Exchange(Monitor(), NUMBERS)
+    stages = [ChainStage(name, Streaming(NUMBERS, tens)) for name in ("first", "second")]
     return Driver("feed", feed, stages, exchange.add_producer()), exchange
 
 
@@ -450,7 +450,7 @@ def test_case_32_behind_the_barrier_nothing_is_thrown_away() -> None:
 
 
 def test_case_28_a_consumer_has_drained_when_all_that_live_have_and_its_queue_is_empty() -> None:
-    exchange = Exchange(Progress(), NUMBERS)
+    exchange = Exchange(Monitor(), NUMBERS)
     first, second, third = (exchange.add_producer() for _ in range(3))
     first.ended()
     second.add_input(numbers(1)[0])
@@ -472,7 +472,7 @@ def test_case_28_a_consumer_has_drained_when_all_that_live_have_and_its_queue_is
 
 
 def test_a_full_queue_stops_who_fills_it() -> None:
-    exchange = Exchange(Progress(), NUMBERS, capacity=1)
+    exchange = Exchange(Monitor(), NUMBERS, capacity=1)
     producer = exchange.add_producer()
     assert producer.needs_input()
     producer.add_input(numbers(1)[0])

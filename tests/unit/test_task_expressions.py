@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_upsert.errors import DataError, PlanError
-from spark_upsert.task.expressions import bind, bind_condition, columns_of, plain_column
+from spark_upsert.plan.expressions import bind, bind_condition, columns_of, plain_column
 from tests.support.logic import truth, written
 
 NAN, INF = math.nan, math.inf

@@ -15,10 +15,10 @@ import pytest
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.schema import ErrorPolicy
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from spark_upsert.task import Task
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
-from spark_upsert.task.operators.lookups import ArrowLookup, Looked, Lookup, TableLookup
+from spark_upsert.task.operators.lookups import ArrowLookup, Lookup, LookupResult, TableLookup
 from spark_upsert.task.plan import ArrowScan, IndexLookupJoin, JoinKind
 from tests.support.chains import Chain, rows_of
 
@@ -47,7 +47,7 @@ class Held:
         self.may_end = {key: Event() for key in range(10)}
         self.error: Exception | None = None
 
-    def look_up(self, keys: Sequence[pa.Array]) -> Looked:
+    def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
         first = keys[0][0].as_py()
         self.begun[first].set()
         assert self.may_end[first].wait(60)
@@ -55,7 +55,7 @@ class Held:
             raise self.error
         doubles = pa.RecordBatch.from_arrays([pa.array(np.asarray(keys[0]) * 2)], names=["double"])
         count = len(keys[0])
-        return Looked(doubles, np.arange(count), np.ones(count, dtype=np.int64))
+        return LookupResult(doubles, np.arange(count), np.ones(count, dtype=np.int64))
 
 
 @contextmanager

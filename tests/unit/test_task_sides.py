@@ -22,7 +22,7 @@ from spark_upsert.task import (
 )
 from spark_upsert.task.exchange import QUEUED_BATCHES, Exchange
 from spark_upsert.task.operators.operator import Signal
-from spark_upsert.task.progress import Progress
+from spark_upsert.task.progress import Monitor
 from tests.support.tasks import NUMBERS, numbers, run, scan
 
 WAIT_SECONDS = 120
@@ -63,7 +63,7 @@ def test_a_right_side_of_many_batches_is_joined_in_every_barrier(
 
 
 def test_a_consumer_is_told_once_that_it_stands_at_a_barrier() -> None:
-    exchange = Exchange(Progress(), NUMBERS)
+    exchange = Exchange(Monitor(), NUMBERS)
     producer, consumer = exchange.add_producer(), exchange.consumer()
     for _ in range(2):
         assert consumer.poll() is Signal.WAIT
@@ -75,7 +75,7 @@ def test_a_consumer_is_told_once_that_it_stands_at_a_barrier() -> None:
 
 @pytest.mark.parametrize("is_dropped", [False, True], ids=["a batch is taken", "all is dropped"])
 def test_who_was_stopped_by_a_full_queue_is_told_that_there_is_room(is_dropped: bool) -> None:
-    progress = Progress()
+    progress = Monitor()
     exchange = Exchange(progress, NUMBERS, capacity=2)
     told: list[bool] = []
     producer, consumer = exchange.add_producer(), exchange.consumer()

@@ -24,7 +24,7 @@ from spark_upsert.routed.park import _PARKABLE, ParkedTable
 from spark_upsert.routed.plan import table_below
 from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import LocalStore
-from spark_upsert.table import Table
+from spark_upsert.table.table import Table
 from tests.support.own_schemas import INLINE, inline, member, struct
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.unit.test_parking import write as write_rows

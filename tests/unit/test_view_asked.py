@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import CorruptionError, PlanError
-from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.plan import agg
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from spark_upsert.views.scan import ScanRelation
 from tests.support.stores import forget_runs_and_logs

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.support.view_queries import Query, folded
 

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_upsert.errors import PlanError, SchemaError
+from spark_upsert.model.types import type_of, type_text
 from spark_upsert.options.view import plan_paths
-from spark_upsert.table import Table
-from spark_upsert.views import agg
+from spark_upsert.plan import agg
+from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Named, Project, Scan, plan_from_json
+from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
-from spark_upsert.views.plan import DEPTH_MAX, Filter, Named, Project, Scan, plan_from_json
-from spark_upsert.views.types import type_of, type_text
 from tests.support.view_cases import between, cases
 from tests.support.view_plays import plan_of
 

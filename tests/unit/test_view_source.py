@@ -11,12 +11,12 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, PlanError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.source.explain_read import explain_read
-from spark_upsert.source.kinds import plan_columns
-from spark_upsert.source.work import refuse_own_epochs, splits_of
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
-from spark_upsert.views.plan import Filter, How, Join, Node, On, Reverse, Scan
+from spark_upsert.plan.nodes import Filter, How, Join, Node, On, Reverse, Scan
+from spark_upsert.streams.planner.explain_read import explain_read
+from spark_upsert.streams.planner.kinds import plan_columns
+from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
 from tests.support.view_queries import Query, batch_rows, folded
 from tests.support.view_tables import let_time_pass
 

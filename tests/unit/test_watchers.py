@@ -12,10 +12,10 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError
 from spark_upsert.model.schema import Scope
-from spark_upsert.state.counters import Counters
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
-from spark_upsert.watchers import LOOK_S_MAX, LOOK_S_MIN, Gap, SealedEpoch, Watcher, Watchers
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.watch import LOOK_S_MAX, LOOK_S_MIN, Gap, SealedEpoch, Watcher, Watchers
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import make_table, schema_of
 from tests.support.waiting import PATIENCE_SECONDS, passed

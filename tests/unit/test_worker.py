@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.state.run.frugal import is_frugal
+from spark_upsert.table.run.frugal import is_frugal
 from spark_upsert_sink.worker import give_back, settle_in, task
 
 PIECE_BYTES, PIECES = 60_000, 1_000

@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.conversions import UnfitError, convert
 from spark_upsert.model.words import is_hashable, ordered_words, validity
-from spark_upsert.state.sums import (
+from spark_upsert.table.entries.sums import (
     average_type,
     averages,
     carried,

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import MemoryLimitError, about_node
-from spark_upsert.task.operators.grouping import Grouping
+from spark_upsert.task.operators.grouping import GroupComputation
 from spark_upsert.task.plan import Aggregation
 
 MEMORY_BYTES_MAX = 256 << 20
@@ -43,7 +43,7 @@ def aggregation(node: Aggregation, schema: pa.Schema) -> HashAggregation | Strea
         A column is missing, or is of a type that cannot be grouped by or aggregated so.
     """
     with about_node(node.id):
-        grouping = Grouping(schema, node.keys, node.aggregates)
+        grouping = GroupComputation(schema, node.keys, node.aggregates)
     # Of rows without a key there is one group, and nothing could be given before the barrier.
     if node.is_clustered and node.keys:
         return StreamingAggregation(node, grouping)
@@ -83,7 +83,7 @@ class HashAggregation:
     more often than a row comes. What is held has a bound; beyond it is an error and no spill.
     """
 
-    def __init__(self, node: Aggregation, grouping: Grouping) -> None:
+    def __init__(self, node: Aggregation, grouping: GroupComputation) -> None:
         self._node = node
         self._grouping = grouping
         self.schema = grouping.schema
@@ -187,7 +187,7 @@ class StreamingAggregation:
     are clustered is not checked: a key that comes back has another row, as it has behind a barrier.
     """
 
-    def __init__(self, node: Aggregation, grouping: Grouping) -> None:
+    def __init__(self, node: Aggregation, grouping: GroupComputation) -> None:
         self._node = node
         self._grouping = grouping
         self.schema = grouping.schema

@@ -30,7 +30,7 @@ _AT = "at"
 """The column of a state that says where its group first appeared."""
 
 
-class Grouping:
+class GroupComputation:
     """What a node computes: the groups of its keys, and an answer for each aggregate.
 
     Parameters

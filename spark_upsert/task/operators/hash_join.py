@@ -20,7 +20,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.precedence import NONE
 from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE, Joined, Matches, Shape, Side
 from spark_upsert.task.operators.key_index import KeyIndex
-from spark_upsert.task.operators.operator import Signal, Source
+from spark_upsert.task.operators.operator import BatchSource, Signal
 from spark_upsert.task.operators.widths import Widths
 from spark_upsert.task.plan import HashJoin
 
@@ -62,7 +62,7 @@ class HashJoinRows:
     without a match come last, in their own order.
     """
 
-    def __init__(self, node: HashJoin, left: pa.Schema, right: Source) -> None:
+    def __init__(self, node: HashJoin, left: pa.Schema, right: BatchSource) -> None:
         self._node = node
         with about_node(node.id):
             self._shape = Shape(

@@ -25,7 +25,7 @@ from spark_upsert.task.operators.join_rows import (
     require_types,
     schema_of,
 )
-from spark_upsert.task.operators.lookups import Looked, Lookup
+from spark_upsert.task.operators.lookups import Lookup, LookupResult
 from spark_upsert.task.plan import IndexLookupJoin, JoinKind
 
 THREADS_MAX = 16
@@ -36,7 +36,7 @@ class _UnderWay(NamedTuple):
     """A batch of which the rows are looked up."""
 
     batch: pa.RecordBatch
-    found: Future[Looked | None]
+    found: Future[LookupResult | None]
 
 
 class LookupJoinRows:
@@ -143,12 +143,12 @@ class LookupJoinRows:
     def _is_empty(self) -> bool:
         return not self._under_way and self._joined is None
 
-    def _look_up(self, batch: pa.RecordBatch) -> Looked | None:
+    def _look_up(self, batch: pa.RecordBatch) -> LookupResult | None:
         """Return what is found under the keys of the rows that have one; in a thread."""
         keyed, _ = self._side.split(batch)
         return self._lookup.look_up(self._side.keys_of(keyed)) if keyed.num_rows else None
 
-    def _join(self, batch: pa.RecordBatch, looked: Looked | None) -> Joined:
+    def _join(self, batch: pa.RecordBatch, looked: LookupResult | None) -> Joined:
         starts, counts = (np.zeros(batch.num_rows, dtype=np.int64) for _ in range(2))
         rows, order = self._nothing, None
         if looked is not None:

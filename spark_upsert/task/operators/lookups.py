@@ -16,12 +16,12 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.precedence import NONE
 from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
-from spark_upsert.state.snapshot import Snapshot
+from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.task.operators.join_rows import Side
 from spark_upsert.task.operators.key_index import KeyIndex
 
 
-class Looked(NamedTuple):
+class LookupResult(NamedTuple):
     """The rows of some keys: of each, where they begin and how many there are."""
 
     rows: pa.RecordBatch
@@ -44,7 +44,7 @@ class Lookup(Protocol):
         """Return the columns of the rows."""
         ...
 
-    def look_up(self, keys: Sequence[pa.Array]) -> Looked:
+    def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
         """Return the rows of some keys, which have no nulls; there is at least one."""
         ...
 
@@ -65,7 +65,7 @@ class TableLookup:
         self.keys = [self._table.columns.field(name) for name in self._table.keys]
         self.schema = _chosen(self._table.columns, self._table.keys, columns)
 
-    def look_up(self, keys: Sequence[pa.Array]) -> Looked:
+    def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
         table = self._table
         hashes = hash_keys(keys, seed=table.hash_seed, prefix=table.hash_prefix)
         order = np.argsort(hashes, kind="stable")
@@ -80,7 +80,7 @@ class TableLookup:
         counts[order[hits[live]]] = 1
         starts = np.zeros_like(counts)
         starts[order[hits]] = np.arange(len(hits))
-        return Looked(pa.RecordBatch.from_arrays(columns, schema=self.schema), starts, counts)
+        return LookupResult(pa.RecordBatch.from_arrays(columns, schema=self.schema), starts, counts)
 
 
 class ArrowLookup:
@@ -109,13 +109,13 @@ class ArrowLookup:
         self._rows = keyed.select(self.schema.names)
         self._index = KeyIndex(side.keys_of(keyed))
 
-    def look_up(self, keys: Sequence[pa.Array]) -> Looked:
+    def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
         groups = self._index.find(keys)
         found = groups != NONE
         starts, counts = np.zeros_like(groups), np.zeros_like(groups)
         starts[found] = self._index.starts[groups[found]]
         counts[found] = self._index.counts[groups[found]]
-        return Looked(self._rows, starts, counts, self._index.order)
+        return LookupResult(self._rows, starts, counts, self._index.order)
 
 
 def _chosen(schema: pa.Schema, keys: Sequence[str], columns: Sequence[str] | None) -> pa.Schema:

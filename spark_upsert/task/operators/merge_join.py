@@ -44,7 +44,7 @@ from spark_upsert.task.operators.join_rows import (
     Side,
 )
 from spark_upsert.task.operators.key_order import first_descent, ranks_of
-from spark_upsert.task.operators.operator import Context, Signal, Source
+from spark_upsert.task.operators.operator import BatchSource, Context, Signal
 from spark_upsert.task.plan import JoinKind, MergeJoin
 
 MEMORY_BYTES_MAX = 256 << 20
@@ -200,7 +200,9 @@ class MergeJoinRows:
     the right ones; rows without a key stand behind those of the key before them.
     """
 
-    def __init__(self, node: MergeJoin, left: pa.Schema, right: Source, context: Context) -> None:
+    def __init__(
+        self, node: MergeJoin, left: pa.Schema, right: BatchSource, context: Context
+    ) -> None:
         self._node = node
         with about_node(node.id):
             self._shape = Shape(

@@ -1,7 +1,8 @@
 """What a driver and its operators ask of each other.
 
-A driver runs a chain: a `Source`, some `Operator`s, and where the rows go. Arrow record batches
-travel, never an empty one. One thread at a time is in a chain, so that no operator needs a lock.
+A driver runs a chain: a `BatchSource`, some `Operator`s, and where the rows go. Arrow record
+batches travel, never an empty one. One thread at a time is in a chain, so that no operator needs a
+lock.
 
 **A step.** From the end of the chain to its begin, the driver takes what an operator has
 (`Operator.output`) if the next one takes it (`Operator.needs_input`), and gives it on
@@ -18,9 +19,10 @@ its docstring names. The same operator then takes the rows behind the barrier.
 the other in the same way: the next one is told when the one before it `is_finished`. No drain comes
 behind it.
 
-**Two sides.** A join is in the chain of its left side. Its right side is a `Source` that it polls
-by itself, within `output` and `start_drain` only; it is behind a batch or the right side's own
-barrier whenever it likes. It has drained when both sides have and what follows from them is given.
+**Two sides.** A join is in the chain of its left side. Its right side is a `BatchSource` that it
+polls by itself, within `output` and `start_drain` only; it is behind a batch or the right side's
+own barrier whenever it likes. It has drained when both sides have and what follows from them is
+given.
 
 **Giving up early.** An operator that needs no more rows of a side until the barrier says so
 (`Context.drop_input`); what is under way may still come.
@@ -49,7 +51,7 @@ class Signal(Enum):
     """All was given. Said whenever it is asked from here on."""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where the batches of a chain come from, or those of the right side of a join."""
 
     @property

@@ -20,9 +20,9 @@ from spark_upsert.conversions import convert
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.kept import FROM, GROUP_PART, MARKER_PART, PART, TO, value_column
 from spark_upsert.model.schema import DIFF, HASH, PUT, is_live
-from spark_upsert.state.fold import fold
-from spark_upsert.state.run.rows import BatchPart, Rows
-from spark_upsert.state.sums import apart
+from spark_upsert.table.entries.fold import fold
+from spark_upsert.table.entries.sums import apart
+from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.views.groups.grouping import DIGITS, Grouping, Summed, sum_types
 from spark_upsert.views.groups.rounding import rounded
 from spark_upsert.views.pairs import Pairs

@@ -19,7 +19,8 @@ float with scale s  decimal(38, s), and       float64
 So what is kept is wider than what is shown: a batch, a merge of some runs, or all rows may pass the
 bound of what is shown, and what is shown of that group is NULL until it fits again. Floats, and
 decimals of more than `NARROW` digits, may pass 38 digits, too: their sums are kept as two
-(`state.sums.apart`), neither of which ever does. Floats without a scale are refused, for ``1e16 + 1 - 1e16`` is not 1.
+(`table.entries.sums.apart`), neither of which ever does. Floats without a scale are refused, for
+``1e16 + 1 - 1e16`` is not 1.
 
 Rejected: to read a group again when its smallest value goes (all its rows), to keep the k smallest
 (which needs that at the end), and the engine's own min and max (which take nothing back).
@@ -39,10 +40,10 @@ from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.kept import FROM, PART, TO, value_column
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.types import type_of, type_text
 from spark_upsert.model.words import is_hashable
-from spark_upsert.state.sums import average_type
-from spark_upsert.views.aggregates import Aggregate, Kind
-from spark_upsert.views.types import type_of, type_text
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.table.entries.sums import average_type
 
 VERSION = 2
 """Of the text of a grouping; 1 where no sum is kept as two, which was all that 1 could say."""
@@ -119,13 +120,13 @@ class Grouping:
     def _check(self, aggregate: Aggregate) -> None:
         kind, column = aggregate.kind, aggregate.column
         if column is None:
-            if kind is not Kind.COUNT:
+            if kind is not AggregateKind.COUNT:
                 raise _error(aggregate.name, f"is a {kind.value} of nothing", "name a column")
             return
         type_ = self._type(column, f"'{aggregate.name}'")
-        if kind in (Kind.MIN, Kind.MAX) and not is_hashable(type_):
+        if kind in (AggregateKind.MIN, AggregateKind.MAX) and not is_hashable(type_):
             raise _error(column, f"is {type_}, which has no order", _HASHABLE)
-        if kind in (Kind.SUM, Kind.AVG):
+        if kind in (AggregateKind.SUM, AggregateKind.AVG):
             sum_types(column, type_, aggregate.scale)
         elif aggregate.scale is not None:
             raise _error(column, f"has a scale for its {kind.value}", "a scale is for sums alone")
@@ -139,7 +140,9 @@ class Grouping:
     @cached_property
     def parts(self) -> Mapping[str, int]:
         """The part of the values of each column of which the smallest or greatest is wanted."""
-        wanted = [e.column for e in self.aggregates if e.kind in (Kind.MIN, Kind.MAX)]
+        wanted = [
+            e.column for e in self.aggregates if e.kind in (AggregateKind.MIN, AggregateKind.MAX)
+        ]
         names = dict.fromkeys(name for name in wanted if name is not None)
         return {name: index + 1 for index, name in enumerate(names)}
 
@@ -159,10 +162,14 @@ class Grouping:
         _ = self.multiplicity  # The first to choose its name.
         found = []
         free = self._names.free
-        summed = [each for each in self.aggregates if each.kind in (Kind.SUM, Kind.AVG)]
+        summed = [
+            each for each in self.aggregates if each.kind in (AggregateKind.SUM, AggregateKind.AVG)
+        ]
         wanted = dict.fromkeys((each.column, each.scale) for each in summed)
         named = {column for column, _ in wanted}
-        counted = [each for each in self.aggregates if each.kind is Kind.COUNT and each.column]
+        counted = [
+            each for each in self.aggregates if each.kind is AggregateKind.COUNT and each.column
+        ]
         wanted |= {(each.column, None): None for each in counted if each.column not in named}
         for column, scale in wanted:
             assert column is not None
@@ -188,7 +195,7 @@ class Grouping:
             each
             for each in self.sums
             if each.column == aggregate.column
-            and (aggregate.kind is Kind.COUNT or each.scale == aggregate.scale)
+            and (aggregate.kind is AggregateKind.COUNT or each.scale == aggregate.scale)
         )
 
     @cached_property
@@ -222,12 +229,12 @@ class Grouping:
         return pa.schema([field.with_nullable(True) for field in fields])
 
     def _result_type(self, aggregate: Aggregate) -> pa.DataType:
-        if aggregate.kind is Kind.COUNT or aggregate.column is None:
+        if aggregate.kind is AggregateKind.COUNT or aggregate.column is None:
             return pa.int64()
         type_ = self.rows.field(aggregate.column).type
-        if aggregate.kind is Kind.SUM:
+        if aggregate.kind is AggregateKind.SUM:
             return sum_types(aggregate.column, type_, aggregate.scale)[1]
-        if aggregate.kind is not Kind.AVG:
+        if aggregate.kind is not AggregateKind.AVG:
             return type_
         return average_type(type_) if pa.types.is_decimal(type_) else pa.float64()
 

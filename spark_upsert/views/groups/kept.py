@@ -3,7 +3,7 @@
     result at version v  =  the groups of V(recorded position at v)
 
 Each step is one epoch: contributions, and the marker that names where the step goes from and to.
-The table takes it exactly once, whoever delivers it and how often (`upsert.moves`).
+The table takes it exactly once, whoever delivers it and how often (`table.write.moves`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.errors import PlanError
-from spark_upsert.state.log.manifest import Transaction
-from spark_upsert.table import Table
-from spark_upsert.upsert.moves import recorded_position
+from spark_upsert.table.changes.stretches import cut_into_stretches
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import recorded_position
 from spark_upsert.views.groups.contributions import marker
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import PLAN, RESULT, ShownGroups, grouping_of
-from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Kept:
 
     def take(
         self,
-        contributions: Rows,
+        contributions: RelationRows,
         *,
         lower: str,
         upper: str,
@@ -118,12 +118,12 @@ class Kept:
 
     # -- the result ------------------------------------------------------------------
 
-    def rows(self, version: int | None = None) -> Rows:
+    def rows(self, version: int | None = None) -> RelationRows:
         """Return the result at a version, by default the newest."""
         manifest = self.table.at(version).manifest
         return concat([no_rows(self.grouping.result), *self._shown.rows(manifest)])
 
-    def look_up(self, groups: Rows, version: int) -> Rows:
+    def look_up(self, groups: RelationRows, version: int) -> RelationRows:
         """Return the rows of some groups at a version: those of them that have any."""
         return self._shown.look_up(groups, self.table.at(version).manifest)
 

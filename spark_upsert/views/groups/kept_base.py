@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.changelog.stretches import cut_into_stretches
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import prefix_ends
 from spark_upsert.model.words import Words
-from spark_upsert.state.snapshot import Snapshot
-from spark_upsert.table import Table
+from spark_upsert.plan.nodes import Scan
+from spark_upsert.table.changes.stretches import cut_into_stretches
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.table import Table
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import ShownGroups, whole_groups
-from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
-from spark_upsert.views.plan import Scan
+from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
 from spark_upsert.views.relation import Looked, aligned
-from spark_upsert.views.scan import Index
+from spark_upsert.views.scan import IndexLookup
 from spark_upsert.views.table_base import require_columns
 
 
@@ -54,7 +54,7 @@ class KeptBase:
         """Return False: groups are found by their columns (`Base.is_indexed`)."""
         return False
 
-    def index(self, column: str) -> Index | None:
+    def index(self, column: str) -> IndexLookup | None:
         """Return None (`Base.index`)."""
         return None
 
@@ -78,7 +78,7 @@ class KeptBase:
         differs = every.differs_by_bits()
         return every.where(differs), np.concatenate(versions)[differs]
 
-    def look_up(self, keys: Rows, version: int | None) -> Looked:
+    def look_up(self, keys: RelationRows, version: int | None) -> Looked:
         """Return the rows of groups (`Base.look_up`)."""
         rows = no_rows(self._grouping.result)
         if version is not None and keys.num_rows:
@@ -90,7 +90,7 @@ class KeptBase:
             return Looked(absent, np.zeros(keys.num_rows, dtype=np.bool_))
         return aligned(rows, keys)
 
-    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> Rows:
+    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all groups whose hashes are in a range (`Base.scan`)."""
         rows = [no_rows(self._grouping.result)]
         whole = whole_groups(self._grouping, hash_range)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.view import OnError
-from spark_upsert.table import Table
-from spark_upsert.upsert.kept_position import KeptPosition
-from spark_upsert.upsert.moves import NOTHING
+from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.pairs import Pairs, concat, no_rows

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.conversions import try_convert
-from spark_upsert.log_fields import Fields
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
+from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.words import ordered_words
-from spark_upsert.state.multiplicity import require_possible
-from spark_upsert.state.sums import averages, together
-from spark_upsert.views.aggregates import Aggregate, Kind
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.table.entries.multiplicity import require_possible
+from spark_upsert.table.entries.sums import averages, together
 from spark_upsert.views.groups.grouping import Grouping, Summed
 from spark_upsert.views.matching import NOWHERE, codes, places
 
@@ -128,17 +128,17 @@ def _shown(
     column, kind = aggregate.column, aggregate.kind
     if column is None:
         return _Shown(groups.column(grouping.multiplicity))
-    if kind is Kind.MIN:
+    if kind is AggregateKind.MIN:
         return _Shown(ends[column][0])
-    if kind is Kind.MAX:
+    if kind is AggregateKind.MAX:
         return _Shown(ends[column][1])
     summed = grouping.sum_of(aggregate)
     count = groups.column(summed.count)
-    if kind is Kind.COUNT:
+    if kind is AggregateKind.COUNT:
         return _Shown(count)
     type_ = grouping.result.field(aggregate.name).type
     is_some = pc.greater(count, 0)
-    if kind is Kind.SUM:
+    if kind is AggregateKind.SUM:
         found = _total(groups, summed, type_)
     elif pa.types.is_decimal(type_):
         found = _quotient(groups, summed, count, type_)

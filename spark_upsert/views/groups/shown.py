@@ -17,19 +17,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.changelog.stretches import Stretch
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART
-from spark_upsert.state.log.manifest import Manifest, Slice
-from spark_upsert.state.properties import VIEW_PROPERTIES
-from spark_upsert.state.run.rows import Rows as StoredRows
-from spark_upsert.state.snapshot import Snapshot
 from spark_upsert.store import Store
+from spark_upsert.table.changes.stretches import Stretch
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Manifest, Slice
+from spark_upsert.table.log.properties import VIEW_PROPERTIES
+from spark_upsert.table.run.rows import Rows as StoredRows
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.result import result
 from spark_upsert.views.matching import NOWHERE, codes, firsts
-from spark_upsert.views.pairs import Pairs, Rows, concat, no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
 
 PLAN, RESULT = VIEW_PROPERTIES
 """Properties of a kept table: the text of its view, and what its entries mean (`Grouping`)."""
@@ -62,7 +62,9 @@ class ShownGroups:
     grouping: Grouping
     store: Store
 
-    def rows(self, manifest: Manifest, hash_range: HashRange = ALL_HASHES) -> Iterator[Rows]:
+    def rows(
+        self, manifest: Manifest, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
         """Yield the rows at a version of the groups of a range, which is one of `whole_groups`."""
         snapshot = self._snapshot(manifest)
         pieces = snapshot.chunks(hash_range) if self.grouping.keys else [hash_range]
@@ -71,7 +73,7 @@ class ShownGroups:
             if not whole.is_empty:
                 yield self._result(concat([self._nothing, *snapshot.read(hash_range=whole)]))
 
-    def look_up(self, groups: Rows, manifest: Manifest) -> Rows:
+    def look_up(self, groups: RelationRows, manifest: Manifest) -> RelationRows:
         """Return the rows of some groups at a version: of those that have any.
 
         Parameters
@@ -122,13 +124,13 @@ class ShownGroups:
             yield epoch, self._pairs(groups, before, after)
             before = after
 
-    def _pairs(self, groups: Rows, before: Manifest, after: Manifest) -> Pairs:
+    def _pairs(self, groups: RelationRows, before: Manifest, after: Manifest) -> Pairs:
         old, new = (self.look_up(groups, each) for each in (before, after))
         return _aligned(self.grouping, old, new).changed()
 
     def _touched(
         self, slices: tuple[Slice, ...], manifest: Manifest, hash_range: HashRange
-    ) -> Rows:
+    ) -> RelationRows:
         """Return the groups that have an entry in some slices, each once."""
         keys = self.grouping.keys
         fields = pa.schema([self.grouping.kept.columns.field(name) for name in (*keys, PART)])
@@ -142,7 +144,9 @@ class ShownGroups:
         [numbers] = codes([groups.column(key) for key in keys])
         return groups.take(pa.array(firsts(numbers)))
 
-    def _groups_alone(self, snapshot: Snapshot, columns: list[pa.Array], count: int) -> Rows:
+    def _groups_alone(
+        self, snapshot: Snapshot, columns: list[pa.Array], count: int
+    ) -> RelationRows:
         """Return the entries of groups that have no other: each is one key."""
         schema = snapshot.manifest.schema
         keys = [*columns, pa.repeat(pa.scalar(GROUP_PART, pa.int32()), count)]
@@ -153,7 +157,7 @@ class ShownGroups:
         columns = found.rows.take(names, found.at[found.present])
         return pa.RecordBatch.from_arrays(columns, schema=self._nothing.schema)
 
-    def _result(self, entries: Rows) -> Rows:
+    def _result(self, entries: RelationRows) -> RelationRows:
         return result(self.grouping, entries, url=self.store.url)
 
     def _snapshot(self, manifest: Manifest) -> Snapshot:
@@ -163,11 +167,11 @@ class ShownGroups:
         return Snapshot(self.store, replace(manifest, schema=schema))
 
     @property
-    def _nothing(self) -> Rows:
+    def _nothing(self) -> RelationRows:
         return no_rows(self.grouping.kept.columns)
 
 
-def _aligned(grouping: Grouping, old: Rows, new: Rows) -> Pairs:
+def _aligned(grouping: Grouping, old: RelationRows, new: RelationRows) -> Pairs:
     """Return the pairs of two results; without columns of a group there is one group at most."""
     if grouping.keys:
         return Pairs.aligned(old, new, grouping.keys)

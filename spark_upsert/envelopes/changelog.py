@@ -1,0 +1,225 @@
+"""The ``changelog`` envelope: change rows, as a table's change feed gives them.
+
+They are those of our own source with ``readChangeFeed=true``, or of Delta's change data feed:
+whole rows, each with what became of it.
+
+===================  =========  ====================================================
+``_change_type``     ``_diff``  command
+===================  =========  ====================================================
+insert               1          put
+update_postimage     1          put
+update_preimage      -1         none: the postimage replaces it (counted as skipped)
+delete               -1         delete
+anything else, null             error: no such change
+any                  the other  error: the two columns contradict each other
+===================  =========  ====================================================
+
+The order is (``_commit_version``, ``_diff``), whether the rows have ``_diff`` or not. Of a key and
+a version there is at most one row with 1, and that is what the version left there: so a delete
+never takes away what its own version put. By default the order reaches only as far as one epoch
+(`Scope.EPOCH`), as versions of one table say nothing about those of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import OptionError, SchemaError, setting
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import (
+    CHANGE_DIFF,
+    CHANGE_TYPE,
+    CHANGELOG_FIELDS,
+    COMMIT_VERSION,
+    Scope,
+    TableSchema,
+)
+from spark_upsert.options.write import no_aggregate_of_changes
+from spark_upsert.table.write.commands import Decoded, rows_as_json, to_commands, with_skipped
+from spark_upsert.table.write.form import order_names
+
+_DELETE, _PREIMAGE, _UNKNOWN = 0, 1, -1
+_TYPES = ("delete", "update_preimage", "insert", "update_postimage")
+"""By their numbers: those that retract come first."""
+
+_RETRACTIONS = 2
+
+_HINT = (
+    f"write the rows of a change feed as they come: '{CHANGE_TYPE}' is one of {', '.join(_TYPES)}, "
+    f"and '{CHANGE_DIFF}', if there is one, -1 for the first two and 1 for the others"
+)
+
+
+@dataclass(frozen=True)
+class ChangelogForm:
+    """Rows of a change feed.
+
+    Parameters
+    ----------
+    rows : pyarrow.Schema
+        The columns of the rows.
+
+    Raises
+    ------
+    SchemaError
+        The rows are not of this form.
+    """
+
+    rows: pa.Schema
+    others: pa.Schema = pa.schema([])  # noqa: RUF009  # Immutable.
+    keys: tuple[str, ...] = ()
+    scope: Scope = Scope.EPOCH
+
+    def __post_init__(self) -> None:
+        if CHANGE_TYPE not in self.rows.names:
+            raise SchemaError(
+                f"rows of a change feed have the column '{CHANGE_TYPE}', found "
+                f"{', '.join(self.rows.names) or 'none'}.",
+                hint=f"read a table with {setting('readChangeFeed', 'true')} and keep "
+                f"'{CHANGE_TYPE}'; rows that are no changes are written without 'envelope'.",
+                column=CHANGE_TYPE,
+            )
+        for name, is_right, kind in (
+            (CHANGE_TYPE, pa.types.is_string, "text"),
+            (COMMIT_VERSION, pa.types.is_integer, "an integer"),
+            (CHANGE_DIFF, pa.types.is_integer, "an integer"),
+        ):
+            if name in self.rows.names and not is_right(self.rows.field(name).type):
+                raise SchemaError(
+                    f"the column '{name}' of a change feed must be {kind}, found "
+                    f"{self.rows.field(name).type}.",
+                    hint="write the rows of a change feed as they come.",
+                    column=name,
+                )
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """All but what tells of the changes."""
+        ours = {field.name for field in CHANGELOG_FIELDS}
+        return pa.schema([field for field in self.rows if field.name not in ours])
+
+    @cached_property
+    def orders(self) -> pa.Schema:
+        """All columns, and `CHANGE_DIFF` even if the rows have none."""
+        kept = [field for field in self.rows if field.name != CHANGE_DIFF]
+        return pa.schema([*kept, pa.field(CHANGE_DIFF, pa.int32())])
+
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the order, in which the diff stands right behind the version.
+
+        Raises
+        ------
+        OptionError
+            There is no version, and nothing is named.
+        """
+        names = tuple(named) or ((COMMIT_VERSION,) if COMMIT_VERSION in self.rows.names else ())
+        if not names:
+            raise OptionError.missing(
+                "sequenceBy",
+                f"the rows have no '{COMMIT_VERSION}', and changes of a key have an order",
+            )
+        lower = [name.lower() for name in names]
+        if COMMIT_VERSION not in lower or CHANGE_DIFF in lower:
+            return names
+        behind = lower.index(COMMIT_VERSION) + 1
+        return (*names[:behind], CHANGE_DIFF, *names[behind:])
+
+    def require_keys(self, keys: Sequence[str]) -> None:
+        """Raise `SchemaError` if a key is no column of the rows."""
+        for key in keys:
+            find_column(key, self.columns.names, role="key column")
+
+    def envelope(self, schema: TableSchema, columns: pa.Schema) -> ChangelogEnvelope:
+        """Return the envelope for a table."""
+        own = schema.columns.names
+        return ChangelogEnvelope(
+            schema=schema,
+            sources={find_column(name, own, role="column"): name for name in columns.names},
+            order=order_names(schema, self.orders),
+            has_diff=CHANGE_DIFF in self.rows.names,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangelogEnvelope:
+    """Turns change rows into commands, one each but for the preimages, which are left out.
+
+    Raises
+    ------
+    OptionError
+        The table cannot take back what it folded, or has no order.
+    """
+
+    schema: TableSchema
+    sources: dict[str, str]
+    """For each column of the table that the rows have, its name in the rows."""
+    order: tuple[str, ...]
+    has_diff: bool
+    takes_null_keys: bool = False
+    """Whether the rows are those of a view, of which one may be of the group NULL."""
+
+    def __post_init__(self) -> None:
+        if self.schema.engine.kind is Engine.AGGREGATION:
+            raise no_aggregate_of_changes()
+        if not self.order:
+            raise OptionError.invalid(
+                "envelope",
+                "changelog",
+                "'upsert' in a table without an order, where of two changes of a key any could win",
+                hint=f"write into a new table, whose order is then {COMMIT_VERSION}, or one with "
+                f"an order of its own, {setting('sequenceBy')}.",
+            )
+
+    def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of a batch, in its order (`Envelope.commands`)."""
+        types = pc.index_in(batch.column(CHANGE_TYPE), value_set=pa.array(_TYPES))
+        kinds = np.asarray(types.fill_null(_UNKNOWN))
+        diffs = np.where((kinds >= 0) & (kinds < _RETRACTIONS), -1, 1).astype(np.int32)
+        reasons = self._reasons(batch, kinds, diffs)
+        is_bad = np.asarray(reasons.is_valid().to_numpy(zero_copy_only=False))
+        kept = np.flatnonzero((kinds != _PREIMAGE) | is_bad)
+        skipped = batch.num_rows - len(kept)
+        if len(kept) < batch.num_rows:
+            batch, reasons = batch.take(pa.array(kept)), reasons.take(pa.array(kept))
+            kinds, diffs, is_bad = kinds[kept], diffs[kept], is_bad[kept]
+
+        def column(name: str) -> pa.Array:
+            return pa.array(diffs) if name == CHANGE_DIFF else batch.column(name)
+
+        decoded = Decoded(
+            columns={own: batch.column(name) for own, name in self.sources.items()},
+            order=[column(name) for name in self.order],
+            own_order={own: column(n) for own, n in self.schema.engine.column_order.items()},
+            tombstones=(kinds == _DELETE) & ~is_bad,
+            bad_values=reasons if is_bad.any() else None,
+            raw_values=lambda rows: rows_as_json(batch, rows),
+            takes_null_keys=self.takes_null_keys,
+            hint=_HINT,
+        )
+        return with_skipped(to_commands(self.schema, decoded), skipped)
+
+    def _reasons(
+        self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int32], diffs: npt.NDArray[np.int32]
+    ) -> pa.Array:
+        """Return why rows are no changes, as text; null where they are."""
+        given = batch.column(CHANGE_TYPE)
+        named = pc.binary_join_element_wise("'", given, "' is no change", "")
+        unknown = pc.coalesce(named, pa.scalar(f"'{CHANGE_TYPE}' is null"))
+        nothing = pa.scalar(None, pa.string())
+        reasons = pc.if_else(pa.array(kinds == _UNKNOWN), unknown, nothing)
+        if not self.has_diff:
+            return reasons
+        is_other = pc.not_equal(batch.column(CHANGE_DIFF), pa.array(diffs)).fill_null(True)
+        found = pc.coalesce(batch.column(CHANGE_DIFF).cast(pa.string()), pa.scalar("null"))
+        other = pc.binary_join_element_wise(
+            f"'{CHANGE_DIFF}' is ", found, " in a row of '", given, "'", ""
+        )
+        return pc.coalesce(reasons, pc.if_else(is_other, other, nothing))

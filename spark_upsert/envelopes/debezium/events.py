@@ -1,0 +1,368 @@
+"""What change events mean: the rules of the ``debezium`` envelope.
+
+=========  ==========================================================================
+``after``  struct: the row behind the change; its fields are the columns of the table
+``before`` struct, optional: the row before it, or as much of it as the database gives
+``op``     ``c`` create, ``u`` update, ``r`` snapshot read: a put, with ``after``;
+           ``d``: a delete, without ``after``
+others     whatever orders the changes, such as ``source.lsn``
+=========  ==========================================================================
+
+Anything else is an error and goes to the table's error policy: an event without ``op`` or of
+another one, a put without ``after``, a delete with ``after`` or without a key, a payload that
+could not be read. **What is broken never deletes**: a delete is an event that says so in two
+places, or a record of Kafka without a value.
+
+The key is that in ``after``, else in ``before``, else apart from the event: in the record's key.
+An update whose key differs from that in ``before`` is two commands: a delete of the old key,
+then a put of the new one.
+
+A large value that PostgreSQL did not send (`_UNSENT`) is not the value: an error, or with the
+merge engine ``partial-update`` no change.
+
+A truncate (``t``) is of no key. It is an error or, if an option says so, ignored, or empties the
+table of all that its order key does not precede (`table.write.truncate`).
+
+Source: Debezium's change event format, and Materialize's ``ENVELOPE DEBEZIUM``, which refuses
+truncates likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.conversions import convert
+from spark_upsert.errors import OptionError, setting
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.model.words import equal_rows
+from spark_upsert.options.write import Truncates
+from spark_upsert.table.write.commands import Decoded, to_commands, with_skipped
+from spark_upsert.table.write.form import Path, at_path
+from spark_upsert.table.write.truncate import with_truncates
+
+_logger = logging.getLogger(__name__)
+
+BEFORE, AFTER, OP = "before", "after", "op"
+
+_HINT = (
+    "correct what writes the events or what is declared of them: 'valueFormat', 'valueSchema' and, "
+    "for messages without a schema, 'timeUnit' and 'decimalHandling'; rows that are no change "
+    "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=overwrite' empties the table "
+    "at a truncate, and 'ignore' passes over it; "
+    "PostgreSQL sends large values always with REPLICA IDENTITY FULL"
+)
+
+_UNSENT = b"__debezium_unavailable_value"
+"""What Debezium puts in place of a large value of PostgreSQL that an update did not touch."""
+
+_NO_REASON = pa.scalar(None, pa.string())
+
+_PUTS = ("c", "r", "u")
+_DELETE, _TRUNCATE = "d", "t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBatch:
+    """Events of n rows. Arrays are of length n."""
+
+    batch: pa.RecordBatch
+    """The rows with events as structs."""
+    raw_values: Callable[[Positions], pa.Array]
+    """As in `Decoded`."""
+    keys: Callable[[Mask], EventKeys]
+    """Gives the keys that stand apart from the events, of some rows."""
+    tombstones: Mask
+    """The records without a value: they delete their key, and are no events."""
+    reasons: pa.Array | None = None
+    """Why the values of an event could not be read, as text."""
+    is_cut: Mask | None = None
+    """Where it is unknown if there is a row behind the change; nowhere by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventKeys:
+    """Keys that stand apart from the events."""
+
+    columns: dict[str, pa.Array]
+    """The key columns; null where there is none."""
+    reasons: pa.Array | None = None
+    """Why a key could not be decoded, as text."""
+    raw: pa.Array | None = None
+    """The keys of all rows as they came, as binary."""
+
+
+class EventReader(Protocol):
+    """Finds the events in rows. Travels to the tasks by pickle."""
+
+    def read(self, batch: pa.RecordBatch) -> EventBatch:
+        """Return the events of a batch."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebeziumEnvelope:
+    """Turns change events into commands: one each, two where a row moves to another key."""
+
+    schema: TableSchema
+    reader: EventReader
+    event: Path
+    """Where the event stands in what the reader gives."""
+    before: str | None
+    after: str
+    op: str
+    columns: dict[str, Path]
+    """For each column of the table that events have, where it is."""
+    order: tuple[Path, ...]
+    own_order: dict[str, Path]
+    truncates: Truncates = Truncates.ERROR
+
+    def __post_init__(self) -> None:
+        is_plain = self.schema.engine.kind is Engine.DEDUPLICATE
+        if self.truncates is Truncates.OVERWRITE and not (
+            is_plain and self.schema.scope is Scope.TABLE
+        ):
+            raise OptionError.invalid(
+                "onTruncate",
+                "overwrite",
+                "'error' or 'ignore' in a table without an order that reaches across epochs, or "
+                "with another merge engine than 'deduplicate'",
+                hint=f"an order such as {setting('sequenceBy', 'source.lsn')} says which rows came "
+                "before the truncate.",
+            )
+
+    def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of a batch, in its order (`Envelope.commands`)."""
+        read = self.reader.read(batch)
+        after, op = self._part(read, self.after), self._part(read, self.op)
+        before = None if self.before is None else self._part(read, self.before)
+        has_after = _mask(after.is_valid())
+        old_keys = self._keys_in(before, batch.num_rows)
+        in_before = _any_valid(old_keys)
+        apart = read.keys(~(has_after | in_before))
+        columns = {own: _column(read.batch, path) for own, path in self.columns.items()}
+        columns |= self._keys(self._keys_in(after, batch.num_rows), old_keys, apart, has_after)
+        has_key = _any_valid({key: columns[key] for key in self.schema.keys})
+
+        order = [_column(read.batch, path) for path in self.order]
+        is_truncate = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
+        is_truncate &= _all_valid(order, batch.num_rows) if order else False
+        is_nothing = self._passed_over(op, is_truncate)
+        if self._is_ordered_by_events and not self.schema.has_quarantine:
+            is_nothing |= read.tombstones
+        faults = _faults(op, has_after, has_key, apart.reasons)
+        unread = _first(read.reasons, self._unsent(columns), _NO_REASON)
+        is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~_mask(faults.is_valid())
+        if read.is_cut is not None:
+            is_delete &= ~read.is_cut
+        # What a row held is nothing to its delete.
+        is_said = pa.array(is_delete | read.tombstones | is_nothing)
+        reasons = pc.if_else(is_said, _NO_REASON, _first(unread, faults))
+        decoded = Decoded(
+            columns=columns,
+            order=order,
+            own_order={n: _column(read.batch, path) for n, path in self.own_order.items()},
+            tombstones=is_delete | read.tombstones,
+            bad_values=reasons,
+            # Without a key there is nothing that an inline error could stand at.
+            bad_keys=_first(
+                pc.if_else(pa.array(has_key), _NO_REASON, reasons),
+                pc.if_else(
+                    pa.array(read.tombstones), _first(apart.reasons, _NO_REASON), _NO_REASON
+                ),
+            ),
+            raw_keys=apart.raw,
+            needs_no_order=read.tombstones if self.schema.has_quarantine else None,
+            ignores_null_deletes=True,
+            raw_values=read.raw_values,
+            hint=_HINT,
+        )
+        has_order = _all_valid(order, batch.num_rows)
+        if self._is_ordered_by_events and self.schema.has_quarantine:
+            # The record that takes such an error away has no order either: the later one says.
+            decoded = replace(
+                decoded, order=[pc.if_else(pa.array(has_key), column, None) for column in order]
+            )
+        # A row that moved is gone from its old key, whatever it holds at the new one.
+        moved = self._moved(columns, old_keys, has_after) & has_order
+        moved &= ~_mask(faults.is_valid())
+        commands = to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
+        commands = with_skipped(commands, int(is_nothing.sum()))
+        if self.truncates is Truncates.OVERWRITE and bool(is_truncate.any()):
+            where = pa.array(is_truncate)
+            return with_truncates(commands, [c.filter(where) for c in order], self.schema)
+        return commands
+
+    def _part(self, read: EventBatch, name: str) -> pa.Array:
+        return _column(read.batch, (*self.event, name))
+
+    @property
+    def _is_ordered_by_events(self) -> bool:
+        """Whether a record without a value has no order."""
+        return any(path[: len(self.event)] == self.event for path in self.order)
+
+    def _unsent(self, columns: dict[str, pa.Array]) -> pa.Array | None:
+        """Return where a value was not sent; with `partial-update` it is as it was."""
+        reasons: pa.Array | None = None
+        for name, column in columns.items():
+            is_text = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+            if not is_text or self.columns[name][:-1] != (*self.event, self.after):
+                continue
+            where = pc.equal(column.cast(pa.binary()), _UNSENT).fill_null(False)
+            if not pc.any(where).as_py():
+                continue
+            if self.schema.engine.kind is Engine.PARTIAL_UPDATE:
+                columns[name] = pc.if_else(where, None, column)
+                continue
+            why = f"the source did not send '{AFTER}.{name}', which was large and not updated"
+            reasons = _first(reasons, pc.if_else(where, why, _NO_REASON))
+        return reasons
+
+    def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
+        """Return the truncates that are no commands; says if they are to change nothing.
+
+        Of those that are to empty the table only the ``ordered`` ones can.
+        """
+        if self.truncates is Truncates.ERROR:
+            return np.zeros(len(op), dtype=np.bool_)
+        if self.truncates is Truncates.OVERWRITE:
+            return ordered
+        found = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
+        if found.any():
+            _logger.warning(
+                "event=truncates_ignored count=%d: rows that the source no longer has stay in the "
+                "table (onTruncate=ignore)",
+                int(found.sum()),
+            )
+        return found
+
+    def _keys_in(self, row: pa.Array | None, count: int) -> dict[str, pa.Array]:
+        """Return the key columns of ``before`` or ``after``; null where it has none."""
+        found = {}
+        for key in self.schema.keys:
+            name = self.columns[key][-1]
+            own = self.schema.columns.field(key).type
+            has = row is not None and row.type.get_field_index(name) >= 0
+            found[key] = convert(at_path(row, (name,)), own) if has else pa.nulls(count, own)
+        return found
+
+    def _keys(
+        self,
+        new: dict[str, pa.Array],
+        old: dict[str, pa.Array],
+        apart: EventKeys,
+        has_after: Mask,
+    ) -> dict[str, pa.Array]:
+        """Return the key of each event, whole from one place."""
+        in_before = pa.array(_any_valid(old))
+        return {
+            key: pc.if_else(
+                pa.array(has_after),
+                new[key],
+                pc.if_else(in_before, old[key], _cast(apart.columns.get(key), old[key])),
+            )
+            for key in self.schema.keys
+        }
+
+    def _moved(
+        self, columns: dict[str, pa.Array], old_keys: dict[str, pa.Array], has_after: Mask
+    ) -> Mask:
+        """Return which events take a row from one key to another."""
+        names = self.schema.keys
+        same = equal_rows([columns[n] for n in names], [old_keys[n] for n in names])
+        return has_after & _any_valid(old_keys) & ~same
+
+
+def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array | None) -> pa.Array:
+    """Return why an event cannot be applied, null where it can."""
+    is_put = pc.is_in(op, pa.array(_PUTS))
+    is_delete = pc.equal(op, _DELETE).fill_null(False)
+    after, key = pa.array(has_after), pa.array(has_key)
+    named = pc.binary_join_element_wise("op '", op, "'", "")
+    no_key: pa.Array | str = "op 'd' has no key in 'before', nor is there one beside the event"
+    if key_reasons is not None:
+        undecodable = pc.binary_join_element_wise("op 'd', and ", key_reasons, "")
+        no_key = pc.coalesce(undecodable, no_key)
+    return pc.case_when(
+        pc.make_struct(
+            op.is_null(),
+            pc.equal(op, _TRUNCATE),
+            pc.invert(pc.or_(is_put, is_delete)),
+            pc.and_not(is_put, after),
+            pc.and_(is_delete, after),
+            pc.and_not(is_delete, key),
+        ),
+        "the event has no 'op'",
+        "op 't' (truncate) cannot be applied (onTruncate)",
+        pc.binary_join_element_wise(named, " is not one of c, r, u, d", ""),
+        pc.binary_join_element_wise(named, " has no 'after'", ""),
+        "op 'd' has an 'after'",
+        no_key,
+        _NO_REASON,
+    )
+
+
+def _first(*reasons: pa.Array | str | None) -> pa.Array:
+    return pc.coalesce(*(given for given in reasons if given is not None))
+
+
+def _repeated(
+    decoded: Decoded, is_nothing: Mask, moved: Mask, old_keys: dict[str, pa.Array]
+) -> Decoded:
+    """Drop what is nothing, and put a delete of the old key before each event that leaves it."""
+    if not (is_nothing.any() or moved.any()):
+        return decoded
+    counts = np.where(is_nothing, 0, 1 + moved)
+    rows = np.repeat(np.arange(len(moved)), counts)
+    is_old = np.zeros(len(rows), dtype=np.bool_)
+    is_old[(np.cumsum(counts) - counts)[moved]] = True
+    places, old = pa.array(rows), pa.array(is_old)
+    columns = {
+        name: pc.if_else(old, old_keys[name].take(places), column.take(places))
+        if name in old_keys
+        else column.take(pa.array(rows, mask=is_old))
+        for name, column in decoded.columns.items()
+    }
+    assert decoded.bad_values is not None
+    assert decoded.bad_keys is not None
+    return replace(
+        decoded,
+        columns=columns,
+        order=[column.take(places) for column in decoded.order],
+        own_order={name: column.take(places) for name, column in decoded.own_order.items()},
+        tombstones=decoded.tombstones[rows] | is_old,
+        needs_no_order=None if decoded.needs_no_order is None else decoded.needs_no_order[rows],
+        bad_values=decoded.bad_values.take(places),
+        bad_keys=decoded.bad_keys.take(places),
+        raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(places),
+        raw_values=lambda chosen: decoded.raw_values(rows[chosen]),
+    )
+
+
+def _all_valid(columns: Sequence[pa.Array], count: int) -> Mask:
+    everywhere = np.ones(count, dtype=np.bool_)
+    return np.logical_and.reduce([everywhere, *(_mask(column.is_valid()) for column in columns)])
+
+
+def _cast(column: pa.Array | None, like: pa.Array) -> pa.Array:
+    return pa.nulls(len(like), like.type) if column is None else convert(column, like.type)
+
+
+def _any_valid(columns: dict[str, pa.Array]) -> Mask:
+    return np.logical_or.reduce([_mask(column.is_valid()) for column in columns.values()])
+
+
+def _column(batch: pa.RecordBatch, path: Path) -> pa.Array:
+    return at_path(batch.column(path[0]), path[1:])
+
+
+def _mask(values: pa.Array) -> Mask:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -1,0 +1,278 @@
+"""Columns that no option names: found in the payloads, or in a schema registry.
+
+A plan of a write needs columns, and bytes have none. Where the rows of a table are there before it
+is planned, their payloads say the columns (`found_options`): each names its schema, as a text in
+front of it or as an id of a registry. Where a write is planned first, the newest schema of a
+subject does. Either way each payload is then read by its own schema (`payloads.own_schema`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, SchemaError, setting
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import ErrorPolicy, TableSchema
+from spark_upsert.options.registry import SchemaFrom
+from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, WriteOptions
+from spark_upsert.payloads.budgets import Unreadable
+from spark_upsert.payloads.own_schema import (
+    ByRegistry,
+    CountedFields,
+    Inline,
+    OwnDecoder,
+    Schemas,
+    fields_in,
+    joined,
+)
+from spark_upsert.payloads.registry import latest_schema
+
+_KEY, _VALUE = "key", "value"
+_IMAGES, _OP = ("before", "after"), "op"
+
+
+@dataclass(frozen=True)
+class FoundSide:
+    """What one side of the records holds, by the schemas of its payloads."""
+
+    schemas: Schemas
+    fields: pa.Schema
+    is_tolerant: bool = False
+    """As of `OwnDecoder`."""
+
+    def decoder(self, asked: pa.Schema | None = None) -> OwnDecoder:
+        """Return the decoder of some of the fields, or of all."""
+        fields = self.fields if asked is None else asked
+        return OwnDecoder(self.schemas, fields, self.is_tolerant)
+
+    def event(self) -> tuple[pa.Schema, pa.Schema]:
+        """Return the columns of a row of a change event, and what stands beside it.
+
+        Raises
+        ------
+        SchemaError
+            The schemas are not those of change events.
+        """
+        by_name = {field.name: field for field in self.fields}
+        images = [
+            pa.schema(list(by_name[name].type))
+            for name in _IMAGES
+            if name in by_name and pa.types.is_struct(by_name[name].type)
+        ]
+        if not images or _OP not in by_name:
+            raise SchemaError(
+                "the schemas of the payloads are not those of Debezium's change events: they have "
+                f"{', '.join(by_name) or 'no fields'}.",
+                hint="events that were flattened are rows: use the envelope 'kafka' for them.",
+            )
+        image = images[0] if len(images) == 1 else joined(*images)
+        return image, pa.schema([f for f in self.fields if f.name not in _IMAGES])
+
+
+def found_options(
+    options: WriteOptions, batches: Iterable[pa.RecordBatch], known: TableSchema | None
+) -> WriteOptions:
+    """Return the options of a write with the columns that its payloads have.
+
+    Parameters
+    ----------
+    options : WriteOptions
+        Returned as they are if nothing is to be found (`EnvelopeOptions.finds`).
+    batches : iterable of pyarrow.RecordBatch
+        All rows of one table; read once, and not kept.
+    known : TableSchema or None
+        The table's own, if there is one. It stands in for a side of which no payload says
+        anything, as where all rows are deletes.
+
+    Raises
+    ------
+    SchemaError
+        The schemas contradict each other, no table can hold what one says, or there is neither
+        a schema nor a table. Where rows that cannot be applied are kept (`ErrorPolicy`), payloads
+        whose own schema no table can hold, or contradicts the table, are such rows, and no error.
+    StorageError
+        The registry does not answer: nothing is known of the rows.
+
+    Notes
+    -----
+    A loop over the distinct schemas of each batch; payloads are not decoded.
+    """
+    envelope = options.envelope
+    if not envelope.finds:
+        return options
+    policy = known.on_error if options.on_error is None and known else options.on_error
+    is_tolerant = policy not in (None, ErrorPolicy.FAIL)
+    envelope = replace(envelope, left_out=_left_out(options, known), is_tolerant=is_tolerant)
+    found: dict[str, pa.Schema] = {}
+    contradicted: dict[str, pa.Schema] = {}
+    whys: dict[str, str] = {}
+    count = 0
+    schemas = {side: schemas_of(envelope, side) for side in envelope.sources}
+    narrowed = {side: _Narrowed(counted_of(envelope, side)) for side in envelope.sources}
+    is_expected = is_tolerant and known is not None
+    expected = {
+        side: _instead(envelope, side, None, known, 0) for side in envelope.sources if is_expected
+    }
+    for batch in batches:
+        count += batch.num_rows
+        for side, own in schemas.items():
+            name = find_column(side, batch.schema.names, role="column of Kafka's records")
+            payloads = batch.column(name).cast(pa.binary())
+            read = fields_in(
+                own,
+                [payloads],
+                narrowed[side],
+                expected=expected.get(side),
+                is_tolerant=is_tolerant,
+            )
+            if read.fields is not None:
+                found[side] = joined(found[side], read.fields) if side in found else read.fields
+            if read.contradicted is not None:
+                before = contradicted.get(side, read.contradicted)
+                contradicted[side] = joined(before, read.contradicted)
+            if read.why is not None:
+                whys.setdefault(side, read.why)
+    for side in envelope.sources:
+        if side not in found:
+            found[side] = _instead(envelope, side, found.get(_KEY), known, count, whys.get(side))
+        elif side in contradicted:
+            found[side] = joined(found[side], contradicted[side])
+    left_out = {name for each in narrowed.values() for name in each.left_out}
+    return replace(
+        options,
+        envelope=replace(envelope, found=found),
+        except_columns=tuple(n for n in options.except_columns if n.lower() not in left_out),
+    )
+
+
+def _left_out(options: WriteOptions, known: TableSchema | None) -> frozenset[str]:
+    """Return the names of fields that do not count, in lower case: not stored, and of no use."""
+    of_use = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
+    for engine in (options.engine, known and known.engine):
+        of_use += engine.column_order.values() if engine else ()
+    used = {name.rpartition(".")[2].lower() for name in of_use}
+    return frozenset(name.lower() for name in options.except_columns) - used
+
+
+class _Narrowed:
+    """What counts of the fields of a schema: not what is left out by its name."""
+
+    def __init__(self, counted: CountedFields) -> None:
+        self._counted = counted
+        self.left_out: set[str] = set()
+        """In lower case; fields that are not stored, and of no other use."""
+
+    def __call__(self, fields: pa.Schema) -> pa.Schema:
+        counted = self._counted
+        images = [field.type for field in fields if counted.is_image(field)]
+        columns = chain.from_iterable(images) if counted.images else fields
+        self.left_out |= counted.left_out & {field.name.lower() for field in columns}
+        return counted.of(fields)
+
+
+def _instead(
+    envelope: EnvelopeOptions,
+    side: str,
+    key: pa.Schema | None,
+    known: TableSchema | None,
+    count: int,
+    why: str | None = None,
+) -> pa.Schema:
+    """Return what stands in for the fields of a side of which no payload says anything."""
+    if known is not None:
+        columns = [field for field in known.columns if field.name != known.error_column]
+        if side == _KEY:
+            return pa.schema([field for field in columns if field.name in known.keys])
+        row = pa.schema([field for field in columns if field.name not in known.keys])
+        row = pa.schema(columns) if envelope.kind is EnvelopeKind.DEBEZIUM else row
+    elif side == _KEY and envelope.kind is EnvelopeKind.DEBEZIUM:
+        return pa.schema([])  # Keys are in the rows, too.
+    elif side == _VALUE and key is not None and len(key):
+        row = key if envelope.kind is EnvelopeKind.DEBEZIUM else pa.schema([])
+    else:
+        raise SchemaError(
+            f"none of {count} payloads in '{side}' says its schema, and there is no table yet"
+            f"{'' if why is None else f' (the first: {why})'}.",
+            hint="see that the format is the one that was written: JSON with schemas "
+            "('schemas.enable=true' of Connect's converter), or Confluent's with an id in front. "
+            f"JSON without them is read by {setting(f'{side}Schema', 'id BIGINT, name STRING')}, "
+            "with the columns that are there.",
+            column=side,
+        )
+    if envelope.kind is not EnvelopeKind.DEBEZIUM:
+        return row
+    image = pa.struct(list(row))
+    return pa.schema({**dict.fromkeys(_IMAGES, image), _OP: pa.string()})
+
+
+def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
+    """Return what is found of the sides whose schemas are not given.
+
+    Raises
+    ------
+    OptionError
+        It was not looked for in the rows, and no subject of a registry says it instead.
+    """
+    return {
+        side: FoundSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
+        if side in envelope.found
+        else _planned(envelope, side)
+        for side in envelope.sources
+    }
+
+
+def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
+    """Return what the newest schema of a subject says, before a row is seen."""
+    subject = envelope.subjects.get(side)
+    schemas = schemas_of(envelope, side)
+    if subject is None or not isinstance(schemas, ByRegistry):
+        by = " or, with a registry, name the subject of its newest schema by "
+        by = f"{by}'{side}Subject'" if isinstance(schemas, ByRegistry) else ""
+        raise OptionError(
+            f"the columns of the {side}s are to be found in the rows, and this write is planned "
+            "before it has any.",
+            hint="write to a path that names columns of the rows, such as '/lake/{topic}': each of "
+            f"its tables is planned when its rows are there;{by} or give '{side}Schema'.",
+            option=f"{side}Schema",
+        )
+    try:
+        newest = latest_schema(schemas.settings, subject)
+        own = schemas.own(newest.text) if newest.kind == schemas.kind else None
+    except Unreadable as error:
+        raise SchemaError(
+            f"the newest schema of the subject '{subject}' has no columns: {error}.",
+            hint=f"correct it in the registry, or give '{side}Schema'.",
+        ) from error
+    if own is None:
+        raise SchemaError(
+            f"the newest schema of the subject '{subject}' is one of {newest.kind}, and "
+            f"'{side}Format' means {schemas.kind}.",
+            hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
+        )
+    return FoundSide(replace(schemas, newest=newest, counted=None), own.fields)
+
+
+def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
+    """Return how the payloads of a side name their schemas."""
+    counted = counted_of(envelope, side)
+    if envelope.sources[side] is SchemaFrom.INLINE:
+        return Inline(bare_name=side, counted=counted)
+    assert envelope.registry is not None
+    written = envelope.payloads[f"{side}Format"] or envelope.payloads["valueFormat"] or ""
+    return ByRegistry(
+        settings=envelope.registry,
+        kind="AVRO" if written.lower().startswith("avro") else "JSON",
+        bare_name=side,
+        is_connect=envelope.kind is EnvelopeKind.DEBEZIUM,
+        counted=counted,
+    )
+
+
+def counted_of(envelope: EnvelopeOptions, side: str) -> CountedFields:
+    """Return which fields of a side's schemas count."""
+    is_event = envelope.kind is EnvelopeKind.DEBEZIUM and side == _VALUE
+    return CountedFields(envelope.left_out, _IMAGES if is_event else ())

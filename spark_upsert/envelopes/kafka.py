@@ -1,0 +1,216 @@
+"""The ``kafka`` envelope: records as Spark's Kafka source gives them.
+
+The columns ``key`` and ``value`` are bytes; `payloads` decode them. The columns of the table
+are the fields of the key, then those of the value; a field of both names is the key's.
+
+====================  ====================  ================================================
+key                   value                 command
+====================  ====================  ================================================
+null                  null                  delete of the null key: harmless, clears an error
+null                  there                 error: the key is null
+undecodable           null                  delete of these bytes: clears an error
+undecodable           there                 error: the key is undecodable
+good                  null                  delete
+good                  undecodable           error: the value is undecodable
+good                  good, even if empty   put
+====================  ====================  ================================================
+
+The order is (partition, offset), and by default reaches only as far as one epoch
+(`Scope.EPOCH`): offsets of different partitions say nothing about time. Were they compared for
+ever, a key that moves to a partition of a lower number could never be written again, and the
+low-water mark of forgotten deletes in one partition would reject new keys of all lower ones.
+
+Source: Materialize, ``upsert_commands`` in ``render/sources.rs``, whose order holds within one
+timestamp, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import SchemaError
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.payloads.decoder import Decoder, Payloads
+from spark_upsert.payloads.pieces import decoded
+from spark_upsert.table.write.commands import Decoded, to_commands
+from spark_upsert.table.write.form import Path, at_path, dotted, order_names
+
+_KEY, _VALUE = "key", "value"
+_ORDER = ("partition", "offset")
+
+
+@dataclass(frozen=True)
+class KafkaForm:
+    """Rows of Spark's Kafka source.
+
+    Parameters
+    ----------
+    rows : pyarrow.Schema
+        The columns of the rows.
+    key, value : Decoder
+
+    Raises
+    ------
+    SchemaError
+        The rows are not of this form.
+    """
+
+    rows: pa.Schema
+    key: Decoder
+    value: Decoder
+    scope: Scope = Scope.EPOCH
+
+    def __post_init__(self) -> None:
+        for name in (_KEY, _VALUE):
+            type_ = self.rows.field(self._name(name)).type
+            if type_ not in (pa.binary(), pa.string()):
+                raise SchemaError(
+                    f"the column '{name}' of Kafka's records must be binary, found {type_}.",
+                    hint="write the rows of spark.readStream.format('kafka') as they come; use "
+                    "the envelope 'upsert' for rows that are decoded already.",
+                    column=name,
+                )
+
+    def _name(self, name: str) -> str:
+        return find_column(name, self.rows.names, role="column of Kafka's records")
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The fields of the key, then those of the value that are not of the key."""
+        names = {name.lower() for name in self.key.fields.names}
+        values = [field for field in self.value.fields if field.name.lower() not in names]
+        return pa.schema([field.with_nullable(True) for field in (*self.key.fields, *values)])
+
+    @cached_property
+    def others(self) -> pa.Schema:
+        """The columns of the records themselves."""
+        names = {name.lower() for name in self.columns.names}
+        return pa.schema([field for field in self.rows if field.name.lower() not in names])
+
+    @cached_property
+    def orders(self) -> pa.Schema:
+        """The columns of the records, then ``key.<field>`` and ``value.<field>``."""
+        sides = ((_KEY, self.key), (_VALUE, self.value))
+        return pa.schema(
+            [
+                *(f for f in self.rows if not pa.types.is_nested(f.type)),
+                *(f for side, decoder in sides for f in dotted(decoder.fields, (side,))),
+            ]
+        )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All fields of the key."""
+        return tuple(self.key.fields.names)
+
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named; else partition and offset, if the rows have them."""
+        names = {name.lower() for name in self.rows.names}
+        return tuple(named) or (_ORDER if names.issuperset(_ORDER) else ())
+
+    def require_keys(self, keys: Sequence[str]) -> None:
+        """Raise `SchemaError` if a key is not a field of the records' key."""
+        for key in keys:
+            find_column(key, self.key.fields.names, role="key column")
+
+    def envelope(self, schema: TableSchema, columns: pa.Schema) -> KafkaEnvelope:
+        """Return the envelope for a table."""
+        own = schema.columns.names
+        places: dict[str, Path] = {}
+        for field in self.rows:
+            places[field.name] = (field.name,)
+        for side, decoder in ((_VALUE, self.value), (_KEY, self.key)):
+            for field in decoder.fields:
+                places[field.name] = (side, field.name)
+        row_names = set(self.rows.names)
+        orders = order_names(schema, self.orders)
+
+        def order_path(name: str) -> Path:
+            return (name,) if name in row_names else tuple(name.split("."))
+
+        return KafkaEnvelope(
+            schema=schema,
+            key=self.key,
+            value=self.value,
+            key_name=self._name(_KEY),
+            value_name=self._name(_VALUE),
+            columns={find_column(n, own, role="column"): places[n] for n in columns.names},
+            order=tuple(order_path(name) for name in orders),
+            own_order={
+                column: order_path(source) for column, source in schema.engine.column_order.items()
+            },
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaEnvelope:
+    """Turns Kafka's records into commands, one each."""
+
+    schema: TableSchema
+    key: Decoder
+    value: Decoder
+    key_name: str
+    value_name: str
+    columns: dict[str, Path]
+    """For each column of the table that records have: ``key`` or ``value`` and the field's
+    name, or the name of a column of the rows."""
+    order: tuple[Path, ...]
+    own_order: dict[str, Path]
+
+    def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of a batch, one per row (`Envelope.commands`)."""
+        raw_keys, raw_values = (
+            batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
+        )
+        keys, values = decoded(self.key, raw_keys), decoded(self.value, raw_values)
+        sides = {
+            _KEY: _as_struct(self.key.fields, keys),
+            _VALUE: _as_struct(self.value.fields, values),
+        }
+
+        def column(path: Path) -> pa.Array:
+            first, *inside = path
+            return at_path(sides[first], tuple(inside)) if inside else batch.column(first)
+
+        columns = {own: column(path) for own, path in self.columns.items()}
+        found = Decoded(
+            columns=columns,
+            order=[column(path) for path in self.order],
+            own_order={own: column(path) for own, path in self.own_order.items()},
+            tombstones=np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False)),
+            bad_values=_because("the value is undecodable: ", values.reasons),
+            bad_keys=self._bad_keys(raw_keys, keys, columns),
+            raw_keys=raw_keys,
+            raw_values=lambda rows: raw_values.take(pa.array(rows)),
+            ignores_null_deletes=True,
+        )
+        return to_commands(self.schema, found)
+
+    def _bad_keys(
+        self, raw_keys: pa.Array, keys: Payloads, columns: Mapping[str, pa.Array]
+    ) -> pa.Array | None:
+        """Return what is wrong with keys; one that is there and holds nothing is no null key."""
+        reasons = _because("the key is undecodable: ", keys.reasons)
+        is_empty = raw_keys.is_valid()
+        for name in self.schema.keys:
+            is_empty = pc.and_(is_empty, columns[name].is_null())
+        if not pc.any(is_empty, min_count=0).as_py():
+            return reasons
+        empty = pc.if_else(is_empty, "the key is undecodable: it holds only nulls", None)
+        return empty if reasons is None else pc.coalesce(reasons, empty)
+
+
+def _as_struct(fields: pa.Schema, payloads: Payloads) -> pa.Array:
+    nullable = [field.with_nullable(True) for field in fields]
+    return pa.StructArray.from_arrays(list(payloads.columns), fields=nullable)
+
+
+def _because(prefix: str, reasons: pa.Array | None) -> pa.Array | None:
+    return None if reasons is None else pc.binary_join_element_wise(prefix, reasons, "")

@@ -1,0 +1,290 @@
+"""The plan of a write: what its rows mean, and what must become of the table first.
+
+`plan_write` is pure: options, columns and the newest manifest in; a plan, or the change that must
+come before it, out. Every write with options asks it, so each check of options and columns stands
+here or below, once. Everything that can be wrong with them is found before a row moves. `plan_upon`
+asks it of a table, and changes the table as it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.envelopes.changelog import ChangelogEnvelope
+from spark_upsert.envelopes.forms import form_of
+from spark_upsert.errors import ContentionError, OptionError, SchemaError, setting
+from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.names import find_column, joined_names
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
+from spark_upsert.options.write import Truncates, WriteOptions
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.properties import keeps_rows
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import Envelope
+from spark_upsert.table.write.contributions import as_collected
+from spark_upsert.table.write.form import Form
+
+ERROR_COLUMN = "error"
+"""Name of the column of inline errors, unless an option says otherwise."""
+
+_ALTERATIONS_MAX = 20
+"""A write alters once. More often only if another writer takes back what it did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """There is no table: make one, or plan upon one that the epoch will make."""
+
+    schema: TableSchema
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alter:
+    """The table lacks columns, types or properties that the write may give it."""
+
+    schema: TableSchema
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """How the rows of one epoch become commands, and on which version they were planned."""
+
+    base: Manifest
+    """Unborn if there is no table: the epoch makes it."""
+    envelope: Envelope
+
+
+WriteStep: TypeAlias = Create | Alter | WritePlan
+
+
+def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema) -> WriteStep:
+    """Check a write against its table.
+
+    Parameters
+    ----------
+    manifest : Manifest or None
+        The table as it is; None if there is none.
+    options : WriteOptions
+    incoming : pyarrow.Schema
+        The columns of the rows.
+
+    Returns
+    -------
+    Create, Alter or WritePlan
+        A plan; or what must be done first, after which the write is planned upon the result.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something does not fit.
+    """
+    form = form_of(options.envelope, incoming, deletes=options.deletes)
+    columns = _stored_columns(options, form)
+    engine = options.engine
+    if engine is not None:
+        engine = engine.resolved(columns.names, form.orders.names)
+    columns = as_collected(columns, manifest.schema.engine if manifest else engine or MergeEngine())
+    if manifest is None:
+        schema = _new_schema(options, form, columns, engine)
+        return Create(schema=schema, properties=options.properties)
+    _check_identity(options, manifest.schema, form)
+    _check_engine(engine, manifest.schema)
+    schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
+    if _gains_quarantine(options, schema):
+        schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
+    schema = _accepted(schema, columns, options)
+    if schema != manifest.schema or options.properties.items() - manifest.properties.items():
+        return Alter(schema=schema, properties=options.properties)
+    envelope = form.envelope(manifest.schema, columns)
+    if keeps_rows(manifest.properties) and isinstance(envelope, ChangelogEnvelope):
+        envelope = replace(envelope, takes_null_keys=True)
+    return WritePlan(base=manifest, envelope=envelope)
+
+
+def plan_upon(
+    table: Table, options: WriteOptions, incoming: pa.Schema, *, unborn_id: str | None = None
+) -> WritePlan:
+    """Plan a write upon the newest version of a table (`plan_write`).
+
+    Where the options allow it, the table is altered first; where there is none, the plan
+    is upon an unborn one, which the epoch makes. It has the identity ``unborn_id``, if several
+    plans are to be upon the same one (`Table.unborn`).
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something does not fit; the table is as it was.
+    """
+    manifest = table.log.try_head()
+    for _ in range(_ALTERATIONS_MAX):
+        step = plan_write(manifest, options, incoming)
+        match step:
+            case WritePlan():
+                return step
+            case Create(schema=schema, properties=properties):
+                manifest = table.unborn(schema, properties, table_id=unborn_id)
+            case Alter(schema=schema, properties=properties):
+                manifest = table.alter(schema, properties)
+    raise ContentionError(
+        f"others altered the table at '{table.store.url}' {_ALTERATIONS_MAX} times in a row "
+        "while this write was planned.",
+        hint="let only one of the writers set properties; then write again.",
+    )
+
+
+def usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
+    """Return what becomes of late rows: where truncates make them, they are no surprise."""
+    if options.late_rows is not None:
+        return options.late_rows
+    return LateRows.REJECT if options.envelope.truncates is Truncates.OVERWRITE else usual
+
+
+def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
+    """Choose the columns that the table is to hold."""
+    others = [field for field in form.others if field.name not in form.columns.names]
+    available = pa.schema([*form.columns, *others])
+    names = available.names
+    if options.columns:
+        kept = [find_column(n, names, role="column of 'columnList'") for n in options.columns]
+    else:
+        left_out = {
+            find_column(n, names, role="column of 'exceptColumnList'")
+            for n in options.except_columns
+        }
+        kept = [name for name in form.columns.names if name not in left_out]
+    return pa.schema([available.field(name) for name in kept])
+
+
+def _accepted(schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> TableSchema:
+    """Return the schema under which the columns can be stored (`TableSchema.accept`)."""
+    try:
+        return schema.accept(columns, merge=options.merge_schema)
+    except SchemaError as error:
+        name = error.fields.get("left_out")
+        if options.path and name is not None and name not in schema.keys:
+            error.advise(_without(name, schema, columns, options))
+        raise
+
+
+def _without(name: str, schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> str:
+    """Return by which options a column is left out."""
+    if options.columns:
+        kept = [each for each in options.columns if each.lower() != name.lower()]
+        given = setting("columnList", joined_names(kept))
+    else:
+        given = setting("exceptColumnList", joined_names([*options.except_columns, name]))
+    names = [each.lower() for each in schema.columns.names]
+    lacks_one = name.lower() in names or not set(names) <= {n.lower() for n in columns.names}
+    more = f" and {setting('mergeSchema', 'true')}" if lacks_one else ""
+    return f"To leave '{name}' out, give {given}{more}."
+
+
+def _new_schema(
+    options: WriteOptions, form: Form, columns: pa.Schema, engine: MergeEngine | None
+) -> TableSchema:
+    keys = options.keys or form.keys
+    if not keys:
+        raise OptionError.missing(
+            "keys",
+            f"there is no table at '{options.path}' yet, and a new one needs the columns that "
+            "identify a row",
+        )
+    names = form.orders.names
+    order = [
+        form.orders.field(find_column(name, names, role="sequenceBy column"))
+        for name in form.ordered_by(options.sequence_by)
+    ]
+    form.require_keys(keys)
+    if options.scope is not None and not order:
+        raise OptionError.missing("sequenceBy", "'sequenceScope' says how far it reaches")
+    policy = options.on_error or ErrorPolicy.FAIL
+    if options.error_column is not None and policy is not ErrorPolicy.INLINE:
+        raise OptionError.missing("onError", "'errorColumn' goes with onError=inline")
+    return TableSchema.of(
+        columns,
+        keys=keys,
+        order=order,
+        scope=options.scope or (Scope.TABLE if options.sequence_by else form.scope),
+        on_error=policy,
+        error_column=options.error_column or ERROR_COLUMN,
+        engine=engine,
+        ties=options.ties,
+        hash_prefix=options.hash_prefix or 0,
+    )
+
+
+def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:
+    """Refuse keys, an order or an error policy that differ from the table's own."""
+    form.require_keys(schema.keys)
+    _check_policy(options, schema)
+    if options.keys:
+        keys = tuple(
+            find_column(key, schema.columns.names, role="key column") for key in options.keys
+        )
+        if keys != schema.keys:
+            raise OptionError.fixed("keys", ",".join(options.keys), ",".join(schema.keys))
+    if options.hash_prefix not in (None, schema.hash_prefix):
+        raise OptionError.fixed("hashPrefix", str(options.hash_prefix), str(schema.hash_prefix))
+    own = ",".join(field.name for field in schema.order)
+    if options.sequence_by:
+        given = ",".join(form.ordered_by(options.sequence_by))
+        if given.lower() != own.lower():
+            raise OptionError.fixed("sequenceBy", given, own)
+    if options.scope is not None and options.scope is not schema.scope:
+        raise OptionError.fixed("sequenceScope", options.scope.value, schema.scope.value)
+    if options.ties not in (None, schema.ties) and Ties.FIRST in (options.ties, schema.ties):
+        assert options.ties is not None
+        raise OptionError.fixed(
+            "ties",
+            options.ties.value,
+            schema.ties.value,
+            why="rows that lost are gone (only 'last' and 'fail' may become each other)",
+        )
+    for field in schema.order:
+        name = find_column(field.name, form.orders.names, role="sequenceBy column")
+        found = storage_type(form.orders.field(name).type)
+        if found != field.type:
+            raise SchemaError(
+                f"the sequenceBy column '{name}' is {field.type} in the table, but {found} in the "
+                "rows.",
+                hint=f"cast it to {field.type} before the write.",
+                column=name,
+            )
+
+
+def _check_engine(engine: MergeEngine | None, schema: TableSchema) -> None:
+    """Refuse a merge engine that is not the table's own."""
+    if engine is not None and engine != schema.engine:
+        raise OptionError.fixed("mergeEngine", str(engine), str(schema.engine))
+
+
+def _gains_quarantine(options: WriteOptions, schema: TableSchema) -> bool:
+    """Return whether a table that had no errors is to keep them from here on.
+
+    Nothing is rewritten for it: runs without errors are what they were. A quarantine stays,
+    because its error entries do, and an error column is a column of the table.
+    """
+    is_asked = options.on_error is ErrorPolicy.QUARANTINE
+    return is_asked and schema.on_error is ErrorPolicy.FAIL
+
+
+def _check_policy(options: WriteOptions, schema: TableSchema) -> None:
+    asked, own_policy = options.on_error, schema.on_error
+    if asked not in (None, own_policy) and not _gains_quarantine(options, schema):
+        assert asked is not None
+        raise OptionError.fixed(
+            "onError",
+            asked.value,
+            own_policy.value,
+            why="it decides what the table stores (only 'fail' may become 'quarantine')",
+        )
+    if options.error_column not in (None, schema.error_column):
+        assert options.error_column is not None
+        raise OptionError.fixed("errorColumn", options.error_column, schema.error_column)

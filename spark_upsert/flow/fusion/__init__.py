@@ -1,0 +1,1 @@
+"""Which replicas share a processing element: placement, partitions, and what they cost."""

@@ -1,0 +1,210 @@
+"""Which elements of a partition run together on Spark, and which rows go through which pass.
+
+An element comes behind those that feed it; those of one pass run side by side, and rows for later
+ones go through. Everything here is numbers: the search for the best partition asks for thousands.
+`stages` makes what runs of it.
+
+How rows come to a pass (`RowTransfer`):
+
+- *In place.* Elements that are in no region and whose operators look at one row at a time run where
+  the rows are, in as many tasks as there are.
+- *Exchanged.* Element i runs in task i, to which an exchange brings its rows.
+- *Aligned.* As exchanged; but each element is fed by one element of the pass before and by nothing
+  else, so that its rows are in its task already.
+
+An element without operators whose rows take one connection needs no pass: they enter at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from spark_upsert.flow.expansion import Physical, Replica
+from spark_upsert.flow.graph import OperatorKind
+from spark_upsert.flow.work import is_row_by_row
+
+SPARK = -1
+"""In place of an element: what Spark itself reads and writes."""
+
+
+class RowTransfer(Enum):
+    """How rows come to the elements of a pass."""
+
+    IN_PLACE = "in place"
+    EXCHANGED = "exchanged"
+    ALIGNED = "aligned"
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What of a physical graph matters for passes; replicas and connections by their indexes."""
+
+    kinds: tuple[OperatorKind, ...]
+    is_free: tuple[bool, ...]
+    """Whether a replica can run wherever its rows are."""
+    is_direct: tuple[bool, ...]
+    """Whether it is a source of which all rows go to one port."""
+    connections: tuple[tuple[int, int], ...]
+    """Producer and consumer."""
+
+
+def wiring_of(physical: Physical) -> Wiring:
+    """Return the wiring of a graph."""
+    at = {name: index for index, name in enumerate(physical.replica)}
+    return Wiring(
+        kinds=tuple(replica.operator.kind for replica in physical.replicas),
+        is_free=tuple(_is_free(replica) for replica in physical.replicas),
+        is_direct=tuple(_is_direct(replica, physical) for replica in physical.replicas),
+        connections=tuple((at[each.producer], at[each.consumer]) for each in physical.connections),
+    )
+
+
+def _is_free(replica: Replica) -> bool:
+    if replica.operator.kind is OperatorKind.SOURCE:
+        return True
+    return not replica.regions and is_row_by_row(replica.operator.work)
+
+
+def _is_direct(replica: Replica, physical: Physical) -> bool:
+    if replica.operator.kind is not OperatorKind.SOURCE:
+        return False
+    leads = physical.connections_of[replica.name]
+    return len(leads) == 1 and not leads[0].is_split
+
+
+class UnderWay(NamedTuple):
+    """Rows that go through some passes."""
+
+    flow: int
+    """The index of their connection; of what a source reads, that of the replica behind these."""
+    producer: int
+    consumer: int
+    """Elements, or `SPARK`."""
+    first: int
+    """The first pass that takes them in."""
+    last: int
+    """The one that keeps them; for what Spark writes as many as there are passes."""
+
+
+class PassPlan:
+    """The passes of a partition.
+
+    Parameters
+    ----------
+    element : sequence of int
+        The element of each replica.
+    order : sequence of int
+        The elements, each behind those that feed it.
+    """
+
+    def __init__(self, wiring: Wiring, element: Sequence[int], order: Sequence[int]) -> None:
+        self._wiring = wiring
+        self._element = element
+        self.enters = self._entering(len(order))
+        """Whether each replica is a source whose rows enter behind it, so that it does nothing."""
+        self.runs = [False] * len(order)
+        """Whether there is anything to do in each element."""
+        self._is_free = [True] * len(order)
+        for replica in self._iter_running():
+            self.runs[element[replica]] = True
+            self._is_free[element[replica]] &= wiring.is_free[replica]
+        self._before: list[set[int]] = [set() for _ in order]
+        self._is_fed = [False] * len(order)
+        self._note_producers()
+        self.levels = self._levelled(order)
+        """The pass of each element, -1 for what does nothing."""
+        self.ways: list[RowTransfer] = []
+        """Of each pass."""
+        self.tasks: list[Mapping[int, int]] = []
+        """Of each pass: the task of each element; in place none."""
+        self._find_ways()
+
+    def elements_at(self, level: int) -> list[int]:
+        """Return the elements of a pass."""
+        return [element for element, at in enumerate(self.levels) if at == level]
+
+    def iter_under_way(self) -> Iterator[UnderWay]:
+        """Yield all rows that go through passes."""
+        kinds, connections = self._wiring.kinds, self._wiring.connections
+        for index, (producer, consumer) in enumerate(connections):
+            one, other = self._element[producer], self._element[consumer]
+            giver, first = (SPARK, 0) if self.enters[producer] else (one, self.levels[one] + 1)
+            if kinds[consumer] is OperatorKind.SINK:
+                yield UnderWay(index, giver, SPARK, first, len(self.ways))
+            elif giver != other:
+                yield UnderWay(index, giver, other, first, self.levels[other])
+        for replica in self._iter_running():
+            if kinds[replica] is OperatorKind.SOURCE:
+                element = self._element[replica]
+                flow = len(connections) + replica
+                yield UnderWay(flow, SPARK, element, 0, self.levels[element])
+
+    def _iter_running(self) -> Iterator[int]:
+        for replica, kind in enumerate(self._wiring.kinds):
+            if kind is not OperatorKind.SINK and not self.enters[replica]:
+                yield replica
+
+    def _entering(self, count: int) -> list[bool]:
+        members = [0] * count
+        for element in self._element:
+            members[element] += 1
+        pairs = zip(self._wiring.is_direct, self._element, strict=True)
+        return [is_direct and members[element] == 1 for is_direct, element in pairs]
+
+    def _note_producers(self) -> None:
+        kinds = self._wiring.kinds
+        for producer, consumer in self._wiring.connections:
+            one, other = self._element[producer], self._element[consumer]
+            if kinds[consumer] is OperatorKind.SINK:
+                continue
+            if self.enters[producer]:
+                self._is_fed[other] = True
+            elif one != other:
+                self._before[other].add(one)
+        for replica in self._iter_running():
+            if kinds[replica] is OperatorKind.SOURCE:
+                self._is_fed[self._element[replica]] = True
+
+    def _levelled(self, order: Sequence[int]) -> list[int]:
+        """Elements that can run anywhere go first, so that no exchange stands before them."""
+        levels = [-1] * len(order)
+        for element in order:
+            before = self._before[element]
+            self._is_free[element] &= all(self._is_free[each] for each in before)
+            if self.runs[element] and self._is_free[element]:
+                levels[element] = max((levels[each] + 1 for each in before), default=0)
+        least = max(levels, default=-1) + 1
+        for element in order:
+            if self.runs[element] and not self._is_free[element]:
+                after = max((levels[each] + 1 for each in self._before[element]), default=0)
+                levels[element] = max(least, after)
+        return levels
+
+    def _find_ways(self) -> None:
+        before: Mapping[int, int] = {}
+        for level in range(max(self.levels, default=-1) + 1):
+            here = self.elements_at(level)
+            if all(self._is_free[element] for element in here):
+                self.ways.append(RowTransfer.IN_PLACE)
+                self.tasks.append({})
+                continue
+            aligned = self._aligned(here, before)
+            if aligned is None:
+                before = {element: task for task, element in enumerate(here)}
+            else:
+                before = aligned
+            self.ways.append(RowTransfer.EXCHANGED if aligned is None else RowTransfer.ALIGNED)
+            self.tasks.append(before)
+
+    def _aligned(self, here: list[int], tasks: Mapping[int, int]) -> dict[int, int] | None:
+        """Return the task of each element if its rows are in it already, else None."""
+        found: dict[int, int] = {}
+        for element in here:
+            before = self._before[element]
+            if len(before) != 1 or not before <= tasks.keys() or self._is_fed[element]:
+                return None
+            found[element] = tasks[next(iter(before))]
+        return found if len(set(found.values())) == len(found) else None

@@ -1,0 +1,379 @@
+"""A flow in one process: a thread for each processing element, bounded channels between them.
+
+>>> import pyarrow as pa
+>>> from spark_upsert.flow import ArrowSource, Collected, Flow, PythonFunction
+>>> from spark_upsert.flow.run.local import collect
+>>> rows = pa.table({"n": [1, 2, 3]})
+>>> flow = Flow()
+>>> source = flow.source("rows", ArrowSource(rows))
+>>> with flow.parallel("both", width=2):
+...     given = flow.operator("same", PythonFunction(iter, rows.schema), source)
+>>> flow.sink("all", Collected(), given)
+>>> sorted(collect(flow.graph())["all"]["n"].to_pylist())
+[1, 2, 3]
+
+**Order.** What one replica gives to another comes in its order. Where rows of several meet there is
+none.
+
+**Back-pressure.** An element takes what comes to it from one channel, and stops while a channel
+that it puts into is full; so does whoever reads the sinks. Elements feed each other in no circle,
+so that the last one can always go on.
+
+**Markers.** A source may give `Marker.WINDOW` between its batches: each replica that it comes to
+drains and sends it on, but no splitter whose owner is in a region. The end goes everywhere, and
+counts when it has come from all.
+
+**Failure.** Whatever an operator or a source raises comes out at the reader, with the name of the
+operator. All threads have ended by then, but for a source that is silent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.errors import GraphError, about_operator
+from spark_upsert.flow.advice import advise
+from spark_upsert.flow.expansion import Replica, expanded
+from spark_upsert.flow.fusion.fusion import Fused, Legacy, fused
+from spark_upsert.flow.graph import Graph, OperatorKind
+from spark_upsert.flow.resolution import require_sources, schemas_of
+from spark_upsert.flow.run.addresses import READ, AddressBook, Port
+from spark_upsert.flow.run.element import Element
+from spark_upsert.flow.run.outlets import Parcel, by_address
+from spark_upsert.flow.run.running import as_declared
+from spark_upsert.flow.run.splitters import Marker
+from spark_upsert.flow.run.tables import rows_of, targets_of, write
+from spark_upsert.flow.work import ArrowSource, Given, TableSource
+from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel
+from spark_upsert.merge.counters import Gauge
+from spark_upsert.table.log.manifest import Commit
+
+JOIN_SECONDS = 60.0
+"""How long ending waits for a thread; a source that is silent keeps its one, which is a daemon."""
+
+Item: TypeAlias = pa.RecordBatch | Marker
+"""What a source gives, and what comes to an address."""
+
+ReadSource: TypeAlias = Callable[[], Iterable[Item]]
+
+
+def collect(
+    plan: Graph | Fused, given: Mapping[str, ReadSource] | None = None
+) -> dict[str, pa.Table]:
+    """Run a graph, and return the rows of each sink, by its full name; see `run_local`."""
+    run = _Run(plan, given or {}, CHANNEL_EVENTS)
+    batches: dict[str, list[pa.RecordBatch]] = {name: [] for name in run.sinks}
+    for sink, item in run.items():
+        if isinstance(item, pa.RecordBatch):
+            batches[sink].append(item)
+    return {name: pa.Table.from_batches(batches[name], run.sinks[name]) for name in batches}
+
+
+def run(
+    plan: Graph | Fused,
+    given: Mapping[str, ReadSource] | None = None,
+    *,
+    transaction: tuple[str, int] | None = None,
+) -> dict[str, Commit | None]:
+    """Run a graph, and write the rows of each sink into its table, when all have come.
+
+    Parameters
+    ----------
+    transaction : tuple of str and int, optional
+        A name and a number by which each table takes this run once, also if it is repeated because
+        it fell between two tables.
+
+    Returns
+    -------
+    dict of str to Commit or None
+        By the full names of the sinks; None if a table had this transaction already.
+
+    Raises
+    ------
+    GraphError
+        The graph cannot be run, or a sink is no table.
+    Exception
+        As `run_local`; or what writing raises.
+    """
+    targets = targets_of(plan if isinstance(plan, Graph) else plan.physical.graph)
+    named: dict[str, str] = {}
+    if transaction is not None:
+        named = {"txnAppId": transaction[0], "txnVersion": str(transaction[1])}
+    rows = collect(plan, given)
+    return {name: write(sink, rows[name], **named) for name, sink in targets.items()}
+
+
+def run_local(
+    plan: Graph | Fused,
+    given: Mapping[str, ReadSource] | None = None,
+    *,
+    capacity: int = CHANNEL_EVENTS,
+) -> Iterator[tuple[str, Item]]:
+    """Run a graph, and yield what comes to its sinks.
+
+    No thread runs before the first ``next``. Closing the iterator ends all.
+
+    Parameters
+    ----------
+    plan : Graph or Fused
+        Of a graph each replica is an element by itself.
+    given : mapping of str to callable, optional
+        What reads each source that is `Given`, by its full name; called once for each replica.
+    capacity : int
+        Rows in a channel; one that is empty takes any batch.
+
+    Yields
+    ------
+    sink : str
+        Its full name.
+    item : pyarrow.RecordBatch or Marker
+
+    Raises
+    ------
+    GraphError
+        The graph cannot be run.
+    Exception
+        What an operator or a source raised; the error, or its note, names the operator.
+    """
+    return _Run(plan, given or {}, capacity).items()
+
+
+class _Ended(BaseException):
+    """Ends a thread, because the run has ended."""
+
+
+class _Channels:
+    """All channels of a run, under one lock."""
+
+    def __init__(self, producers: Sequence[int], capacity: int) -> None:
+        self._changed = Condition()
+        self._channels = [Channel(capacity, Gauge()) for _ in producers]
+        self._producers = list(producers)
+        """Of each channel: those who may still put something in."""
+        self._failure: BaseException | None = None
+        self._is_ended = False
+        for index, count in enumerate(producers):
+            if not count:
+                self._channels[index].close()
+
+    def put(self, index: int, address: int, item: Item) -> None:
+        """Put an item into a channel when there is room."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_ended or self._channels[index].has_room(item))
+            if self._is_ended:
+                raise _Ended
+            self._channels[index].put(_Addressed(address, item))
+            self._changed.notify_all()
+
+    def take(self, index: int, *, is_waiting: bool = True) -> tuple[int, Item] | None:
+        """Return the next item of a channel; None behind the last one, or without waiting."""
+        channel = self._channels[index]
+        with self._changed:
+            if is_waiting:
+                self._changed.wait_for(
+                    lambda: self._is_ended or not channel.is_empty or channel.is_drained
+                )
+            if self._failure is not None:
+                raise self._failure
+            if self._is_ended:
+                raise _Ended
+            if channel.is_empty:
+                return None
+            taken: _Addressed = channel.take()
+            self._changed.notify_all()
+            return taken.address, taken.item
+
+    def leave(self, index: int) -> None:
+        """Say that one of its producers puts nothing more into a channel."""
+        with self._changed:
+            self._producers[index] -= 1
+            if not self._producers[index]:
+                self._channels[index].close()
+                self._changed.notify_all()
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Release all who wait; the first failure is what the reader gets."""
+        with self._changed:
+            self._failure = self._failure or failure
+            self._is_ended = True
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class _Addressed:
+    """What lies in a channel."""
+
+    address: int
+    item: Item
+
+    @property
+    def num_rows(self) -> int:
+        """How many events it is."""
+        return self.item.num_rows if isinstance(self.item, pa.RecordBatch) else 1
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it holds."""
+        return self.item.nbytes if isinstance(self.item, pa.RecordBatch) else 0
+
+
+class _Run:
+    """One run: its elements, a thread for each, and the channel that each takes from.
+
+    Sinks have one channel together, from which the reader takes.
+    """
+
+    def __init__(self, plan: Graph | Fused, given: Mapping[str, ReadSource], capacity: int) -> None:
+        if isinstance(plan, Graph):
+            plan = fused(expanded(plan), Legacy())
+        graph = plan.physical.graph
+        advise(graph)
+        self._reads = _reads(graph, given)
+        schemas = schemas_of(graph, {name: read.schema for name, read in self._reads.items()})
+        self.sinks = {
+            each.consumer: schemas[each.producer]
+            for each in graph.streams
+            if graph.places[each.consumer].operator.kind is OperatorKind.SINK
+        }
+        self._book = AddressBook(plan.physical)
+        self._elements = [pe.names for pe in plan.pes]
+        self._output = len(self._elements)
+        self._channel_of = [self._channel(port.replica, plan) for port in self._book.ports]
+        self._leads = [self._leads_of(index, names) for index, names in enumerate(self._elements)]
+        self._capacity = capacity
+
+    def items(self) -> Iterator[tuple[str, Item]]:
+        """Yield what comes to the sinks."""
+        producers = [0] * (len(self._elements) + 1)
+        for lead in itertools.chain.from_iterable(self._leads):
+            producers[lead] += 1
+        channels = _Channels(producers, self._capacity)
+        threads = [
+            Thread(target=self._work, args=(index, channels), name=f"element {index}", daemon=True)
+            for index in range(len(self._elements))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            while (taken := channels.take(self._output)) is not None:
+                address, item = taken
+                replica = self._book.physical.replica[self._book.ports[address].replica]
+                yield replica.logical, item
+        finally:
+            channels.end()
+            for thread in threads:
+                thread.join(JOIN_SECONDS)
+
+    def _channel(self, replica: str, plan: Fused) -> int:
+        kind = plan.physical.replica[replica].operator.kind
+        return self._output if kind is OperatorKind.SINK else plan.pe_of[replica].index
+
+    def _leads_of(self, index: int, names: tuple[str, ...]) -> set[int]:
+        """Return the channels that an element puts into."""
+        addresses = itertools.chain.from_iterable(self._book.leading[name] for name in names)
+        return {self._channel_of[address] for address in addresses} - {index}
+
+    # -- what a thread does
+
+    def _work(self, index: int, channels: _Channels) -> None:
+        try:
+            with Element(self._book, self._elements[index]) as element:
+                for address, item in self._inputs(index, channels):
+                    if isinstance(item, pa.RecordBatch):
+                        self._put(element.feed(address, item), channels)
+                    else:
+                        self._put(element.pass_window(address), channels)
+                self._put(element.drain(), channels)
+            for lead in self._leads[index]:
+                channels.leave(lead)
+        except _Ended:
+            pass
+        except BaseException as error:  # noqa: BLE001  (raised where the sinks are read)
+            channels.end(error)
+
+    def _put(self, leaving: Iterator[Parcel | int], channels: _Channels) -> None:
+        for each in leaving:
+            if isinstance(each, int):
+                channels.put(self._channel_of[each], each, Marker.WINDOW)
+            else:
+                for address, batch in by_address(each):
+                    channels.put(self._channel_of[address], address, batch)
+
+    def _inputs(self, index: int, channels: _Channels) -> Iterator[tuple[int, Item]]:
+        """Yield what comes to an element: of each source of it one item in turn, and what waits."""
+        reading = deque(self._readings(self._elements[index]))
+        while reading:
+            address, items = reading.popleft()
+            with about_operator(self._book.ports[address].replica):
+                item = next(items, None)
+            if item is not None:
+                yield address, item
+                reading.append((address, items))
+            taken = channels.take(index, is_waiting=False)
+            if taken is not None:
+                yield taken
+        while (taken := channels.take(index)) is not None:
+            yield taken
+
+    def _readings(self, names: tuple[str, ...]) -> Iterator[tuple[int, Iterator[Item]]]:
+        for name in names:
+            replica = self._book.physical.replica[name]
+            if replica.operator.kind is OperatorKind.SOURCE:
+                read = self._reads[replica.logical]
+                yield self._book.address[Port(name, READ)], read.items(replica)
+
+
+class _Reading(Protocol):
+    """What reads a source."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that it gives."""
+        ...
+
+    def items(self, replica: Replica) -> Iterator[Item]:
+        """Yield what a replica of the source reads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What reads a source, and the columns that it gives."""
+
+    schema: pa.Schema
+    read: ReadSource
+
+    def items(self, replica: Replica) -> Iterator[Item]:
+        """Yield what a replica of the source reads: of several each takes its turn."""
+        width, channel = max(1, replica.channel.count), max(0, replica.channel.index)
+        for item in itertools.islice(self.read(), channel, None, width):
+            yield item if isinstance(item, Marker) else as_declared(item, self.schema, replica)
+
+
+def _reads(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]:
+    reads: dict[str, _Reading] = {}
+    for name, place in graph.places.items():
+        if place.operator.kind is not OperatorKind.SOURCE:
+            continue
+        work = place.operator.work
+        if isinstance(work, ArrowSource):
+            reads[name] = _Read(work.schema, work.rows.to_batches)
+        elif isinstance(work, TableSource):
+            reads[name] = rows_of(name, work)
+        elif isinstance(work, Given) and name in given:
+            reads[name] = _Read(work.schema, given[name])
+        else:
+            raise GraphError(
+                f"nothing reads the source '{name}' here.",
+                hint=f"make it Given(schema), and give what reads it: given={{'{name}': ...}}.",
+                operators=(name,),
+            )
+    require_sources(given, reads)
+    return reads

@@ -1,1 +1,0 @@
-"""Indexes: tables of ours that propose the keys of rows with a value in some column."""

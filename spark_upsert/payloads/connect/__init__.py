@@ -1,0 +1,1 @@
+"""Kafka Connect's schemas and logical types, in JSON and in Avro."""

@@ -1,0 +1,86 @@
+"""What may be wanted of groups: `group_by("country").agg(n=agg.count(), top=agg.max("amount"))`."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from spark_upsert.errors import PlanError
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+
+_UNNAMED = ""
+"""The name of an aggregate until `agg` gives it one."""
+
+
+def count(column: str | None = None) -> Aggregate:
+    """Count rows, or the values of a column that are not NULL."""
+    return Aggregate(_UNNAMED, AggregateKind.COUNT, column)
+
+
+def sum(column: str, *, scale: int | None = None) -> Aggregate:
+    """Sum a column; NULL if no row has a value.
+
+    Parameters
+    ----------
+    column : str
+        Of integers or decimals, or of floats with a scale.
+    scale : int, optional
+        Digits behind the point, 0 to 15, to which each float is rounded, half to even.
+    """
+    return Aggregate(_UNNAMED, AggregateKind.SUM, column, scale)
+
+
+def avg(column: str, *, scale: int | None = None) -> Aggregate:
+    """Average a column; parameters as of `sum`."""
+    return Aggregate(_UNNAMED, AggregateKind.AVG, column, scale)
+
+
+def min(column: str) -> Aggregate:
+    """Take the smallest value of a column; NaN is above all others."""
+    return Aggregate(_UNNAMED, AggregateKind.MIN, column)
+
+
+def max(column: str) -> Aggregate:
+    """Take the greatest value of a column; NaN is above all others."""
+    return Aggregate(_UNNAMED, AggregateKind.MAX, column)
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Refuse what other engines have and no table of sums can take back."""
+    if name in _NO_WAY_BACK:
+        raise PlanError(
+            f"'{name}' cannot be retracted: when a row goes, nothing that was kept tells what is "
+            "left.",
+            hint="use count, sum, avg, min or max, or keep the rows and aggregate what you read.",
+        )
+    if name in _INSTEAD:
+        raise PlanError(f"there is no aggregate '{name}'.", hint=_INSTEAD[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_NO_WAY_BACK = frozenset(
+    (
+        "collect",
+        "collect_list",
+        "collect_set",
+        "first",
+        "last",
+        "any_value",
+        "approx_count_distinct",
+        "median",
+        "percentile",
+    )
+)
+
+_INSTEAD = {
+    **dict.fromkeys(
+        ("count_distinct", "countDistinct", "n_unique", "nunique"),
+        "keep the groups of both first, group_by(..., column).agg(n=count()), and count the rows "
+        "of that table by a second view.",
+    ),
+    **dict.fromkeys(
+        ("top", "top_k", "max_by", "min_by", "argmax", "row_number", "rank"),
+        "use max(column) or min(column).",
+    ),
+    "mean": "use avg(column).",
+    "average": "use avg(column).",
+}

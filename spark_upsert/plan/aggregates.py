@@ -1,0 +1,43 @@
+"""What is wanted of the rows of a group: counts, sums, averages, smallest and greatest values.
+
+Whatever cannot be taken back has no name here: a list of all values, the first, the last.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class AggregateKind(Enum):
+    """What is wanted of a column of a group."""
+
+    COUNT = "count"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+
+
+class Aggregate(NamedTuple):
+    """One column of the result."""
+
+    name: str
+    kind: AggregateKind
+    column: str | None = None
+    """Of the rows; None to count rows."""
+    scale: int | None = None
+    """Digits behind the point to which each float is rounded before it is added."""
+
+    @classmethod
+    def from_json(cls, record: Any) -> Aggregate:
+        """Rebuild an aggregate from the list of its fields; a ValueError says that it is none."""
+        name, kind, column, scale = record
+        is_sound = isinstance(name, str) and isinstance(column, str | None)
+        if not is_sound or not (scale is None or type(scale) is int):
+            raise ValueError("no aggregate")
+        return cls(name, AggregateKind(kind), column, scale)
+
+    def to_json(self) -> list[Any]:
+        """Return the list of its fields."""
+        return [self.name, self.kind.value, self.column, self.scale]

@@ -1,0 +1,369 @@
+"""Expressions over the columns of a batch: SQL (`sql`), or an expression of Arrow.
+
+    bound = bind("price * 2 > 10 AND note IS NOT NULL", schema)
+    bound(batch)   # an array, one value for each row
+
+What SQL leaves open, or databases answer differently, is as in Spark with ANSI mode, in UTC; a test
+compares them, and docs/tasks.md lists the differences:
+
+* Three-valued logic: an unknown value (NULL) makes unknown what depends on it. A filter passes what
+  is true, nothing else.
+* An overflow, a division by zero and a cast of what the type cannot hold are errors (`DataError`),
+  never NULL and never wrapped. They count only where SQL looks: not in a branch of CASE or COALESCE
+  that is not taken, behind an AND or OR that is decided, or beside a NULL.
+* NaN equals NaN and is above all numbers; -0.0 equals 0.0.
+* Types are not guessed: a text is compared with a text. Decimals are not divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import DataError, PlanError, SchemaError
+from spark_upsert.model.names import find_column
+from spark_upsert.plan.casts import Datum, cast, nearest
+from spark_upsert.plan.functions import (
+    alike,
+    apply,
+    boolean,
+    chosen,
+    equal,
+    in_own_digits,
+    is_true,
+    negated,
+    refused,
+)
+from spark_upsert.plan.sql import (
+    IMPURE,
+    Call,
+    Case,
+    Cast,
+    ColumnName,
+    Literal,
+    Tree,
+    children,
+    not_of_one_row,
+    parse_sql,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundExpression:
+    """An expression over the columns of one schema.
+
+    Parameters
+    ----------
+    text : str
+        As it was written.
+    columns : tuple of str
+        Those that it reads, in the schema's order.
+    type : pyarrow.DataType
+        Of its values.
+    """
+
+    text: str
+    columns: tuple[str, ...]
+    type: pa.DataType
+    _evaluate: Callable[[pa.RecordBatch], Datum]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return its values, one for each row of a batch.
+
+        Raises
+        ------
+        DataError
+            Of some row there is none: an overflow, a division by zero, a cast that fails.
+        """
+        try:
+            found = self._evaluate(batch)
+        except (pa.ArrowException, OverflowError) as error:
+            raise _no_value(self.text, error) from error
+        except RecursionError as error:
+            raise _too_deep(self.text) from error
+        return _as_array(found, batch.num_rows)
+
+    def true_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows for which it is true: not those for which it is false, or unknown."""
+        return batch.filter(self(batch), null_selection_behavior="drop")
+
+
+def bind(condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
+    """Return an expression over the columns of a schema.
+
+    Raises
+    ------
+    PlanError
+        It is not SQL as `sql` knows it, a column is not there, or an operator does not take the
+        types that its arguments have.
+    """
+    text = condition if isinstance(condition, str) else str(condition)
+    try:
+        return _bound(text, condition, schema)
+    except (pa.ArrowException, KeyError, OverflowError) as error:
+        raise PlanError(
+            f"'{text}' cannot be computed: {error}.",
+            hint="its part without columns has no value: write another there, or NULL.",
+        ) from error
+    except RecursionError as error:
+        raise _too_deep(text) from error
+
+
+def _too_deep(text: str) -> PlanError:
+    return PlanError(
+        f"'{text}' is nested too deep for the stack of its caller.",
+        hint="compute a part of it in a projection below.",
+    )
+
+
+def _bound(text: str, condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
+    if isinstance(condition, str):
+        tree = parse_sql(condition)
+        names = {_found(each, schema, text) for each in _columns(tree)}
+        evaluate: Callable[[pa.RecordBatch], Datum] = _Evaluation(tree, schema)
+    else:
+        names = set(schema.names)
+        evaluate = _OfArrow(condition)
+    type_ = evaluate(pa.RecordBatch.from_pylist([], schema)).type
+    return BoundExpression(
+        text, tuple(name for name in schema.names if name in names), type_, evaluate
+    )
+
+
+def bind_condition(condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
+    """Return an expression that is true, false or unknown; raises as `bind` does."""
+    bound = bind(condition, schema)
+    if pa.types.is_null(bound.type):
+        return bind("CAST(NULL AS BOOLEAN)", schema)
+    if not pa.types.is_boolean(bound.type):
+        raise PlanError(
+            f"a condition is true or false, '{bound.text}' is {bound.type}.",
+            hint="compare it with something.",
+        )
+    return bound
+
+
+def columns_of(condition: str) -> frozenset[str]:
+    """Return the names of the columns that SQL reads, as they are written there."""
+    return frozenset(each.path[0] for each in _columns(parse_sql(condition)))
+
+
+def plain_column(condition: str) -> str | None:
+    """Return the column that SQL is nothing but, None if it computes something."""
+    tree = parse_sql(condition)
+    return tree.path[0] if isinstance(tree, ColumnName) and len(tree.path) == 1 else None
+
+
+def _columns(tree: Tree) -> list[ColumnName]:
+    if isinstance(tree, ColumnName):
+        return [tree]
+    return [found for each in children(tree) for found in _columns(each)]
+
+
+def _found(column: ColumnName, schema: pa.Schema, text: str) -> str:
+    """Return the name of a column, or of the one that a field lies in, as the schema has it."""
+    name = column.path[0]
+    try:
+        return find_column(name, schema.names, role="column")
+    except SchemaError as error:
+        if name.upper() in IMPURE:
+            raise not_of_one_row(text, name.upper()) from error
+        raise PlanError.missing_column(name, schema.names) from error
+
+
+def _no_value(text: str, error: Exception) -> DataError:
+    return DataError(
+        f"'{text}' has no value for some row: {error}.",
+        hint="leave such rows out by a filter before, or by CASE WHEN; cast to a wider type.",
+    )
+
+
+def _as_array(found: Datum, rows: int) -> pa.Array:
+    if isinstance(found, pa.Scalar):
+        return pa.repeat(found, rows)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+class _OfArrow:
+    """An expression of Arrow, computed by its own engine, in one thread so that rows keep order."""
+
+    def __init__(self, expression: pc.Expression) -> None:
+        self._expression = expression
+
+    def __call__(self, batch: pa.RecordBatch) -> Datum:
+        # Imported here: nothing else needs this engine, which takes time to load.
+        from pyarrow import acero
+
+        rows = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+        value = acero.ProjectNodeOptions([self._expression], ["value"])
+        chain = [acero.Declaration("table_source", rows), acero.Declaration("project", value)]
+        computed = acero.Declaration.from_sequence(chain).to_table(use_threads=False)
+        return computed["value"].combine_chunks()
+
+
+_DIVISIONS = frozenset({"/", "%", "DIV"})
+_COMPARED_OR_COMPUTED = frozenset({"+", "-", "*", "=", "<>", "<", "<=", ">", ">="})
+_ALL_COUNT = frozenset({"||", "<=>", "GREATEST", "LEAST"})
+"""What is computed of NULLs, too: a row without a value of any argument has none."""
+
+
+def _in_utc(found: Datum) -> Datum:
+    """Return moments as those of UTC, which all functions mean."""
+    if not pa.types.is_timestamp(found.type) or found.type.tz in (None, "UTC"):
+        return found
+    return found.view(pa.timestamp(found.type.unit, tz="UTC"))
+
+
+def _in_own_digits(trees: Sequence[Tree], values: list[Datum]) -> list[Datum]:
+    """Return whole numbers of the text beside decimals as such, which leaves these more room."""
+    if not any(pa.types.is_decimal(each.type) for each in values):
+        return values
+    return [
+        in_own_digits(value) if isinstance(tree, Literal) and tree.type == pa.int64() else value
+        for tree, value in zip(trees, values, strict=True)
+    ]
+
+
+class _Evaluation:
+    """SQL over the batches of one schema: the tree is walked for each batch."""
+
+    def __init__(self, tree: Tree, schema: pa.Schema) -> None:
+        self._tree = tree
+        self._schema = schema
+
+    def __call__(self, batch: pa.RecordBatch) -> Datum:
+        if isinstance(self._tree, ColumnName):  # As it is: with its own zone.
+            return self._column(self._tree.path, batch)
+        return self._of(self._tree, batch)
+
+    def _of(self, tree: Tree, batch: pa.RecordBatch) -> Datum:
+        match tree:
+            case Literal(value=value, type=type_):
+                return pa.scalar(value, type_)
+            case ColumnName(path=path):
+                return _in_utc(self._column(path, batch))
+            case Cast(argument=argument, type=type_):
+                return cast(self._of(argument, batch), type_)
+            case Case():
+                return self._case(tree, batch)
+            case Call(name="AND" | "OR" as name, arguments=(left, right)):
+                return self._decided(name, left, right, batch)
+            case Call(name="COALESCE", arguments=arguments):
+                return self._coalesce(arguments, batch)
+            case Call(name="IN", arguments=(value, *several)):
+                return self._in(value, several, batch)
+            case Call(name=name, arguments=arguments):
+                return apply(name, self._arguments(name, arguments, batch))
+            case _:
+                assert_never(tree)
+
+    def _arguments(
+        self, name: str, arguments: Sequence[Tree], batch: pa.RecordBatch
+    ) -> list[Datum]:
+        """Return the values of arguments; NULL decides most operators, so that others do not count.
+
+        Divisions look at their right side first.
+        """
+        if name in _ALL_COUNT or len(arguments) == 1:
+            return [self._of(each, batch) for each in arguments]
+        order = 1 if name not in _DIVISIONS else -1
+        found: list[Datum] = []
+        is_open: Datum = pa.scalar(True)
+        for each in arguments[::order]:
+            found.append(self._where(is_open, each, batch))
+            is_open = pc.and_(is_open, pc.is_valid(found[-1]))
+        values = found[::order]
+        return _in_own_digits(arguments, values) if name in _COMPARED_OR_COMPUTED else values
+
+    def _column(self, path: Sequence[str], batch: pa.RecordBatch) -> Datum:
+        found = batch[find_column(path[0], self._schema.names, role="column")]
+        if isinstance(found, pa.ExtensionArray):
+            found = found.storage
+        if pa.types.is_dictionary(found.type):
+            found = found.dictionary_decode()
+        for name in path[1:]:
+            if not pa.types.is_struct(found.type):
+                raise PlanError(
+                    f"'{'.'.join(path)}': '{name}' is to be a field, but before it stands "
+                    f"{found.type}.",
+                    hint="only structs have fields.",
+                )
+            fields = [each.name for each in found.type]
+            if name not in fields:
+                raise PlanError.missing_column(name, fields)
+            found = pc.struct_field(found, name)
+        return found
+
+    def _case(self, tree: Case, batch: pa.RecordBatch) -> Datum:
+        """Return the value of the first branch that is true; others are not looked at."""
+        undecided: Datum = pa.scalar(True)
+        taken: list[tuple[Datum, Tree]] = []
+        for condition, value in tree.branches:
+            is_met = is_true(self._where(undecided, condition, batch))
+            taken.append((pc.and_(undecided, is_met), value))
+            undecided = pc.and_not(undecided, is_met)
+        found = self._where(undecided, tree.otherwise, batch)
+        for is_taken, value in reversed(taken):
+            found = chosen(is_taken, self._where(is_taken, value, batch), found)
+        return found
+
+    def _coalesce(self, arguments: Sequence[Tree], batch: pa.RecordBatch) -> Datum:
+        found = self._of(arguments[0], batch)
+        for each in arguments[1:]:
+            is_open = pc.is_null(found)
+            found = chosen(is_open, self._where(is_open, each, batch), found)
+        return found
+
+    def _in(self, value: Tree, several: Sequence[Tree], batch: pa.RecordBatch) -> Datum:
+        """Return whether a value equals any, up to the first; unknown if some is NULL.
+
+        All become one type first, which that of nothing tells.
+        """
+        nothing = batch.slice(0, 0)
+        first = self._of(value, batch)
+        kinds = [self._of(each, nothing) for each in several]
+        try:
+            type_ = alike(first, *kinds)[0].type
+        except pa.ArrowNotImplementedError as error:
+            raise refused("IN", [first, *kinds]) from error
+        first = nearest(first, type_)
+        found: Datum = pa.scalar(False)
+        is_known = pc.is_valid(first)
+        for each in several:
+            is_open = pc.and_(is_known, pc.invert(pc.fill_null(found, False)))
+            found = pc.or_kleene(
+                found, equal(first, nearest(self._where(is_open, each, batch), type_))
+            )
+        return pc.if_else(is_known, found, pa.scalar(None, pa.bool_()))
+
+    def _decided(self, name: str, left: Tree, right: Tree, batch: pa.RecordBatch) -> Datum:
+        """Return an AND or OR; the right side counts only where the left does not decide."""
+        first = boolean(name, self._of(left, batch))
+        is_open = (
+            pc.fill_null(first, True) if name == "AND" else negated(pc.fill_null(first, False))
+        )
+        second = boolean(name, self._where(is_open, right, batch))
+        return pc.and_kleene(first, second) if name == "AND" else pc.or_kleene(first, second)
+
+    def _where(self, is_open: Datum, tree: Tree, batch: pa.RecordBatch) -> Datum:
+        """Return values for the rows that are looked at; those of others mean nothing.
+
+        All rows are computed at once if that works. If a row has no value, which is rare, it may
+        be one that nobody looks at: then only the others are computed.
+        """
+        try:
+            return self._of(tree, batch)
+        except pa.ArrowInvalid:
+            mask = _as_array(is_open, batch.num_rows)
+            places = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            if len(places) == batch.num_rows:
+                raise
+        values = _as_array(self._of(tree, batch.take(pa.array(places))), len(places))
+        back = np.zeros(batch.num_rows, dtype=np.int64)
+        back[places] = np.arange(len(places))
+        return values.take(pa.array(back, mask=~np.isin(np.arange(batch.num_rows), places)))

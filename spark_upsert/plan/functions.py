@@ -1,0 +1,428 @@
+"""Operators and functions of SQL on whole columns, as Spark computes them with ANSI mode.
+
+Numbers beside one another become one type: floats a DOUBLE unless all are FLOAT, then decimals,
+then BIGINT. Decimals that no 38 digits hold together are refused when the plan is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.conversions import Rounding, convert, rounded
+from spark_upsert.errors import PlanError
+from spark_upsert.plan.casts import UTC, Datum, kind_of, nearest
+from spark_upsert.plan.letters import lower, upper
+
+CAST_HINT = "docs/tasks.md lists what expressions may hold; CAST(... AS ...) changes a type."
+
+_LONG = pa.decimal128(20, 0)
+"""What a BIGINT is beside decimals, as in Spark."""
+
+_DIGITS_MAX = 38
+
+FLOAT_PLACES = -20, 38
+"""Of ROUND of floats, which are rounded as decimals are: at least and at most."""
+
+_INT_MAX = (1 << 31) - 1
+
+
+def apply(name: str, arguments: Sequence[Datum]) -> Datum:
+    """Return the values of an operator or a function.
+
+    Raises
+    ------
+    PlanError
+        It does not take the types that its arguments have.
+    pyarrow.ArrowInvalid
+        Of some row there is none.
+    """
+    try:
+        return FUNCTIONS[name](*arguments)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise refused(name, arguments) from error
+    except pa.ArrowInvalid as error:
+        if _is_about_types(error):
+            raise refused(name, arguments) from error
+        raise
+
+
+def refused(name: str, arguments: Sequence[Datum]) -> PlanError:
+    """Return the refusal of the types of arguments."""
+    types = " and ".join(str(each.type) for each in arguments)
+    return PlanError(f"{name} does not take {types}.", hint=CAST_HINT)
+
+
+def _is_about_types(error: pa.ArrowInvalid) -> bool:
+    """Say whether no row could have a value, so that it is the plan that is wrong."""
+    return "precision out of range" in str(error) or "Cannot compare" in str(error)
+
+
+# -- types that are alike ----------------------------------------------------------------------
+
+
+def alike(*values: Datum) -> list[Datum]:
+    """Return values in one type, so that kernels find each other; NULLs as one of it."""
+    known = [each.type for each in values if not pa.types.is_null(each.type)]
+    type_ = _common(known) if known else pa.bool_()
+    return [nearest(each, type_) for each in values]
+
+
+def _common(types: Sequence[pa.DataType]) -> pa.DataType:
+    """Return the type that values of some types become beside one another."""
+    kinds = {kind_of(type_) for type_ in types}
+    if len(kinds) == 1 and all(type_ == types[0] for type_ in types):
+        return types[0] if kinds != {"whole"} else pa.int64()
+    if kinds <= {"whole", "decimal", "float"}:
+        return _common_number(types, kinds)
+    if kinds <= {"date", "naive", "moment"}:
+        unit = max(
+            (getattr(each, "unit", "us") for each in types), key=["s", "ms", "us", "ns"].index
+        )
+        return pa.timestamp(unit, tz="UTC" if "moment" in kinds else None)
+    if kinds == {"text"} or kinds == {"bytes"}:
+        return pa.large_string() if kinds == {"text"} else pa.large_binary()
+    raise pa.ArrowNotImplementedError("types differ")
+
+
+def _common_number(types: Sequence[pa.DataType], kinds: set[str]) -> pa.DataType:
+    if "float" in kinds:
+        is_single = all(map(pa.types.is_float32, types))
+        return pa.float32() if is_single else pa.float64()
+    if "decimal" not in kinds:
+        return pa.int64()
+    held = [type_ if pa.types.is_decimal(type_) else _LONG for type_ in types]
+    scale = max(type_.scale for type_ in held)
+    precision = scale + max(type_.precision - type_.scale for type_ in held)
+    if precision > _DIGITS_MAX:
+        raise pa.ArrowNotImplementedError("no decimal holds both")
+    return pa.decimal128(precision, scale)
+
+
+def _is_number(value: Datum) -> bool:
+    return kind_of(value.type) in ("whole", "decimal", "float")
+
+
+def _is_whole(value: Datum) -> bool:
+    return pa.types.is_integer(value.type)
+
+
+def _is_floating(value: Datum) -> bool:
+    return pa.types.is_floating(value.type)
+
+
+def chosen(is_first: Datum, first: Datum, second: Datum) -> Datum:
+    """Return the first value where it is to be, else the second, in a type of both."""
+    try:
+        first, second = alike(first, second)
+    except pa.ArrowNotImplementedError as error:
+        raise refused("CASE", [first, second]) from error
+    return pc.if_else(is_first, first, second)
+
+
+# -- truth -------------------------------------------------------------------------------------
+
+
+def boolean(name: str, value: Datum) -> Datum:
+    """Return what is true, false or unknown; others have no place in an operator."""
+    if pa.types.is_null(value.type):
+        return nearest(value, pa.bool_())
+    if not pa.types.is_boolean(value.type):
+        raise refused(name, [value])
+    return value
+
+
+def negated(value: Datum) -> Datum:
+    """Return NOT."""
+    return pc.invert(boolean("NOT", value))
+
+
+def is_true(value: Datum) -> Datum:
+    """Return IS TRUE."""
+    return pc.fill_null(boolean("IS TRUE", value), False)
+
+
+def _is_false(value: Datum) -> Datum:
+    return negated(pc.fill_null(boolean("IS FALSE", value), True))
+
+
+def equal(*values: Datum) -> Datum:
+    """Return whether two values are equal; NaN is equal to itself."""
+    left, right = alike(*values)
+    found = pc.equal(left, right)
+    if _is_floating(left):
+        return pc.or_(found, pc.and_(pc.is_nan(left), pc.is_nan(right)))
+    return found
+
+
+def _less(*values: Datum) -> Datum:
+    left, right = alike(*values)
+    if pa.types.is_boolean(left.type):
+        left, right = pc.if_else(left, 1, 0), pc.if_else(right, 1, 0)
+    found = pc.less(left, right)
+    if _is_floating(left):
+        return pc.or_(found, pc.and_(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
+    return found
+
+
+def _same(left: Datum, right: Datum) -> Datum:
+    """Return whether both are NULL, or equal; never unknown."""
+    neither = pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.or_(neither, pc.fill_null(equal(left, right), False))
+
+
+def _null_if(left: Datum, right: Datum) -> Datum:
+    is_equal = pc.fill_null(equal(left, right), False)
+    return pc.if_else(is_equal, pa.scalar(None, left.type), left)
+
+
+def _least(*values: Datum) -> Datum:
+    return reduce(lambda a, b: _preferred(_less(b, a), a, b), alike(*values))
+
+
+def _greatest(*values: Datum) -> Datum:
+    return reduce(lambda a, b: _preferred(_less(a, b), a, b), alike(*values))
+
+
+def _preferred(is_second: Datum, first: Datum, second: Datum) -> Datum:
+    """Return the second if it is better, or there is no first."""
+    is_second = pc.or_(pc.fill_null(is_second, False), pc.is_null(first))
+    return pc.if_else(is_second, second, first)
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+def _numbers(*values: Datum) -> list[Datum]:
+    """Return numbers for arithmetic, which has its own rules for decimals; others have none."""
+    if not all(_is_number(each) or pa.types.is_null(each.type) for each in values):
+        raise pa.ArrowNotImplementedError("no numbers")
+    if all(pa.types.is_null(each.type) for each in values):
+        raise pa.ArrowNotImplementedError("no numbers")
+    kinds = {kind_of(each.type) for each in values}
+    if "decimal" in kinds and "float" not in kinds:
+        first = next(each.type for each in values if pa.types.is_decimal(each.type))
+        nulls_typed = (
+            nearest(each, first) if pa.types.is_null(each.type) else each for each in values
+        )
+        return [_decimal(each) for each in nulls_typed]
+    return alike(*values)
+
+
+def _decimal(value: Datum) -> Datum:
+    return value if pa.types.is_decimal(value.type) else nearest(value, _LONG)
+
+
+def in_own_digits(value: Datum) -> Datum:
+    """Return a whole number that stands in the text as a decimal of no more digits than it has."""
+    digits = len(str(abs(value.as_py())))
+    return nearest(value, pa.decimal128(digits, 0))
+
+
+def _add(*values: Datum) -> Datum:
+    left, right = _numbers(*values)
+    return pc.add_checked(left, right)
+
+
+def _minus(*values: Datum) -> Datum:
+    found = _numbers(*values)
+    return pc.negate_checked(*found) if len(found) == 1 else pc.subtract_checked(*found)
+
+
+def _multiply(*values: Datum) -> Datum:
+    left, right = _numbers(*values)
+    return pc.multiply_checked(left, right)
+
+
+def _divide(*values: Datum) -> Datum:
+    left, right = _numbers(*values)
+    if pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type):
+        raise pa.ArrowNotImplementedError("decimals are not divided")
+    return pc.divide_checked(nearest(left, pa.float64()), nearest(right, pa.float64()))
+
+
+def _whole_numbers(*values: Datum) -> list[Datum]:
+    found = _numbers(*values)
+    if not all(map(_is_whole, found)):
+        raise pa.ArrowNotImplementedError("no whole numbers")
+    return found
+
+
+def _div(*values: Datum) -> Datum:
+    left, right = _whole_numbers(*values)
+    return pc.divide_checked(left, right)
+
+
+def _remainder(*values: Datum) -> Datum:
+    """Return what is left of a division towards zero: it has the sign of the left side."""
+    left, right = _whole_numbers(*values)
+    # By -1 nothing is left, but the least number divided by it would not fit.
+    right = pc.if_else(pc.equal(right, -1), 1, right)
+    return pc.subtract_checked(left, pc.multiply_checked(pc.divide_checked(left, right), right))
+
+
+def _whole(value: Datum, least: int, most: int) -> int:
+    """Return a number that stands in the expression itself, within some bounds."""
+    if not isinstance(value, pa.Scalar) or not pa.types.is_integer(value.type):
+        raise PlanError(f"a whole number was expected, found {value.type}.", hint="write 2.")
+    number = int(value.as_py())
+    if not least <= number <= most:
+        raise PlanError(
+            f"a number from {least} to {most} was expected, found {number}.",
+            hint=f"write {least if number < least else most}.",
+        )
+    return number
+
+
+def _round(value: Datum, digits: Datum | None = None) -> Datum:
+    [number] = _numbers(value)
+    if _is_floating(number):
+        return _round_float(number, 0 if digits is None else _whole(digits, *FLOAT_PLACES))
+    places = 0 if digits is None else _whole(digits, -_INT_MAX, _INT_MAX)
+    if not _is_whole(number):
+        return rounded(number, places)
+    return number if places >= 0 else nearest(rounded(_decimal(number), places), pa.int64())
+
+
+def _round_float(number: Datum, places: int) -> Datum:
+    """Return floats rounded as their shortest texts are, so that 1.005 becomes 1.01.
+
+    A text has 17 digits at most. So a DOUBLE of 1 or more has none behind the 16th behind the
+    point, one of 2**53 or more none behind the point, and one of 1e36 or more none below 1e20.
+    """
+    if isinstance(number, pa.Scalar):
+        return _round_float(pa.repeat(number, 1), places)[0]
+    double = nearest(number, pa.float64())
+    end = 1e36 if places < 0 else 2.0**53 if places < 16 else 1.0
+    is_rounded = pc.fill_null(pc.less(pc.abs(double), end), False)
+    text = convert(pc.if_else(is_rounded, double, 0.0), pa.string())
+    if places < 0:
+        # What is cut off is no half, or more than the half that is rounded by.
+        found = rounded(convert(text, pa.decimal128(38, 0), Rounding.DOWN), places)
+    else:
+        found = convert(text, pa.decimal128(38, places), Rounding.HALF_UP)
+    return pc.if_else(is_rounded, nearest(found, number.type), number)
+
+
+def _to_whole(function: Callable[[Datum], Datum], rounding: Rounding) -> Callable[[Datum], Datum]:
+    def applied(value: Datum) -> Datum:
+        [number] = _numbers(value)
+        if _is_floating(number):
+            return convert(function(number), pa.int64())
+        is_whole = _is_whole(number) or number.type.scale == 0
+        return number if is_whole else rounded(number, 0, rounding)
+
+    return applied
+
+
+def _sign(value: Datum) -> Datum:
+    [number] = _numbers(value)
+    if not _is_floating(number):
+        return nearest(pc.sign(number), pa.int64())
+    # Arrow's sign of -0.0 is 0.0.
+    signs = pc.if_else(pc.equal(number, 0), number, pc.sign(number))
+    return nearest(signs, pa.float64())
+
+
+def _nan(value: Datum) -> Datum:
+    if pa.types.is_null(value.type):
+        value = nearest(value, pa.float64())
+    return pc.fill_null(pc.is_nan(nearest(_numbers(value)[0], pa.float64())), False)
+
+
+# -- texts and times ---------------------------------------------------------------------------
+
+
+def _text(value: Datum) -> str:
+    """Return a text that stands in the expression itself."""
+    if not isinstance(value, pa.Scalar) or not pa.types.is_string(value.type):
+        raise PlanError(f"a text was expected, found {value.type}.", hint="write it in quotes.")
+    return str(value.as_py())
+
+
+def _texts(*values: Datum) -> list[Datum]:
+    """Return texts; others have none unless they are cast."""
+    if not all(kind_of(each.type) in ("text", "nothing") for each in values):
+        raise pa.ArrowNotImplementedError("no texts")
+    found = alike(*values)
+    return [nearest(each, pa.string()) if each.type == pa.bool_() else each for each in found]
+
+
+_ESCAPES = re.compile(r"(?:[^\\]|\\[%_\\])*", re.DOTALL)
+
+
+def _like(text: Datum, pattern: Datum) -> Datum:
+    written = _text(pattern)
+    if not _ESCAPES.fullmatch(written):
+        raise PlanError(
+            f"LIKE '{written}': a backslash stands before %, _ or another backslash only.",
+            hint="write two for one that means itself.",
+        )
+    return pc.match_like(*_texts(text), written)
+
+
+def _with_part(kernel: Callable[..., Datum]) -> Callable[[Datum, Datum], Datum]:
+    return lambda text, part: kernel(*_texts(text), _text(part))
+
+
+def _substring(text: Datum, first: Datum, length: Datum | None = None) -> Datum:
+    start = _whole(first, 1, _INT_MAX)
+    stop = None if length is None else start - 1 + max(_whole(length, -_INT_MAX, _INT_MAX), 0)
+    return pc.utf8_slice_codeunits(*_texts(text), start=start - 1, stop=stop)
+
+
+def _concat(*texts: Datum) -> Datum:
+    return pc.binary_join_element_wise(*_texts(*texts), "")
+
+
+def _part_of_day(kernel: Callable[[Datum], Datum]) -> Callable[[Datum], Datum]:
+    return lambda time: kernel(nearest(time, UTC) if pa.types.is_null(time.type) else time)
+
+
+FUNCTIONS: dict[str, Callable[..., Datum]] = {
+    "NOT": negated,
+    "IS NULL": pc.is_null,
+    "IS TRUE": is_true,
+    "IS FALSE": _is_false,
+    "=": equal,
+    "<>": lambda left, right: pc.invert(equal(left, right)),
+    "<": _less,
+    ">": lambda left, right: _less(right, left),
+    "<=": lambda left, right: pc.invert(_less(right, left)),
+    ">=": lambda left, right: pc.invert(_less(left, right)),
+    "<=>": _same,
+    "LIKE": _like,
+    "+": _add,
+    "-": _minus,
+    "*": _multiply,
+    "/": _divide,
+    "%": _remainder,
+    "DIV": _div,
+    "||": _concat,
+    "ABS": lambda value: pc.abs_checked(*_numbers(value)),
+    "CEIL": _to_whole(pc.ceil, Rounding.CEILING),
+    "CONTAINS": _with_part(pc.match_substring),
+    "DAY": _part_of_day(pc.day),
+    "ENDS_WITH": _with_part(pc.ends_with),
+    "FLOOR": _to_whole(pc.floor, Rounding.FLOOR),
+    "GREATEST": _greatest,
+    "ISNAN": _nan,
+    "LEAST": _least,
+    "LENGTH": lambda text: nearest(pc.utf8_length(*_texts(text)), pa.int64()),
+    "LOWER": lambda text: lower(*_texts(text)),
+    "MONTH": _part_of_day(pc.month),
+    "NULLIF": _null_if,
+    "ROUND": _round,
+    "SIGN": _sign,
+    "SQRT": lambda value: pc.sqrt(nearest(_numbers(value)[0], pa.float64())),
+    "STARTS_WITH": _with_part(pc.starts_with),
+    "SUBSTRING": _substring,
+    "TRIM": lambda text: pc.utf8_trim(*_texts(text), " "),
+    "UPPER": lambda text: upper(*_texts(text)),
+    "YEAR": _part_of_day(pc.year),
+}
+"""By the names of `Call`; those that look at some rows only are `expressions`' own."""

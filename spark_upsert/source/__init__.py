@@ -1,1 +1,0 @@
-"""What a reader decides, without Spark: which versions, how far a batch goes, which splits."""

@@ -1,1 +1,0 @@
-"""One run: the immutable file, how it is laid out, checked and read."""

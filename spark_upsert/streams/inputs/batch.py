@@ -1,0 +1,112 @@
+"""A batch read of one table: the rows of a version, its quarantine, or the changes of some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.store import open_store
+from spark_upsert.streams.inputs.table import open_table, table_identity
+from spark_upsert.streams.inputs.table_steps import TableSteps, snapshot_ranges
+from spark_upsert.streams.reads.columns import require_columns, table_columns
+from spark_upsert.streams.reads.explain import explain, tell
+from spark_upsert.streams.reads.serve import serve
+from spark_upsert.streams.reads.splits import (
+    Split,
+    changes_splits,
+    quarantine_splits,
+    rows_splits,
+    split_bytes,
+)
+from spark_upsert.streams.reads.steps import CountedStep
+from spark_upsert.table.table import Table
+from spark_upsert.table.versions import first_wanted, manifest_at, readable_from, upper_wanted
+
+
+class BatchRead:
+    """What one batch read of a table reads; pickled into the tasks.
+
+    Parameters
+    ----------
+    options : ReadOptions
+        Those of a batch.
+    columns : pyarrow.Schema
+        The columns that were planned (`columns.read_columns`).
+    """
+
+    def __init__(self, options: ReadOptions, columns: pa.Schema) -> None:
+        self._options = options
+        self._columns = columns
+
+    def splits(self) -> Sequence[Split]:
+        """Return the work for the tasks."""
+        splits = self._planned()
+        tell(splits, self._options, table_columns(self._columns))
+        return splits
+
+    def steps(self) -> list[CountedStep]:
+        """Return the same rows in an order that no number of splits decides."""
+        table, options = open_table(self._options), self._options
+        steps = TableSteps(table, options, self._columns)
+        if options.change_feed:
+            lower, upper = self._versions(table)
+            require_columns(table.log.head(), self._columns, options)
+            if lower < upper:
+                table.log.require_changes(lower)
+            return [steps.of_changes(version) for version in range(lower, upper)]
+        version, time_ms = options.version_as_of, options.timestamp_as_of_ms
+        manifest = manifest_at(table.log, version=version, time_ms=time_ms)
+        require_columns(manifest, self._columns, options)
+        return [steps.of_snapshot(manifest, due) for due in snapshot_ranges(manifest)]
+
+    def identity(self) -> str:
+        """Return which table it is."""
+        return table_identity(open_table(self._options))
+
+    def split_bytes(self, split: Split) -> int:
+        """Estimate the bytes that a split reads."""
+        return split_bytes(split)
+
+    def explain(self, splits: Sequence[Split]) -> str:
+        """Return what reading these splits does, as text."""
+        return explain(splits, self._options, table_columns(self._columns))
+
+    def _planned(self) -> Sequence[Split]:
+        table, options = open_table(self._options), self._options
+        if options.change_feed:
+            lower, upper = self._versions(table)
+            require_columns(table.log.head(), self._columns, options)
+            return changes_splits(table.log, options, lower, upper)
+        version, time_ms = options.version_as_of, options.timestamp_as_of_ms
+        manifest = manifest_at(table.log, version=version, time_ms=time_ms)
+        if options.metadata is Metadata.QUARANTINE:
+            return quarantine_splits(manifest, options)
+        require_columns(manifest, self._columns, options)
+        return rows_splits(manifest, options)
+
+    def _versions(self, table: Table) -> tuple[int, int]:
+        """Return the versions ``lower <= v < upper`` whose changes are read."""
+        options = self._options
+        lower = first_wanted(
+            table.log,
+            version=options.starting_version,
+            time_ms=options.starting_timestamp_ms,
+            is_inclusive=options.starting_inclusive,
+        )
+        upper = upper_wanted(
+            table.log,
+            version=options.ending_version,
+            time_ms=options.ending_timestamp_ms,
+            is_inclusive=options.ending_inclusive,
+        )
+        fail = options.fail_on_data_loss
+        newest = table.log.head()
+        lower = readable_from(newest, lower or 0, path=options.path, fail_on_data_loss=fail)
+        return lower, upper
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split; called in a task."""
+        store = open_store(self._options.path, self._options.storage)
+        yield from serve(store, split, self._options, table_columns(self._columns))

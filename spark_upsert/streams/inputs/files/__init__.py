@@ -1,0 +1,1 @@
+"""A growing set of files as an input."""

@@ -1,0 +1,310 @@
+"""The inputs of a stream over all tables below a root that a pattern matches.
+
+Tables that come while a query runs join it, and deliver all that is in them: where such a table
+begins is never "now", for it may have been written before it was seen. A table that goes is an
+error that names it; with ``failOnDataLoss=false`` it is a warning, and its position is forgotten:
+what comes to that place later is an input of its own. If all go at once it is an error at any rate:
+a root that is not mounted has no tables either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol, cast
+
+import pyarrow as pa
+
+from spark_upsert.errors import (
+    DataLossError,
+    OptionError,
+    OtherTableError,
+    TableNotFoundError,
+    UpsertFlowError,
+    about_input,
+    setting,
+)
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.model.parallel import in_order
+from spark_upsert.options.inputs import UNNAMED, listed_twice
+from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.streams.inputs.input import (
+    Backlog,
+    Begins,
+    Decided,
+    Input,
+    Pollable,
+    Polled,
+    SteppedInput,
+)
+from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads, KnownInputs
+from spark_upsert.streams.offsets.position import Json, Position
+from spark_upsert.streams.reads.at_once import of_each
+from spark_upsert.streams.reads.steps import StreamStep
+
+_LOGGER = logging.getLogger(__name__)
+
+_GONE = 4
+"""Requests that tell that a table is gone, or some more."""
+
+_NAMED_MAX = 5
+"""So many names an error tells; the others are counted."""
+
+
+class Make(Protocol):
+    """What makes an input of a table."""
+
+    def __call__(self, name: str, *, joins: bool) -> Input:
+        """Return the input.
+
+        Parameters
+        ----------
+        name : str
+            The path relative to the root.
+        joins : bool
+            Whether the stream had begun before the table was seen.
+        """
+        ...
+
+
+class FoundInputs:
+    """The tables that a discovery finds, by their paths below the root (`Inputs`).
+
+    Parameters
+    ----------
+    discovery : Discovery
+    make : Make
+    is_lenient : bool
+        Whether tables may go.
+    threads : int, optional
+        How many tables are looked at at once.
+    """
+
+    def __init__(
+        self, discovery: Discovery, make: Make, *, is_lenient: bool, threads: int = 1
+    ) -> None:
+        self._discovery = discovery
+        self._make = make
+        self._is_lenient = is_lenient
+        self._threads = threads
+        self._inputs: dict[str, Input] = {}
+        self._joined: set[str] = set()
+        self._identities: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+        """The input of each identity."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A task makes those that it reads, and looks for none.
+        return {
+            **self.__dict__,
+            "_discovery": None,
+            "_inputs": {},
+            "_identities": {},
+            "_owners": {},
+        }
+
+    def __getitem__(self, name: str, /) -> Input:
+        """Return the input of a name that an offset or a split has."""
+        found = self._inputs.get(name)
+        return self._add(name) if found is None else found
+
+    may_come = True
+
+    def look(self) -> dict[str, Position]:
+        """Look for tables, and at the end of each (`Inputs.look`).
+
+        Raises
+        ------
+        OptionError
+            Two are the same: one is a copy of the other, or a link to it.
+        """
+        present = self.find().names
+        answers = in_order(self._head, present, min(self._threads, len(present)))
+        heads = {
+            name: head for name, head in zip(present, answers, strict=True) if head is not None
+        }
+        for name in self._inputs.keys() - heads.keys():
+            self._forget(name)
+        for name in heads:
+            self._require_apart(name, self._inputs[name])
+        return heads
+
+    def find(self) -> KnownInputs:
+        """Look for tables, and forget those that are not found any more (`PolledInputs.find`)."""
+        folders = self._discovery.folders()
+        asked = [each for each in folders if each not in self._inputs]
+        self._add_all(self._discovery.tables(asked))
+        for name in self._inputs.keys() - set(folders):
+            self._forget(name)
+        names = [each for each in folders if each in self._inputs]
+        return KnownInputs(names=names, requests=len(asked) + self._discovery.listings)
+
+    def polled(self) -> FoundInputs:
+        """Return these: all are tables (`Inputs.polled`)."""
+        return self
+
+    def poll(self, name: str) -> Polled:
+        """Look at the head of an input, or find that it is gone (`PolledInputs.poll`)."""
+        each = self._inputs.get(name)
+        if each is None:
+            return Polled(head=None, requests=0)
+        with about_input(name):
+            try:
+                polled = cast(Pollable, each).poll()  # All are tables.
+            except (OtherTableError, TableNotFoundError):
+                if self._discovery.is_table(name):
+                    raise
+                self._forget(name)
+                return Polled(head=None, requests=_GONE)
+            self._require_apart(name, each)
+            return polled
+
+    def settle(self, standing: Heads, heads: Heads) -> None:
+        """Take note of tables that came, and of those that are gone (`Inputs.settle`).
+
+        Raises
+        ------
+        DataLossError
+            A table in which the stream stands is gone.
+        OptionError
+            The stream was that of one table.
+        """
+        if standing.keys() == heads.keys():
+            return  # At once, for there may be very many.
+        if standing:
+            fresh = heads.keys() - standing.keys() - self._joined
+            self._joined |= fresh
+            self._add_all(fresh)
+        gone = sorted(standing.keys() - heads.keys())
+        if gone and not (self._is_lenient and heads):
+            raise self._gone(gone)
+        for name in gone:
+            self._joined.discard(name)
+            _LOGGER.warning("an input is gone, and read no more: %s", Fields(input=name))
+
+    def _add_all(self, names: Iterable[str]) -> None:
+        # To make one may read its columns.
+        of_each({name: name for name in names}, self._add)
+
+    def _add(self, name: str) -> Input:
+        made = self._make(name, joins=name in self._joined)
+        if self._is_lenient:
+            made = Forgiving(made, partial(self._is_there, name), name)
+        self._inputs[name] = made
+        return made
+
+    def _is_there(self, name: str) -> bool:
+        return self._discovery.is_table(name)
+
+    def _head(self, name: str) -> Position | None:
+        """Return the head of an input; None if there is no table any more."""
+        with about_input(name):
+            try:
+                return self._inputs[name].head()
+            except (OtherTableError, TableNotFoundError):
+                if self._is_there(name):
+                    raise
+                return None
+
+    def _forget(self, name: str) -> None:
+        self._inputs.pop(name, None)
+        identity = self._identities.pop(name, None)
+        if identity is not None and self._owners.get(identity) == name:
+            del self._owners[identity]
+
+    def _require_apart(self, name: str, each: Input) -> None:
+        """Raise unless an input whose head was just seen is no other one's table."""
+        if name in self._identities:
+            return
+        identity = each.identity()
+        owner = self._owners.setdefault(identity, name)
+        if owner != name:
+            one, other = sorted((owner, name))
+            raise listed_twice(one, other, "under two names")
+        self._identities[name] = identity
+
+    def _gone(self, names: Collection[str]) -> UpsertFlowError:
+        if UNNAMED in names:
+            return OptionError(
+                f"{OF_ONE_TABLE}, and the query reads all that is found by {self._discovery}.",
+                hint="give the query a new checkpointLocation, or leave 'inputsPattern' out.",
+                option="inputsPattern",
+            )
+        named = ", ".join(f"'{name}'" for name in list(names)[:_NAMED_MAX])
+        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        return DataLossError(
+            f"the query has read the input{'s' * (len(names) > 1)} {named}{more}, but no such "
+            f"table is found by {self._discovery} any more.",
+            hint="put back what was moved or dropped by mistake, and mount what is not mounted. To "
+            f"go on without it, for ever, give {setting('failOnDataLoss', 'false')} for as long as "
+            "it takes (not if all tables are gone: then give the query a new checkpointLocation).",
+            inputs=tuple(names),
+        )
+
+
+class Forgiving:
+    """An input whose table may be gone when a batch is replayed; what it had is lost then."""
+
+    def __init__(self, wrapped: Input, is_there: Callable[[], bool], name: str) -> None:
+        self._wrapped = wrapped
+        self._is_there = is_there
+        self._name = name
+
+    def head(self) -> Position:
+        """Return the position behind all there is (`Input.head`)."""
+        return self._wrapped.head()
+
+    def poll(self) -> Polled:
+        """Look at the head (`Pollable.poll`)."""
+        return cast(Pollable, self._wrapped).poll()
+
+    def identity(self) -> str:
+        """Return what it is (`Input.identity`)."""
+        return self._wrapped.identity()
+
+    def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
+        """Return what lies before a position (`Input.backlog`)."""
+        return self._wrapped.backlog(position, head)
+
+    def splits(self, start: Position | None, end: Position) -> list[Any]:
+        """Return the work of a batch (`Input.splits`); none if the table is gone."""
+        try:
+            return self._wrapped.splits(start, end)
+        except (OtherTableError, TableNotFoundError):
+            if self._is_there():
+                raise
+            _LOGGER.warning("an input is gone before it was read: %s", Fields(input=self._name))
+            return []
+
+    def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
+        """Yield what lies between two positions (`SteppedInput.steps`).
+
+        Of a table that is gone it is an error: an exact order has counted its rows.
+        """
+        assert isinstance(self._wrapped, SteppedInput)
+        return self._wrapped.steps(start, end)
+
+    def decides(self) -> Mapping[str, Json]:
+        """Return what decides which rows a step has (`Decided.decides`)."""
+        return self._wrapped.decides() if isinstance(self._wrapped, Decided) else {}
+
+    def begins(self) -> Mapping[str, Json]:
+        """Return how it begins (`Begins.begins`)."""
+        return self._wrapped.begins() if isinstance(self._wrapped, Begins) else {}
+
+    def split_bytes(self, split: Any) -> int:
+        """Estimate the bytes that a split reads (`Input.split_bytes`)."""
+        return self._wrapped.split_bytes(split)
+
+    def read(self, split: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split (`Input.read`)."""
+        return self._wrapped.read(split)
+
+    def commit(self, position: Position) -> None:
+        """Let go of what is before a position (`Input.commit`)."""
+        try:
+            self._wrapped.commit(position)
+        except (OtherTableError, TableNotFoundError):
+            if self._is_there():
+                raise

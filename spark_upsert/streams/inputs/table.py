@@ -1,0 +1,518 @@
+"""A table as an input: its snapshot first if no start is given, then epoch after epoch.
+
+With ``consumerId`` the input holds a lease on what is yet to be read: from its start on before the
+first batch is planned, and then from the end of each batch that Spark reports committed. Spark
+reports late, and never the last one, so that the lease is always at or before the place where a
+restart begins.
+
+With ``failOnDataLoss=false`` a stream that finds its place expired goes on at
+`Manifest.first_changes` or, within its first snapshot, with that of ``since`` for the hashes
+that it has not delivered (`versions.readable_from` says what that costs). A batch that is
+replayed after a further expiry may then hold fewer changes than at first.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
+from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.hashing import HASH_END
+from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.schedule.priority import priority_in
+from spark_upsert.store import open_store
+from spark_upsert.streams.inputs.input import Backlog, Polled, ReadPiece, StreamPressure
+from spark_upsert.streams.inputs.rest import Rest
+from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.inputs.table_steps import TableSteps, snapshot_ranges
+from spark_upsert.streams.offsets.position import Json, Position
+from spark_upsert.streams.reads.columns import require_columns, table_columns
+from spark_upsert.streams.reads.explain import tell
+from spark_upsert.streams.reads.serve import serve
+from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits, split_bytes
+from spark_upsert.streams.reads.steps import CountedStep, StreamStep
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.caps import heeds_pressure
+from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.retention import Lease, PressureReport, report, withdraw
+from spark_upsert.table.table import Table
+from spark_upsert.table.versions import LATEST, first_wanted, readable_from
+
+_LOGGER = logging.getLogger(__name__)
+
+_POLLS_PER_PROOF = 8
+"""So often only the next version is asked for; then whether the log is still the same, too."""
+
+_OPENING = 4
+"""Requests that find a log that was not seen before, or some more."""
+
+_RENEWING = 5
+"""Requests that renew a lease."""
+
+_RENEWALS = 4
+"""An idle stream renews its lease this many times before it would lapse."""
+
+
+OTHER_THAN_IN_GROUP = (
+    "put the table back that was replaced. If it was made anew on purpose, the next batch of the "
+    "query that writes it says what to do; until then, read without 'consistent'."
+)
+
+
+def open_table(options: ReadOptions) -> Table:
+    """Return the table of a read.
+
+    Raises
+    ------
+    TableNotFoundError
+        It is the group table of a root that has none.
+    """
+    table = Table(open_store(options.path, options.storage))
+    if options.metadata is Metadata.GROUP and table.log.try_head() is None:
+        raise no_group(options.path.rpartition("/")[0])
+    return table
+
+
+def no_group(root: str) -> TableNotFoundError:
+    """Return the error of a root below which no query writes many tables."""
+    return TableNotFoundError(
+        f"below '{root}' no query has written a batch into many tables: it has no group table.",
+        hint="check 'path': it is the folder before the first '{' of the path that the query "
+        "writes to, and has a group table from its first whole batch on.",
+        path=root,
+    )
+
+
+def table_identity(table: Table) -> str:
+    """Return what is the same for a table under whatever path."""
+    return f"table {table.log.head().place.table_id}"
+
+
+_COMMITS_MAX = 64
+"""Versions that are no epochs, as compactions, come in rows; beyond so many nobody looks."""
+
+
+def _versions_behind(upper: int, position: Position) -> int:
+    """Return how many versions lie behind a position (`Backlog.behind`)."""
+    reached = TablePosition.unpacked(position)
+    return max(0, upper - reached.upper) + int(reached.is_in_snapshot)
+
+
+def _first_committed_ms(table: Table, start: TablePosition, upper: int) -> int | None:
+    """Return when the first epoch ahead was committed (`Backlog.committed_ms`)."""
+    if start.is_in_snapshot:
+        return None
+    versions = range(start.upper, min(upper, start.upper + _COMMITS_MAX))
+    commits = (table.log.commit(version) for version in versions)
+    return next((commit.timestamp_ms for commit in commits if commit.is_epoch), None)
+
+
+_NEWEST_AMONG = 8
+"""Of so many versions one is an epoch, or nobody looks for it further."""
+
+
+def _newest_epoch(table: Table, head: Manifest) -> Mapping[str, int] | None:
+    """Return the newest epoch and its counters (`Counted.newest`)."""
+    versions = range(head.version, max(head.since - 1, head.version - _NEWEST_AMONG), -1)
+    commits = (table.log.commit(version) for version in versions)
+    with suppress(UpsertFlowError):  # What matters of it, who plans will meet, too.
+        for commit in commits:
+            if commit.is_epoch:
+                counted = Counters.from_json(commit.counters).to_json()
+                return {"version": commit.version, **{k: n for k, n in counted.items() if n}}
+    return None
+
+
+class TableInput:
+    """The rows of one table and the changes behind them, whole or their new values.
+
+    Parameters
+    ----------
+    options : ReadOptions
+        Those of a stream.
+    columns : pyarrow.Schema
+        The columns that were planned (`columns.read_columns`).
+    table : Table, optional
+        Open already; by default it is opened where it is needed first.
+    """
+
+    def __init__(
+        self, options: ReadOptions, columns: pa.Schema, *, table: Table | None = None
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._table = table
+        self._seen: tuple[int, Position] | None = None
+        """The newest upper, and the head that it is."""
+        self._polls = 0
+        self._is_polled = False
+        self._lease: Lease | None = None
+        self._leasing = threading.RLock()
+        self._table_steps: TableSteps | None = None
+        self._counted: tuple[TableVersion, Mapping[str, int] | None] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tasks only read: the log and what it has cached stay where batches are planned.
+        return TableInput, (self._options, self._columns)
+
+    # -- planning --------------------------------------------------------------------
+
+    def head(self) -> Position:
+        """Return the position behind all there is (`Input.head`)."""
+        upper = self._opened().log.head().upper
+        if self._seen is None or self._seen[0] != upper:
+            self._seen = upper, TablePosition.at_changes(upper - 1, upper).packed()
+        return self._seen[1]
+
+    def poll(self) -> Polled:
+        """Look at the head (`Pollable.poll`): mostly one request, while nothing comes."""
+        self._is_polled = True
+        self._polls += 1
+        table, before = self._opened(), self._seen
+        # Who plans may have seen more by now.
+        is_known = before is not None and (seen := table.log.seen) and seen.upper == before[0]
+        requests = self._keep(table)
+        if is_known and self._polls % _POLLS_PER_PROOF:
+            requests += 1
+            if not table.log.has_newer():
+                assert before is not None
+                return Polled(head=before[1], requests=requests)
+        head = self.head()
+        assert self._seen is not None
+        new = _OPENING if before is None else max(0, self._seen[0] - before[0])
+        return Polled(head=head, requests=requests + new + 2)
+
+    def identity(self) -> str:
+        """Return which table it is (`Input.identity`)."""
+        table = self._opened()
+        with table.log.as_seen():
+            return table_identity(table)
+
+    def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
+        """Return what lies before a position (`Input.backlog`); takes or renews the lease."""
+        table = self._opened()
+        known = None if position is None else TablePosition.unpacked(position)
+        bound = None if head is None else TablePosition.unpacked(head)
+        last = None if bound is None else bound.upper
+        # Who has a head has looked, unless others did, or the stream stands behind that.
+        has_looked = last is not None and (known is None or known.upper <= last)
+        if has_looked and (seen := table.log.seen) is not None:
+            has_looked = seen.upper >= (last or 0)
+        with table.log.as_seen() if has_looked else nullcontext():
+            newest = self._newest(table, known)
+            if bound is not None and bound.place is not None:
+                newest = self._require_batch(table, bound.place)
+            upper = newest.upper if last is None else last
+            start = known or self._begin(table, upper)
+            if start.is_in_snapshot or start.upper < upper:
+                start = self._readable(table, newest, start)
+        self._hold(table, start)
+
+        def at(reached: TablePosition) -> Position:
+            # Who has not moved is not placed anew: the same position has the same text.
+            if position is not None and reached == known:
+                return position
+            return self._placed(table, reached)
+
+        end = TablePosition.at_changes(start.origin, max(start.upper, upper))
+        behind_snapshot = TablePosition.in_snapshot(start.origin, HASH_END)
+        return Backlog(
+            start=at(start),
+            pieces=self._pieces(table, start, upper),
+            reach=partial(at, behind_snapshot if start.is_in_snapshot else end),
+            end=partial(at, end),
+            # Who is not polled renews its lease here.
+            is_at_rest=start == end == known
+            and (self._is_polled or self._options.consumer is None),
+            versions_behind=partial(_versions_behind, upper),
+            committed_ms=partial(_first_committed_ms, table, start, upper),
+        )
+
+    def priority(self) -> int | None:
+        """Return the table's own priority (`Ranked.priority`)."""
+        table = self._opened()
+        with table.log.as_seen():
+            return priority_in(table.log.head().properties)
+
+    def last_read_ms(self) -> int | None:
+        """Return when another consumer last renewed its lease (`Ranked.last_read_ms`).
+
+        The lease of this stream says nothing: to be served would make it more urgent.
+        """
+        own = self._options.consumer
+        others = [each for each in self._opened().consumers() if each.consumer != own]
+        return max((each.renewed_ms for each in others), default=None)
+
+    def newest(self) -> Mapping[str, int] | None:
+        """Return the newest epoch, and what became of its rows (`Counted.newest`)."""
+        table = self._opened()
+        head = table.log.seen
+        if head is None:
+            return None
+        if self._counted is None or self._counted[0] != head.place:
+            self._counted = head.place, _newest_epoch(table, head)
+        return self._counted[1]
+
+    def splits(self, start: Position | None, end: Position) -> list[Split]:
+        """Return the work of a batch (`Input.splits`)."""
+        table = self._opened()
+        last = TablePosition.unpacked(end)
+        newest = self._newest(table, last)
+        first = self._readable(table, newest, self._beginning(start, last))
+        self._hold(table, first)
+        require_columns(newest, self._columns, self._options)
+        found: list[Split] = []
+        with table.log.as_seen():  # All that follows is older than the look before.
+            if first.is_in_snapshot:
+                # In the newest schema, like changes: its columns are those that were planned.
+                manifest = replace(table.log.at(first.origin), schema=newest.schema)
+                due = HashRange(first.hash, last.hash)
+                found += rows_splits(manifest, self._options, due)
+            if not last.is_in_snapshot:
+                found += changes_splits(table.log, self._options, first.upper, last.upper)
+        tell(found, self._options, table_columns(self._columns))
+        return found
+
+    def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
+        """Yield what lies between two positions, step by step (`SteppedInput.steps`)."""
+        table = self._opened()
+        last = TablePosition.unpacked(end)
+        newest = self._newest(table, last)
+        first = self._readable(table, newest, self._beginning(start, last))
+        self._hold(table, first)
+        require_columns(newest, self._columns, self._options)
+        steps = self._table_steps = self._table_steps or TableSteps(
+            table, self._options, self._columns
+        )
+
+        def step(of: CountedStep, behind: TablePosition) -> StreamStep:
+            after = partial(self._placed, table, behind)
+            return StreamStep(rows=of.rows, split=of.split, after=after)
+
+        if first.is_in_snapshot:
+            manifest = replace(table.log.at(first.origin), schema=newest.schema)
+            for due in snapshot_ranges(manifest, first.hash, last.hash):
+                behind = TablePosition.in_snapshot(first.origin, due.end)
+                yield step(steps.of_snapshot(manifest, due), behind)
+        if not last.is_in_snapshot:
+            for version in range(first.upper, last.upper):
+                behind = TablePosition.at_changes(first.origin, version + 1)
+                yield step(steps.of_changes(version), behind)
+
+    def begins(self) -> Mapping[str, Json]:
+        """Return whether the changes since some version are read, and not the whole table first."""
+        return {"startingVersion": None if self._begins_with_snapshot else "given"}
+
+    def decides(self) -> Mapping[str, Json]:
+        """Return what decides which rows an epoch has (`Decided.decides`)."""
+        options = self._options
+        return {
+            "deduplicationMode": options.deduplication.value,
+            "ignoreDeletes": options.ignore_deletes,
+            "raw": options.raw,
+            "readChangeFeed": options.change_feed,
+        }
+
+    def split_bytes(self, split: Split) -> int:
+        """Estimate the bytes that a split reads (`Input.split_bytes`)."""
+        return split_bytes(split)
+
+    def commit(self, position: Position) -> None:
+        """Move the lease (`Input.commit`); where a stream stands is in Spark's checkpoint."""
+        if self._options.consumer is not None:
+            self._renew(self._opened(), TablePosition.unpacked(position).version)
+
+    def press(self, pressure: StreamPressure | None) -> None:
+        """Tell the writers of the table, if it heeds its consumers (`Pressable.press`)."""
+        consumer, table = self._options.consumer, self._opened()
+        seen = table.log.seen
+        if consumer is None or seen is None or not heeds_pressure(seen.properties):
+            return
+        try:
+            if pressure is None:
+                withdraw(table.store, consumer)
+                return
+            said = PressureReport(
+                consumer=consumer,
+                rung=pressure.rung,
+                pressure=pressure.ratio,
+                reported_ms=pressure.said_ms,
+                ttl_ms=pressure.lasts_ms,
+                retry_after_ms=pressure.retry_after_ms,
+            )
+            report(table.store, said)
+        except OSError as error:  # A hint that is lost costs nothing that was promised.
+            _LOGGER.warning("pressure is not told: %s", masked(str(error)))
+
+    def _opened(self) -> Table:
+        if self._table is None:
+            self._table = open_table(self._options)
+        return self._table
+
+    # -- where a stream stands -------------------------------------------------------
+
+    def _newest(self, table: Table, position: TablePosition | None) -> Manifest:
+        """Return the newest version of the table that a position is in, and of no other.
+
+        A position stands for all before it: each version names the one that it was made upon.
+        """
+        if position is None or position.place is None:
+            return table.log.head()
+        return table.log.require(
+            position.place,
+            "the checkpoint of this query",
+            hint="if the table was replaced by mistake, put it back. If it was made anew, or an "
+            "older copy is to be gone on with, give the query a new checkpointLocation: it "
+            "delivers the whole table first, so let what it feeds begin anew, too.",
+        )
+
+    def _require_batch(self, table: Table, place: TableVersion) -> Manifest:
+        """Return the newest version of the table that a batch of its group is in."""
+        return table.log.require(place, "the newest batch of its group", hint=OTHER_THAN_IN_GROUP)
+
+    def _placed(self, table: Table, position: TablePosition) -> Position:
+        """Return a position with the version that it stands at; one yet to come has no token."""
+        with table.log.as_seen():
+            version = min(position.version, table.log.head().version)
+            return replace(position, place=table.log.place(version)).packed()
+
+    def _begin(self, table: Table, upper: int) -> TablePosition:
+        """Return where a stream begins, by its options."""
+        options = self._options
+        if self._begins_with_snapshot:
+            return TablePosition.in_snapshot(upper - 1, 0)
+        if options.starting_version == LATEST:
+            return TablePosition.at_changes(upper, upper)
+        origin = first_wanted(
+            table.log,
+            version=options.starting_version,
+            time_ms=options.starting_timestamp_ms,
+            is_inclusive=options.starting_inclusive,
+        )
+        assert origin is not None
+        return TablePosition.at_changes(origin, origin)
+
+    def _beginning(self, start: Position | None, last: TablePosition) -> TablePosition:
+        """Return where a batch began that is known by its offsets alone."""
+        if start is not None:
+            first = TablePosition.unpacked(start)
+            if not first.is_in_snapshot:
+                return first
+            # The same, unless the rest of the snapshot was expired and another one took over.
+            return TablePosition.in_snapshot(last.origin, first.hash)
+        # What the first batch began with is decided by its end, which remembers the origin, and by
+        # options that are what they were then (`lives`).
+        if self._begins_with_snapshot:
+            return TablePosition.in_snapshot(last.origin, 0)
+        return TablePosition.at_changes(last.origin, last.origin)
+
+    @property
+    def _begins_with_snapshot(self) -> bool:
+        options = self._options
+        return options.starting_version is None and options.starting_timestamp_ms is None
+
+    def _readable(self, table: Table, newest: Manifest, position: TablePosition) -> TablePosition:
+        """Return where a stream at a position goes on; elsewhere only if data loss is allowed.
+
+        Raises
+        ------
+        DataLossError
+            What comes next is expired.
+        """
+        fail, path = self._options.fail_on_data_loss, self._options.path
+        if position.version < newest.since:
+            position = self._kept(table, position)
+        if position.is_in_snapshot and (position.origin >= newest.since or fail):
+            return position
+        lower = readable_from(newest, position.upper, path=path, fail_on_data_loss=fail)
+        if position.is_in_snapshot:
+            return TablePosition.in_snapshot(newest.since, position.hash)
+        if lower < newest.first_changes:
+            table.log.require_changes(lower)
+        return TablePosition.at_changes(position.origin, lower)
+
+    def _kept(self, table: Table, position: TablePosition) -> TablePosition:
+        """Return a position that is expired as the one behind versions that changed no rows."""
+        kept = table.log.kept(position.version)
+        if kept is None:
+            return position
+        if position.is_in_snapshot:
+            return TablePosition.in_snapshot(kept, position.hash)
+        return TablePosition.at_changes(position.origin, kept + 1)
+
+    # -- what lies ahead -------------------------------------------------------------
+
+    def _pieces(self, table: Table, start: TablePosition, upper: int) -> Iterator[ReadPiece]:
+        """Yield the rest of the snapshot, which is never in one batch with changes, or epochs."""
+        if start.is_in_snapshot:
+            yield self._rest_of_snapshot(table, start)
+            return
+        for version in range(start.upper, upper):
+            commit = table.log.commit(version)
+            behind = TablePosition.at_changes(start.origin, version + 1)
+            yield ReadPiece(
+                steps=1,
+                rows=Counters.from_json(commit.counters).output_count if commit.is_epoch else 0,
+                bytes=sum(file.bytes for file in commit.added) if commit.is_epoch else 0,
+                epochs=int(commit.is_epoch),
+                after=lambda _, behind=behind: self._placed(table, behind),  # type: ignore[misc]
+            )
+
+    def _rest_of_snapshot(self, table: Table, start: TablePosition) -> ReadPiece:
+        manifest = table.log.at(start.origin)
+        rest = Rest.of(manifest, start.hash)
+
+        def after(taken: int) -> Position:
+            reached = rest.hash_behind(taken)
+            return self._placed(table, TablePosition.in_snapshot(start.origin, reached))
+
+        return ReadPiece(
+            steps=rest.steps,
+            rows=rest.of_all(sum(slice_.file.rows for slice_ in manifest.slices)),
+            bytes=rest.of_all(manifest.bytes),
+            after=after,
+        )
+
+    # -- leases ----------------------------------------------------------------------
+
+    def _hold(self, table: Table, position: TablePosition) -> None:
+        """Take the lease, if it is not held yet, or renew it where it stands if it is due."""
+        if self._options.consumer is None:
+            return
+        with self._leasing:
+            if self._lease is None:
+                self._renew(table, position.version)
+            else:
+                self._keep(table)
+
+    def _keep(self, table: Table) -> int:
+        """Renew the lease where it stands, if there is one and it is due; return the requests."""
+        with self._leasing:
+            lease = self._lease
+            if lease is None or table.log.now_ms() <= lease.renewed_ms + lease.ttl_ms // _RENEWALS:
+                return 0
+            self._renew(table, lease.version)
+            return _RENEWING
+
+    def _renew(self, table: Table, version: int) -> None:
+        assert self._options.consumer is not None
+        with self._leasing:  # Two threads may hold it; it never goes back.
+            if not self._options.fail_on_data_loss:
+                version = max(version, table.log.head().since)
+            ttl_ms = self._options.consumer_ttl_ms
+            self._lease = table.hold(self._options.consumer, version, ttl_ms=ttl_ms)
+
+    # -- reading, in the tasks -------------------------------------------------------
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split (`Input.read`)."""
+        store = self._opened().store
+        yield from serve(store, split, self._options, table_columns(self._columns))

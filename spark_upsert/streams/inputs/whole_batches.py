@@ -1,0 +1,67 @@
+"""Which whole batches a stream with a limit takes: some, and never a part of one.
+
+What the group table recorded behind each batch is read anew, the oldest first that the stream does
+not have. Its rows are those that came; a stream may have twice as many changes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+from spark_upsert.routed.group import GroupTable, TableGroup
+
+
+class WholeBatches:
+    """The batches of a group that lie between a stream and the newest one.
+
+    Parameters
+    ----------
+    table : GroupTable
+    """
+
+    def __init__(self, table: GroupTable) -> None:
+        self._table = table
+        self._has_all_of = -1
+        """The newest version of the group table of which the stream has all, as far as known."""
+
+    def within(
+        self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
+    ) -> TableGroup | None:
+        """Return the group behind the last batch whose rows a limit admits.
+
+        Parameters
+        ----------
+        newest : int
+            The version of the group table to end at.
+        rows_max : int
+            The first batch that the stream does not have all of is taken whatever its rows.
+        has_all : callable
+            Whether the stream has all of a group; of those before it, too, then.
+
+        Returns
+        -------
+        Group or None
+            None if it is the newest.
+        """
+        with self._table.table.log.as_seen():
+            taken: TableGroup | None = None
+            rows = 0
+            for group in self._behind(newest, has_all):
+                if taken is None or group.batch != taken.batch:
+                    rows += group.batch.rows if group.batch else 0
+                if taken is not None and rows > rows_max:
+                    return taken
+                taken = group
+        return None
+
+    def _behind(self, newest: int, has_all: Callable[[TableGroup], bool]) -> Iterator[TableGroup]:
+        """Yield the groups of which the stream does not have all, the oldest first."""
+        log = self._table.table.log
+        versions = range(max(log.head().since, self._has_all_of), newest + 1)
+        first = bisect_left(versions, True, key=lambda each: not has_all(self._table.at(each)))
+        if first:
+            self._has_all_of = versions[first - 1]
+        for version in versions[first:]:
+            if version == versions[0] or log.commit(version).is_epoch:
+                yield self._table.at(version)

@@ -1,0 +1,165 @@
+"""Bases: the positions of very many inputs, kept beside the checkpoint and named by their content.
+
+An offset of many inputs names a base and says what differs from it (`compact_offsets`). A base is
+an immutable object ``<stream>/<number>-<digest>``: the number of the batch that it was written for,
+and the first 32 hexadecimal digits of the SHA-256 of its JSON text before that is compressed, since
+compressors differ between versions. Each query has a folder of its own, named by its first offset:
+two queries over the same tables neither meet nor remove what the other needs.
+
+The order of durable writes: a base is durable before anybody learns its name. So whatever offset
+Spark has noted, its base is there; a base that nobody noted is left over, and removed later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_upsert.errors import CorruptionError, setting
+from spark_upsert.store import Store
+from spark_upsert.store.records import RECORD_BYTES_MAX
+from spark_upsert.streams.offsets.position import Position
+
+FOLDER = "_offsets"
+"""Where bases lie below the root of an ``inputsPattern``."""
+
+_CACHED = 2
+"""Bases in memory: that of a batch's start and that of its end."""
+
+_LEVEL = 1
+"""Table ids and tokens are random: more effort makes the object hardly smaller."""
+
+_STREAM = re.compile(r"[0-9a-f]{32}")
+_NAME = re.compile(r"(\d{10,18})-([0-9a-f]{32})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BaseName:
+    """The name of a base."""
+
+    number: int
+    """Of the batch at whose end it was written, counted within the stream."""
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.number:010d}-{self.digest}"
+
+    @classmethod
+    def parse(cls, name: Any) -> BaseName:
+        """Rebuild a name; raises ValueError."""
+        found = _NAME.fullmatch(name) if isinstance(name, str) else None
+        if found is None:
+            raise ValueError(f"{name!r} is no name of a base")
+        return cls(int(found[1]), found[2])
+
+
+def stream_id(value: Any) -> str:
+    """Return the id of a stream, which names a folder; raises ValueError."""
+    if not isinstance(value, str) or _STREAM.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is no id of a stream")
+    return value
+
+
+class Bases:
+    """The bases below one root, of any number of streams.
+
+    Parameters
+    ----------
+    store : Store
+        At the root.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cache: OrderedDict[tuple[str, BaseName], Mapping[str, Position]] = OrderedDict()
+
+    def write(self, stream: str, number: int, positions: Mapping[str, Position]) -> BaseName:
+        """Keep positions durably; return the name under which they are found."""
+        content = _content(positions)
+        base = BaseName(number, _digest(content))
+        path = _path(stream, base)
+        self._store.prepare(stream)
+        if not self._store.put_if_absent(path, zlib.compress(content, _LEVEL)):
+            # Left by a process that was killed before it, or its folder, was durable.
+            self._fetch(path, base)
+            self._store.sync(path)
+        self._remember(stream, base, positions)
+        return base
+
+    def read(self, stream: str, base: BaseName) -> Mapping[str, Position]:
+        """Return what a base holds; not to be changed.
+
+        Raises
+        ------
+        CorruptionError
+            It is lost or damaged.
+        """
+        known = self._cache.get((stream, base))
+        if known is None:
+            known = self._fetch(_path(stream, base), base)
+        self._remember(stream, base, known)
+        return known
+
+    def remove_all_but(self, stream: str, kept: Collection[BaseName], *, number: int) -> None:
+        """Remove the bases of a stream up to a number, except for some."""
+        for info in self._store.list(stream):
+            try:
+                base = BaseName.parse(info.path.rpartition("/")[2])
+            except ValueError:
+                continue  # Whatever it is, it is not ours.
+            if base.number <= number and base not in kept:
+                self._store.delete(info.path)
+
+    def _remember(self, stream: str, base: BaseName, positions: Mapping[str, Position]) -> None:
+        self._cache[stream, base] = positions
+        self._cache.move_to_end((stream, base))
+        while len(self._cache) > _CACHED:
+            self._cache.popitem(last=False)
+
+    def _fetch(self, path: str, base: BaseName) -> Mapping[str, Position]:
+        where = f"{self._store.url}/{path}"
+        try:
+            data = self._store.read(path, bytes_max=RECORD_BYTES_MAX)
+        except FileNotFoundError:
+            raise _unusable(where, "it is missing") from None
+        try:
+            inflater = zlib.decompressobj()
+            content = inflater.decompress(data, RECORD_BYTES_MAX)
+            if _digest(content) != base.digest:
+                raise ValueError("its content is not the one that its name tells")
+            records: dict[str, dict[str, Any]] = json.loads(content)
+            return {name: Position.of(record) for name, record in records.items()}
+        except (zlib.error, AttributeError, TypeError, ValueError) as error:
+            raise _unusable(where, f"it is damaged ({error})") from error
+
+
+def _path(stream: str, base: BaseName) -> str:
+    return f"{stream}/{base}"
+
+
+def _content(positions: Mapping[str, Position]) -> bytes:
+    """Return the one text of some positions: JSON, sorted by name."""
+    each = (f"{json.dumps(name)}:{positions[name].text}" for name in sorted(positions))
+    return f"{{{','.join(each)}}}".encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _unusable(where: str, why: str) -> CorruptionError:
+    return CorruptionError(
+        f"the offset in the checkpoint names '{where}', which holds the positions of the query's "
+        f"inputs, but {why}.",
+        hint="restore that file from a copy. If the folder was moved, name it by "
+        f"{setting('offsetsPath')}. If it is gone for good, give the query a new "
+        "checkpointLocation: it delivers all inputs from their beginning, so let what it feeds "
+        "begin anew, too. Nobody but the query may remove files there.",
+        path=where,
+    )

@@ -1,0 +1,268 @@
+"""Offsets of very many inputs: a base, and what differs from it.
+
+Spark writes each offset into its checkpoint, hands it over on each call and keeps three of them
+in each of a hundred progress records; with 100 000 inputs the plain form has some 15 MB. Above
+`INPUTS_MAX` inputs an offset is
+
+==========  ====================================================================
+``bases``   the names of the bases (`bases.Base`) that offsets of the last
+            `BATCHES_KEPT` batches name, the oldest first; the last one is its own
+``delta``   the position of each input that differs from the base, by name; null for
+            one that the base has and the offset has not
+``number``  how many batches of this form there were, with this one
+``state``   as in the plain form
+``stream``  the id of the stream: the folder of its bases
+``version``  3
+==========  ====================================================================
+
+The base of a batch's start stays that of its end until more than `DELTA_MAX` inputs differ. So the
+text is a function of the start, the positions and the state. A stream that has come to this form
+keeps it, however many inputs are left.
+
+Which bases may go is told by an offset alone, in any process: those that it does not list and
+that are no newer. They are counted by batches and not by age, as Spark does
+(``spark.sql.streaming.minBatchesToRetain``): a query that rests for a year may still go on.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from spark_upsert.store.records import whole
+from spark_upsert.streams.offsets.bases import BaseName, Bases, stream_id
+from spark_upsert.streams.offsets.offset import VERSION_OF_MANY, Offset, no_offset
+from spark_upsert.streams.offsets.position import Json, Position, canonical
+
+INPUTS_MAX = 300
+"""Up to so many inputs the plain form is used: below 50 kB, and 3 ms a batch."""
+
+DELTA_MAX = 1_000
+"""When more inputs than this differ from the base, the next one is written."""
+
+BATCHES_KEPT = 110
+"""Spark keeps the offsets of 100 batches; a batch needs that before it, and Spark cleans late."""
+
+_RECENT = 3
+"""Spark asks with the end of a batch for the next one, its work and its commit."""
+
+_FIELDS = frozenset({"bases", "delta", "number", "state", "stream", "version"})
+
+
+def _new_stream() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compact:
+    """An offset of this form."""
+
+    stream: str
+    number: int
+    bases: tuple[BaseName, ...]
+    delta: Mapping[str, Position | None]
+    state: Mapping[str, Json]
+
+    def to_json(self, records: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the canonical form, its keys in order.
+
+        Parameters
+        ----------
+        records : mapping
+            Those of the positions in the delta: most are known from the batch before.
+        """
+        return {
+            "bases": [str(base) for base in self.bases],
+            "delta": {name: records[name] for name in sorted(self.delta)},
+            "number": self.number,
+            "state": json.loads(canonical(dict(self.state))),
+            "stream": self.stream,
+            "version": VERSION_OF_MANY,
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> _Compact:
+        if record.keys() != _FIELDS:
+            raise no_offset(record)
+        try:
+            bases = tuple(map(BaseName.parse, record["bases"]))
+            if not bases or sorted(bases) != list(bases):
+                raise ValueError("the bases are not in order")
+            return cls(
+                stream=stream_id(record["stream"]),
+                number=whole(record["number"], least=1),
+                bases=bases,
+                delta={
+                    name: None if each is None else Position.of(each)
+                    for name, each in record["delta"].items()
+                },
+                state={name: json.loads(canonical(e)) for name, e in record["state"].items()},
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise no_offset(record) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An offset, as it is written and as it is meant."""
+
+    record: Mapping[str, Any]
+    compact: _Compact
+    offset: Offset
+
+
+class CompactOffsets:
+    """Offsets whose positions lie in bases where there are many (`Offsets`).
+
+    Parameters
+    ----------
+    bases : Bases
+        Where they lie.
+    new_stream : callable, optional
+        Draws the id of a stream that comes to this form.
+    """
+
+    def __init__(self, bases: Bases, *, new_stream: Callable[[], str] = _new_stream) -> None:
+        self._bases = bases
+        self._new_stream = new_stream
+        self._drawn: str | None = None
+        self._cleaned: tuple[BaseName, ...] | None = None
+        self._recent: deque[_Known] = deque(maxlen=_RECENT)
+        self._records: dict[str, tuple[Position | None, Any]] = {}
+        """Of the delta that was written last."""
+
+    def read(self, record: Mapping[str, Any]) -> Offset:
+        """Return what an offset of either form says; may read its base.
+
+        The very value that it was written from, where that was not long ago.
+        """
+        known = self._known(record)
+        return Offset.from_json(record) if known is None else known.offset
+
+    def _known(self, record: Mapping[str, Any]) -> _Known | None:
+        """Return an offset of this form, None if it is of the other one."""
+        for known in self._recent:
+            if known.record == record:
+                return known
+        compact = _compact(record)
+        if compact is None:
+            return None
+        known = _Known(record, compact, self._offset(compact))
+        self._recent.appendleft(known)
+        return known
+
+    def _offset(self, compact: _Compact) -> Offset:
+        positions = dict(self._bases.read(compact.stream, compact.bases[-1]))
+        for name, position in compact.delta.items():
+            if position is None:
+                positions.pop(name, None)
+            else:
+                positions[name] = position
+        return Offset(positions=positions, state=compact.state)
+
+    def write(
+        self,
+        offset: Offset,
+        start: Mapping[str, Any],
+        *,
+        moved: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the form of a batch's end; a new base is durable by then."""
+        known = self._known(start)
+        before = None if known is None else known.compact
+        if before is None and len(offset.positions) <= INPUTS_MAX:
+            return offset.to_json()
+        stream = self._stream() if before is None else before.stream
+        number = 1 if before is None else before.number + 1
+        bases = () if before is None else before.bases
+        delta: Mapping[str, Position | None] | None = None
+        if before is not None and bases:
+            base = self._bases.read(stream, bases[-1])
+            delta = _moved_on(before.delta, moved, base, offset.positions)
+        if delta is None or len(delta) > DELTA_MAX:
+            delta = {}
+            bases = (*bases, self._bases.write(stream, number, offset.positions))
+        end = _Compact(
+            stream=stream,
+            number=number,
+            bases=still_needed(bases, number),
+            delta=delta,
+            state=offset.state,
+        )
+        record = end.to_json(self._records_of(delta))
+        self._recent.appendleft(_Known(record, end, offset))
+        return record
+
+    def _records_of(self, delta: Mapping[str, Position | None]) -> dict[str, Any]:
+        before = self._records
+        self._records = {
+            name: known
+            if (known := before.get(name)) is not None and known[0] is position
+            else (position, None if position is None else position.record)
+            for name, position in delta.items()
+        }
+        return {name: record for name, (_, record) in self._records.items()}
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Remove the bases that no batch needs any more."""
+        known = self._known(end)
+        if known is None or known.compact.bases == self._cleaned:
+            return
+        compact = known.compact
+        self._bases.remove_all_but(compact.stream, compact.bases, number=compact.number)
+        self._cleaned = compact.bases
+
+    def _stream(self) -> str:
+        # Once: who asks twice for the first offset gets the same text.
+        if self._drawn is None:
+            self._drawn = self._new_stream()
+        return self._drawn
+
+
+def difference(
+    base: Mapping[str, Position], positions: Mapping[str, Position]
+) -> dict[str, Position | None]:
+    """Return what makes some positions out of those of a base."""
+    delta: dict[str, Position | None] = {
+        name: position
+        for name, position in positions.items()
+        # Most are the very objects of the base, which is much faster to see.
+        if (known := base.get(name)) is not position and known != position
+    }
+    delta.update(dict.fromkeys(base.keys() - positions.keys()))
+    return delta
+
+
+def _moved_on(
+    delta: Mapping[str, Position | None],
+    moved: Collection[str] | None,
+    base: Mapping[str, Position],
+    positions: Mapping[str, Position],
+) -> dict[str, Position | None]:
+    """Return the difference between a base and some positions, given that of the start."""
+    if moved is None:
+        return difference(base, positions)
+    found = dict(delta)
+    for name in moved:
+        position = positions.get(name)
+        if position == base.get(name):
+            found.pop(name, None)
+        else:
+            found[name] = position
+    return found
+
+
+def still_needed(bases: tuple[BaseName, ...], number: int) -> tuple[BaseName, ...]:
+    """Return those of some bases, each in use until the next, that recent batches name."""
+    recent = (base for base, after in pairwise(bases) if after.number > number - BATCHES_KEPT)
+    return (*recent, bases[-1])
+
+
+def _compact(record: Mapping[str, Any]) -> _Compact | None:
+    is_compact = record.get("version") == VERSION_OF_MANY
+    return _Compact.from_json(record) if is_compact else None

@@ -1,0 +1,151 @@
+"""Where a stream stands: the text that Spark keeps in its checkpoint.
+
+Spark compares offsets as JSON text, and may replay a batch from two of them alone, in a
+process that has seen nothing else. So an offset is one value with one text, and the *end* of
+a batch carries all that is needed to plan it again:
+
+=============  ====================================================================
+``positions``  the position of each input by its name; an input without one has not
+               begun. The sole input of a stream that names none is called ``""``
+``state``      what else a replay must decide by, by the name of the rule that keeps
+               it: who waits (`fairness`), or where an exact order stands (`exact`)
+``version``    2
+=============  ====================================================================
+
+Version 1 was the position of one table, without a name, beside ``"format": 2``. It is read as
+an offset of one unnamed input, and written no more; a stream at rest keeps the text it has.
+Version 3 is the form of very many inputs (`compact_offsets`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from spark_upsert.errors import NewerFormatError, OptionError
+from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.streams.offsets.position import Json, Position, canonical
+
+VERSION = 2
+VERSION_OF_MANY = 3
+
+_FORMAT_OF_VERSION_1 = 2
+_FIELDS_OF_VERSION_1 = frozenset({"format", "hash", "origin", "place", "snapshot", "upper"})
+_FIELDS = frozenset({"positions", "state", "version"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """The positions of all inputs, and what else decides about the next batch."""
+
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    state: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the canonical form: the same keys in the same order, always."""
+        record = {
+            "positions": {name: position.record for name, position in self.positions.items()},
+            "state": dict(self.state),
+            "version": VERSION,
+        }
+        found: dict[str, Any] = json.loads(canonical(record))
+        return found
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Offset:
+        """Rebuild an offset from the checkpoint's form, of this version or of version 1.
+
+        Raises
+        ------
+        OptionError
+            It is none of this source.
+        NewerFormatError
+            A newer version wrote it.
+        """
+        if record.keys() == _FIELDS_OF_VERSION_1 and record["format"] == _FORMAT_OF_VERSION_1:
+            return cls._from_version_1(record)
+        version = record.get("version")
+        if version == VERSION_OF_MANY:
+            raise OptionError.missing(
+                "offsetsPath", "the offset in the checkpoint keeps its positions in a base there"
+            )
+        if type(version) is int and version > VERSION_OF_MANY:
+            raise NewerFormatError.of("the offset in the checkpoint", version, VERSION_OF_MANY)
+        if version != VERSION or record.keys() != _FIELDS:
+            raise no_offset(record)
+        try:
+            positions = {name: Position.of(each) for name, each in record["positions"].items()}
+            state = {name: json.loads(canonical(each)) for name, each in record["state"].items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise no_offset(record) from error
+        return cls(positions=positions, state=state)
+
+    @classmethod
+    def _from_version_1(cls, record: Mapping[str, Any]) -> Offset:
+        if record["origin"] is None:
+            return cls()
+        # Whether it is within the snapshot follows from the hash.
+        kept = {name: record[name] for name in ("hash", "origin", "place", "upper")}
+        return cls(positions={UNNAMED: Position.of(kept)})
+
+
+class Offsets(Protocol):
+    """The form of the offsets of a stream."""
+
+    def read(self, record: Mapping[str, Any]) -> Offset:
+        """Return what an offset says."""
+        ...
+
+    def write(
+        self,
+        offset: Offset,
+        start: Mapping[str, Any],
+        *,
+        moved: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the form of a batch's end, from that of its start: one text for equal ones.
+
+        What it refers to is durable by then.
+
+        Parameters
+        ----------
+        moved : collection of str, optional
+            All inputs whose positions differ from those of the start; None: that is not known.
+        """
+        ...
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Let go of what only batches before an offset need."""
+        ...
+
+
+class PlainOffsets:
+    """Offsets that hold all positions (`Offsets`)."""
+
+    def read(self, record: Mapping[str, Any]) -> Offset:
+        """Return what an offset says (`Offset.from_json`)."""
+        return Offset.from_json(record)
+
+    def write(
+        self,
+        offset: Offset,
+        start: Mapping[str, Any],
+        *,
+        moved: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the canonical form, whatever the start."""
+        return offset.to_json()
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Do nothing: an offset holds all of it."""
+
+
+def no_offset(record: Mapping[str, Any]) -> OptionError:
+    """Return the error of a record that is no offset of this source."""
+    return OptionError(
+        f"the checkpoint holds {dict(record)!r:.500}, which is no offset of this source.",
+        hint="this checkpoint belongs to another source or to an older release; give the query a "
+        "new checkpointLocation.",
+    )

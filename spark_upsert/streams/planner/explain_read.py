@@ -1,0 +1,124 @@
+"""What a batch read will do, as text: how inputs are merged, what is read of each, and the tasks.
+
+It tells of the splits that the tasks would get, and reads no rows: in an exact order those that
+the log does not count stay uncounted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from textwrap import indent
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError
+from spark_upsert.options.inputs import UNNAMED, ReadPlan
+from spark_upsert.options.read import Metadata
+from spark_upsert.streams.planner.elsewhere import with_elsewhere, without_elsewhere
+from spark_upsert.streams.planner.kinds import (
+    KINDS,
+    Bounded,
+    Kinds,
+    batch_inputs,
+    plan_columns,
+    with_found_inputs,
+)
+from spark_upsert.streams.reads.at_once import of_each
+from spark_upsert.streams.reads.explain_merge import explain_merge
+from spark_upsert.streams.reads.explain_words import SHOWN, counted, more
+from spark_upsert.streams.reads.packs import InputSplit, Pack
+from spark_upsert.streams.reads.passage import splits_in_order, steps_of
+from spark_upsert.streams.reads.read_flow import explain_packs, planned
+
+_NAMES = 3
+"""So many inputs of a task are named."""
+
+_Splits = Mapping[str, Sequence[Any]]
+"""By the names of inputs."""
+
+
+def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
+    """Return what a batch read will do.
+
+    Raises
+    ------
+    UpsertFlowError
+        It cannot be planned: the error is that of the read.
+    """
+    plan.query.require_batch()
+    _refuse_of_the_log(plan)
+    plan = with_found_inputs(plan)
+    known = without_elsewhere(plan, kinds)
+    columns = plan_columns(known, kinds) if known.inputs else pa.schema([])
+    inputs = batch_inputs(plan, columns, with_elsewhere(kinds))
+    splits = _planned(inputs, plan)
+    tasks = _packs(inputs, splits, plan)
+    graph = _graph(explain_packs(splits, tasks))
+    if plan.is_unnamed:
+        return "\n".join([inputs[UNNAMED].explain(splits[UNNAMED]), *graph])
+    lines = [explain_merge(plan), *_inputs(inputs, splits), *_tasks(inputs, tasks, plan)]
+    return "\n".join([*lines, *graph])
+
+
+def _refuse_of_the_log(plan: ReadPlan) -> None:
+    if not plan.is_of_table:
+        return
+    metadata = plan.inputs[0].of_table().metadata
+    if metadata not in (None, Metadata.QUARANTINE, Metadata.GROUP):
+        raise OptionError(
+            f"metadata={metadata.value} is told by the log alone: there is nothing to explain.",
+            hint="drop 'metadata' to explain a read of rows.",
+            option="metadata",
+        )
+
+
+def _planned(inputs: Mapping[str, Bounded], plan: ReadPlan) -> _Splits:
+    """Return the splits of inputs; those of an exact order without a count of their rows."""
+    if plan.query.order is None:
+        return of_each(inputs, lambda read: read.splits())
+    named = {name: (name, read) for name, read in inputs.items()}
+    return of_each(named, lambda of: splits_in_order(steps_of(*of)))
+
+
+def _inputs(inputs: Mapping[str, Bounded], splits: _Splits) -> Iterator[str]:
+    for name, read in islice(inputs.items(), SHOWN):
+        yield f"input '{name}'"
+        yield indent(read.explain(splits[name]), "  ")
+    yield from more(len(inputs), " inputs")
+
+
+def _packs(inputs: Mapping[str, Bounded], splits: _Splits, plan: ReadPlan) -> list[Pack]:
+    """Return what each task reads."""
+    if plan.query.order is None:
+        return planned(
+            splits, lambda name, split: inputs[name].split_bytes(split), plan.query.slots
+        )
+    return [tuple(InputSplit(name, split) for name, own in splits.items() for split in own)]
+
+
+def _tasks(inputs: Mapping[str, Bounded], packs: Sequence[Pack], plan: ReadPlan) -> Iterator[str]:
+    how = "packed by bytes" if plan.query.order is None else "in an exact order"
+    yield f"{counted(len(packs), 'task')}, {how}"
+    for pack in packs[:SHOWN]:
+        size = sum(inputs[each.name].split_bytes(each.split) for each in pack)
+        yield f"  {_named(pack)}: {size:,} bytes"
+    yield from more(len(packs))
+
+
+def _graph(told: str) -> Iterator[str]:
+    if told:
+        yield "graph"
+        yield indent(told, "  ")
+
+
+def _named(pack: Pack) -> str:
+    """Return how many splits of which inputs a task reads."""
+    counts = Counter(each.name for each in pack)
+    named = [f"{name} {counted(count, 'split')}" for name, count in islice(counts.items(), _NAMES)]
+    if len(counts) > _NAMES:
+        splits = sum(islice(counts.values(), _NAMES, None))
+        named.append(f"{counted(len(counts) - _NAMES, 'more input')} {counted(splits, 'split')}")
+    return ", ".join(named) or "nothing"

@@ -1,0 +1,236 @@
+"""How far a batch goes: a pure function of what lies ahead, of limits and of a state.
+
+A batch takes whole steps, in order, as long as no limit is exceeded. The first step that has
+anything in it is taken whatever its size, because a batch that takes nothing would be asked for
+again for ever: of epochs of one input, a batch is the longest prefix that fits or holds one only.
+
+Limits count for all inputs together. Inputs are visited in the order of `spark_upsert.schedule`,
+each once at first: it may take its share of what is left, by the weight of its band, or one step
+that is larger; then those that have more take again, round after round. Who has more then waits
+anew, behind all that were not visited; so an input that is flooded cannot take a batch for itself.
+
+Whoever has its turn and does not fit has it still in the next batch, and begins that one. Others
+behind it that do fit are not held up, and pay nothing. So a batch serves somebody in its turn, and
+what `spark_upsert.schedule.scheduler` states of turns holds for batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.schedule import Service, Urgency
+from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.offsets.offset import Offset
+from spark_upsert.streams.offsets.position import Json, Position
+from spark_upsert.streams.planner.fairness import schedule_of, with_schedule, without_schedule
+
+_NO_BOUND = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a batch holds at most; None: any number."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    epochs: int | None = None
+
+    @classmethod
+    def of(cls, options: QueryOptions) -> Limits:
+        """Return the limits that options mean."""
+        return cls(rows=options.rows_max, bytes=options.bytes_max, epochs=options.epochs_max)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is limited."""
+        return self.rows is self.bytes is self.epochs is None
+
+
+def pace(
+    backlogs: Mapping[str, Backlog],
+    limits: Limits | None,
+    state: Mapping[str, Json],
+    *,
+    now_ms: int = 0,
+    standings: Mapping[str, Urgency] | None = None,
+    defers_lowest: bool = False,
+) -> Offset:
+    """Return where a batch ends, with the positions of these inputs.
+
+    Parameters
+    ----------
+    backlogs : mapping of str to Backlog
+        What lies before each input; who is not in it has nothing.
+    limits : Limits or None
+        None: the batch takes all there is, even what would be batches of their own.
+    state : mapping
+        What the batch before left (`Offset.state`).
+    now_ms : int, optional
+        In ms since 1970. By default no time passes, and nobody grows older.
+    standings : mapping of str to Standing, optional
+        What is known of the importance of inputs.
+    defers_lowest : bool, optional
+        Whether inputs of the lowest band wait (`Schedule.service`).
+    """
+    if limits is None:
+        reached = {name: backlog.end() for name, backlog in backlogs.items()}
+        return Offset(positions=reached, state=without_schedule(state))
+    if limits.is_none:
+        reached = {name: backlog.reach() for name, backlog in backlogs.items()}
+        return Offset(positions=reached, state=without_schedule(state))
+    ways = {name: _Way(backlog) for name, backlog in backlogs.items()}
+    schedule = schedule_of(state, [name for name, way in ways.items() if way.has_more], now_ms)
+    service = schedule.service(now_ms, standings, defers_lowest=defers_lowest)
+    count, served = _serve(service, ways, limits)
+    left = [name for name in served if ways[name].has_more]
+    behind = schedule.served(service, count, served, left, now_ms)
+    reached = {name: way.position() for name, way in ways.items()}
+    # One input alone is always first: what waits for it is told by its position.
+    state = without_schedule(state) if UNNAMED in ways else with_schedule(state, behind)
+    return Offset(positions=reached, state=state)
+
+
+_Visit = tuple[str, int]
+"""Of an input, with its weight."""
+
+
+def _serve(service: Service, ways: Mapping[str, _Way], limits: Limits) -> tuple[int, list[str]]:
+    """Let inputs take; return how many of the first were served in their turn, and all served."""
+    room = _Room(limits)
+    served, count = _visit(list(service), ways, room)
+    again = served
+    while again := [visit for visit in again if ways[visit[0]].has_more]:
+        again, _ = _visit(again, ways, room)
+    return count, [name for name, _ in served]
+
+
+def _visit(visits: list[_Visit], ways: Mapping[str, _Way], room: _Room) -> tuple[list[_Visit], int]:
+    """Let each take its share; return who was served, and how many of them before any was not."""
+    served: list[_Visit] = []
+    count: int | None = None
+    weight_left = sum(weight for _, weight in visits)
+    for name, weight in visits:
+        if room.is_full:
+            break
+        way = ways[name]
+        if way.take(room, room.share(weight, weight_left)) or not way.has_more:
+            served.append((name, weight))
+        elif count is None:
+            count = len(served)
+        weight_left -= weight
+    return served, len(served) if count is None else count
+
+
+_Amounts = tuple[int, int, int]
+"""Rows, bytes and epochs."""
+
+
+def _behind(piece: ReadPiece, steps: int) -> _Amounts:
+    """Return what some steps of a piece hold."""
+    held = (piece.rows, piece.bytes, piece.epochs)
+    rows, size, epochs = (amount * steps // piece.steps for amount in held)
+    return rows, size, epochs
+
+
+class _Way:
+    """How far a batch has come in one input."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._start = backlog.start
+        self._pieces = iter(backlog.pieces)
+        self._piece = next(self._pieces, None)
+        self._steps = 0
+        self._reached: tuple[ReadPiece, int] | None = None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something lies ahead."""
+        return self._piece is not None
+
+    def position(self) -> Position:
+        """Return the position that it has reached."""
+        if self._reached is None:
+            return self._start
+        piece, steps = self._reached
+        return piece.after(steps)
+
+    def take(self, room: _Room, share: _Amounts) -> bool:
+        """Take what fits into a share, but at least one step if there is room for it.
+
+        Returns whether there was something to take that counts.
+        """
+        has_taken = False
+        while self._piece is not None:
+            steps = room.fitting(self._piece, self._steps, share)
+            if not (steps or has_taken):
+                steps = min(1, room.fitting(self._piece, self._steps, room.most))
+            if not steps:
+                break
+            has_taken |= room.spend(self._piece, self._steps, steps)
+            self._advance(self._piece, steps)
+        return has_taken
+
+    def _advance(self, piece: ReadPiece, steps: int) -> None:
+        self._steps += steps
+        self._reached = piece, self._steps
+        if self._steps == piece.steps:
+            self._piece, self._steps = next(self._pieces, None), 0
+
+
+class _Room:
+    """What a batch may hold, and what it holds so far."""
+
+    def __init__(self, limits: Limits) -> None:
+        bounds = (limits.rows, limits.bytes, limits.epochs)
+        rows, size, epochs = (_NO_BOUND if most is None else most for most in bounds)
+        self.most: _Amounts = rows, size, epochs
+        self._spent: _Amounts = 0, 0, 0
+        self._is_empty = True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing that counts by each limit fits any more."""
+        return not self._is_empty and any(
+            spent >= most for spent, most in zip(self._spent, self.most, strict=True)
+        )
+
+    def share(self, weight: int, of_weights: int) -> _Amounts:
+        """Return the bounds of one who may have this part of the rest."""
+        rows, size, epochs = (
+            min(most, spent + (most - spent) * weight // of_weights)
+            for spent, most in zip(self._spent, self.most, strict=True)
+        )
+        return rows, size, epochs
+
+    def fitting(self, piece: ReadPiece, behind: int, bounds: _Amounts) -> int:
+        """Return how many steps behind those taken fit into bounds."""
+        left = piece.steps - behind
+        whole, taken = _behind(piece, piece.steps), _behind(piece, behind)
+        if not any(whole):
+            return left
+        steps = min(
+            _fitting(piece.steps, most - spent + held, amount) - behind
+            for most, spent, held, amount in zip(bounds, self._spent, taken, whole, strict=True)
+        )
+        return max(min(left, steps), int(self._is_empty))
+
+    def spend(self, piece: ReadPiece, behind: int, steps: int) -> bool:
+        """Take some steps behind those taken; return whether they count."""
+        before, after = _behind(piece, behind), _behind(piece, behind + steps)
+        rows, size, epochs = (
+            spent + then - now for spent, now, then in zip(self._spent, before, after, strict=True)
+        )
+        self._spent = rows, size, epochs
+        counts = any((piece.rows, piece.bytes, piece.epochs))
+        self._is_empty &= not counts
+        return counts
+
+
+def _fitting(steps: int, room: int, amount: int) -> int:
+    """Return how many of some steps fit, which hold an amount together."""
+    if amount:
+        return max(0, room) * steps // amount
+    return steps if room >= 0 else 0

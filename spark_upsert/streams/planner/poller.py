@@ -1,0 +1,370 @@
+"""Learning the heads of very many inputs beside planning.
+
+Threads look at what is due (`polls`) and note which heads have moved; who plans a batch reads
+memory. A thread catches everything: what the storage does not answer is tried again some times, and
+any other error of an input is raised where batches are planned (`Poller.seen`), with its name.
+
+No head goes back: of two looks at an input one is over before the other begins, and what a table
+was seen to have is proven to be in its log.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from spark_upsert.errors import StorageError
+from spark_upsert.streams.inputs.input import Polled
+from spark_upsert.streams.inputs.inputs import Heads, PolledInputs, SeenHeads
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.polls import LEAST_S, RETRIES, PollBounds, Polls
+
+THREADS = 4
+THREADS_REMOTE = 16
+"""A bucket answers after some 20 ms, and answers many at once."""
+
+_LOOKS_AT_ONCE = 16
+"""A thread takes so many inputs that are due: fewer turns, and nobody waits for long."""
+
+_TICK_S = 0.01
+"""Threads that have nothing to do look no sooner: a batch cannot be planned more often."""
+
+_MAY_PASS = (StorageError, OSError)
+
+_FIND_SHARE = 0.05
+"""Of the time; a listing of ten thousand folders takes some 20 ms of it."""
+
+_FIND_S = 1.0
+_FIND_REMOTE_S = 10.0
+
+
+class Crew(Protocol):
+    """Threads that work until they are stopped."""
+
+    def start(self, work: Callable[[], float | None]) -> None:
+        """Let threads call something again and again.
+
+        Parameters
+        ----------
+        work : callable
+            Returns after how many seconds it is to be called again, None at the end.
+        """
+        ...
+
+    def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Let them work until something is over, but not for longer than some time."""
+        ...
+
+    def tell(self) -> None:
+        """Let who waits look whether it is over; called by a thread that works."""
+        ...
+
+    def stop(self) -> None:
+        """Let the threads end; does not wait for those that ask the storage."""
+        ...
+
+
+class DaemonThreads:
+    """Threads that never keep a process alive (`Crew`)."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._stopped = threading.Event()
+        self._told = threading.Condition()
+        self._turn = threading.Lock()
+        self._due_s = 0.0
+
+    def start(self, work: Callable[[], float | None]) -> None:
+        """Start the threads (`Crew.start`)."""
+        for number in range(self._count):
+            name = f"upsertflow-discovery-{number}"
+            threading.Thread(target=self._work, args=(work,), name=name, daemon=True).start()
+
+    def _work(self, work: Callable[[], float | None]) -> None:
+        while not self._stopped.is_set():
+            # One of them waits for what is due; the others wait for their turn to do so.
+            with self._turn:
+                left_s = self._due_s - time.monotonic()
+                if left_s > 0 and self._stopped.wait(left_s):
+                    return
+            rest_s = work()
+            if rest_s is None:
+                return
+            self._due_s = time.monotonic() + rest_s
+
+    def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Wait (`Crew.wait`)."""
+        with self._told:
+            self._told.wait_for(is_over, seconds)
+
+    def tell(self) -> None:
+        """Wake who waits (`Crew.tell`)."""
+        with self._told:
+            self._told.notify_all()
+
+    def stop(self) -> None:
+        """Let the threads end (`Crew.stop`)."""
+        self._stopped.set()
+
+
+@dataclass
+class _Listing:
+    """When inputs are looked for again that were not there."""
+
+    least_s: float
+    rest_s: float
+    due_s: float
+    is_under_way: bool = False
+    failures: int = 0
+
+
+@dataclass
+class _Sweep:
+    """A look at all inputs that begins behind a question."""
+
+    asked_s: float
+    left: set[str]
+    """The inputs that were not looked at since."""
+    lists: bool
+    """Whether new ones were not looked for since."""
+
+    @property
+    def is_over(self) -> bool:
+        return not (self.left or self.lists)
+
+
+class Poller:
+    """Looks at inputs in the background, from a first look on.
+
+    Parameters
+    ----------
+    inputs : PolledInputs
+    heads : mapping of str to Position
+        Those of the first look, in the order of the inputs.
+    bounds : Bounds
+    is_remote : bool, optional
+        Whether a look is a request over a network.
+    crew : Crew
+        The threads that look.
+    clock, busy_clock : callable, optional
+        In seconds; the second one is that of the calling thread, while it keeps a processor busy.
+    """
+
+    def __init__(
+        self,
+        inputs: PolledInputs,
+        heads: Heads,
+        bounds: PollBounds,
+        *,
+        is_remote: bool = False,
+        crew: Crew,
+        clock: Callable[[], float] = time.monotonic,
+        busy_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._inputs = inputs
+        self._clock = clock
+        self._busy_clock = busy_clock
+        self._lock = threading.Lock()
+        self._polls = Polls(bounds)
+        self._polls.add_all(list(heads), clock())
+        self._seen = SeenHeads(heads)
+        self._moved: dict[str, Position | None] = {}
+        """What came since; None: an input is gone."""
+        self._error: Exception | None = None
+        self._sweep: _Sweep | None = None
+        find_s = _FIND_REMOTE_S if is_remote else _FIND_S
+        self._listing = _Listing(find_s, find_s, clock() + find_s) if inputs.may_come else None
+        self._is_stopped = False
+        self._crew = crew
+        self._crew.start(self.work)
+
+    # -- where batches are planned ---------------------------------------------------
+
+    @property
+    def polls(self) -> Polls:
+        """What was asked so far, and how often."""
+        return self._polls
+
+    def seen(self) -> SeenHeads:
+        """Return the heads as they are known; reads memory only.
+
+        Raises
+        ------
+        UpsertFlowError
+            A look has failed; the next question is answered again.
+        """
+        with self._lock:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._moved:
+                self._seen = self._published()
+            elif self._seen.moved:
+                # Who has taken note of these heads need not ask what has moved.
+                heads = self._seen.heads
+                self._seen = SeenHeads(heads, before=heads, has_same_names=True)
+            return self._seen
+
+    def last(self) -> Heads:
+        """Return the heads as they were last told."""
+        return self._seen.heads
+
+    def _published(self) -> SeenHeads:
+        before = self._seen.heads
+        heads = dict(before)
+        comers = False
+        for name, head in self._moved.items():
+            if head is None:
+                heads.pop(name, None)
+            else:
+                comers |= name not in heads
+                heads[name] = head
+        moved, self._moved = frozenset(self._moved), {}
+        if comers:
+            heads = dict(sorted(heads.items()))
+        same = not comers and len(heads) == len(before)
+        return SeenHeads(heads, before=before, moved=moved, has_same_names=same)
+
+    def wait_for_news(self, asked_s: float, seconds: float) -> bool:
+        """Return whether something came that was there before a question, or may have been.
+
+        Waits until all inputs were looked at behind it, where the intervals make this possible.
+
+        Parameters
+        ----------
+        asked_s : float
+            The time of the question, by the clock.
+        seconds : float
+            The longest time to wait.
+        """
+        if self._clock() >= asked_s + seconds:
+            return False  # Whatever came: it may come for ever.
+        with self._lock:
+            if self._has_news:
+                return True
+            listing = self._listing
+            if max(self._polls.most_s, listing.rest_s if listing else 0.0) > seconds:
+                return False
+            sweep = _Sweep(asked_s, set(self._polls.names), listing is not None)
+            self._sweep = sweep
+        left_s = asked_s + seconds - self._clock()
+        self._crew.wait(lambda: self._has_news or sweep.is_over or self._is_stopped, left_s)
+        with self._lock:
+            self._sweep = None
+            return self._has_news
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._moved) or self._error is not None
+
+    def stop(self) -> None:
+        """Look no more. Twice is harmless."""
+        self._is_stopped = True
+        self._crew.stop()
+
+    # -- in the threads --------------------------------------------------------------
+
+    def work(self) -> float | None:
+        """Look at some inputs that are due (`Crew.start`)."""
+        if self._is_stopped:
+            return None
+        now_s = self._clock()
+        with self._lock:
+            is_listing = self._takes_listing(now_s)
+            names = [] if is_listing else self._polls.take(now_s, _LOOKS_AT_ONCE)
+        if is_listing:
+            self._find()
+        for name in names:
+            self._look(name)
+        if names or is_listing:
+            self._crew.tell()
+        with self._lock:
+            now_s = self._clock()
+            wait_s = self._polls.wait_s(now_s)
+            if self._listing is not None and not self._listing.is_under_way:
+                wait_s = min(wait_s, max(0.0, self._listing.due_s - now_s))
+        # Not for long: a look that is under way in another thread may be due again by then.
+        return min(max(wait_s, _TICK_S), LEAST_S) if wait_s else 0.0
+
+    def _look(self, name: str) -> None:
+        busy_s = self._busy_clock()
+        polled, failure = None, None
+        try:
+            polled = self._inputs.poll(name)
+        except Exception as error:  # noqa: BLE001  told where batches are planned
+            failure = error
+        busy_s = self._busy_clock() - busy_s
+        with self._lock:
+            self._polls.was_busy(busy_s)
+            if name not in self._polls.names:
+                return  # Meanwhile a listing did not find it.
+            if polled is not None:
+                self._looked(name, polled)
+            elif failure is not None:
+                may_pass = isinstance(failure, _MAY_PASS)
+                if self._polls.failed(name, self._clock(), may_pass=may_pass):
+                    self._error = self._error or failure
+
+    def _looked(self, name: str, polled: Polled) -> None:
+        has_moved = polled.head is not self._moved.get(name, self._seen.heads.get(name))
+        began_s = self._polls.looked(
+            name, self._clock(), has_moved=has_moved, requests=polled.requests
+        )
+        if polled.head is None:
+            self._drop(name)
+        elif has_moved:
+            self._moved[name] = polled.head
+        if self._sweep is not None and began_s >= self._sweep.asked_s:
+            self._sweep.left.discard(name)
+
+    def _drop(self, name: str) -> None:
+        self._polls.drop(name)
+        self._moved[name] = None
+        if self._sweep is not None:
+            self._sweep.left.discard(name)
+
+    # -- inputs that come and go -----------------------------------------------------
+
+    def _takes_listing(self, now_s: float) -> bool:
+        listing = self._listing
+        if listing is None or listing.is_under_way or now_s < listing.due_s:
+            return False
+        listing.is_under_way = True
+        return True
+
+    def _find(self) -> None:
+        """Look for inputs that came, and for those that are gone."""
+        listing = self._listing
+        assert listing is not None
+        began_s, busy_s = self._clock(), self._busy_clock()
+        found, failure = None, None
+        try:
+            found = self._inputs.find()
+        except Exception as error:  # noqa: BLE001  told where batches are planned
+            failure = error
+        with self._lock:
+            now_s = self._clock()
+            listing.rest_s = max(listing.least_s, (now_s - began_s) / _FIND_SHARE)
+            listing.due_s, listing.is_under_way = now_s + listing.rest_s, False
+            self._polls.listed(found.requests if found else 1, self._busy_clock() - busy_s)
+            if found is not None:
+                listing.failures = 0
+                self._found(found.names, now_s)
+                if self._sweep is not None and began_s >= self._sweep.asked_s:
+                    self._sweep.lists = False
+                return
+            listing.failures += 1
+            if not isinstance(failure, _MAY_PASS) or listing.failures > RETRIES:
+                self._error, listing.failures = self._error or failure, 0
+
+    def _found(self, names: Collection[str], now_s: float) -> None:
+        for name in names:
+            if name not in self._polls.names:
+                self._polls.add(name, now_s)
+                if self._sweep is not None:
+                    self._sweep.left.add(name)
+        for name in self._polls.names - set(names):
+            self._drop(name)

@@ -1,0 +1,280 @@
+"""How pressed a stream is: each batch that is planned is a sample for the governor.
+
+Its signals (`schedule.governor`) are taken where batches are planned, which alone is certain to go
+on: the inputs that a batch leaves waiting, against the tasks that run at once; the age of the
+oldest that it takes; and, as the busy ratio, the share of late that batches were cut by their
+limits, for Spark runs one batch after the other however little is in them. There is no room for
+more if two batches in a row were cut.
+
+A stream at rest has no pressure, and a query that has not kept up yet since its first batch presses
+no writer: it begins with the history of its tables, and no writer could help it. Both must outlive
+the process, or a query that is restarted under overload would take what piles up for history, and
+never press again. So the offset says, under ``pressure`` in its state, what a fresh process goes on
+from:
+
+================  ================================================================
+``is_behind``     true, alone: the query has not kept up yet since it began
+``busy``          the busy ratio, in thousandths
+``cuts``          batches in a row that were cut, up to two
+``high``          samples in a row that asked for a deferral
+``is_deferring``  whether the lowest band waits
+``latency_ms``    the moving average, null before there was any
+``sampled_ms``    when the last sample was taken, in ms since 1970
+================  ================================================================
+
+It is there only while inputs wait behind the batch. A checkpoint without it has kept up.
+
+Of the ladder, a stream has these rungs. What comes while a batch runs is in the next one, so that
+batches coalesce by themselves, and a stream commits nothing; it defers the lowest band, unless
+nobody else has anything; and it tells its tables, which hold up their writers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.schedule.governor import (
+    LATENCY_WEIGHT,
+    RETRY_AFTER_MS,
+    SUSTAINED_SAMPLES,
+    Governor,
+    Sample,
+)
+from spark_upsert.store.records import whole
+from spark_upsert.streams.inputs.input import Backlog, Pressable, StreamPressure
+from spark_upsert.streams.inputs.inputs import Inputs
+from spark_upsert.streams.offsets.offset import Offset, no_offset
+from spark_upsert.streams.offsets.position import Json
+from spark_upsert.streams.planner.fairness import waiting_count
+
+_LOGGER = logging.getLogger(__name__)
+
+TOLD_MAX = 64
+"""Inputs that are told within a second: each is a put. They are those that are read first."""
+
+TELL_MS = 1_000
+
+LASTS_MS_MIN = 5_000
+LASTS_MS_MAX = 60_000
+"""A batch may take long, and nobody tells anything meanwhile; so what is told lasts for twice the
+time that the last one took, within these bounds."""
+
+_CUTS_FULL = 2
+
+PRESSURE = "pressure"
+"""In the state of an offset: what a fresh process goes on from."""
+
+_IS_BEHIND = {"is_behind": True}
+_THOUSAND = 1000
+
+
+class Pressed:
+    """Samples the governor and passes on what it says.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    query : QueryOptions
+    """
+
+    def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
+        self._inputs = inputs
+        # What waits because its user wants it to is not late.
+        wanted_ms = 0 if query.rows_min is None else query.delay_ms
+        self._target_ms = query.latency_target_ms + wanted_ms
+        self._slots = query.slots
+        self._told: dict[str, tuple[int, Pressable]] = {}
+        """When each input was told last."""
+        self._begin_anew()
+        self._has_kept_up = False
+        self._is_resumed = False
+
+    def _begin_anew(self) -> None:
+        self._governor = Governor(target_ms=self._target_ms)
+        self._busy = 0.0
+        self._cuts = 0
+
+    @property
+    def governor(self) -> Governor:
+        """What it makes of the samples so far."""
+        return self._governor
+
+    @property
+    def defers_lowest(self) -> bool:
+        """Whether the lowest band waits."""
+        return self._governor.is_deferring
+
+    def resume(self, offset: Offset) -> None:
+        """Go on from what an offset says, if this process has gone on from none yet.
+
+        Raises
+        ------
+        OptionError
+            The state is none of this source.
+        """
+        if self._is_resumed:
+            return
+        self._is_resumed = True
+        record = offset.state.get(PRESSURE)
+        self._has_kept_up = bool(offset.positions) and record != _IS_BEHIND
+        if self._has_kept_up and PRESSURE in offset.state:
+            self._remember(record)
+
+    def _remember(self, record: Any) -> None:
+        try:
+            latency_ms = record["latency_ms"]
+            self._governor = replace(
+                self._governor,
+                latency_ms=None if latency_ms is None else float(whole(latency_ms)),
+                sampled_ms=whole(record["sampled_ms"]),
+                high_count=min(SUSTAINED_SAMPLES, whole(record["high"])),
+                is_deferring=record["is_deferring"] is True,
+            )
+            self._busy = min(1.0, whole(record["busy"]) / _THOUSAND)
+            self._cuts = whole(record["cuts"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise no_offset({PRESSURE: record}) from error
+
+    def noted(self, reached: Offset) -> dict[str, Json]:
+        """Return the state of the offset at which the batch that was planned last ends."""
+        state = {name: each for name, each in reached.state.items() if name != PRESSURE}
+        governor = self._governor
+        if not self._has_kept_up:
+            state[PRESSURE] = dict(_IS_BEHIND)
+        elif self._cuts and governor.sampled_ms is not None:
+            latency_ms = governor.latency_ms
+            state[PRESSURE] = {
+                "busy": round(self._busy * _THOUSAND),
+                "cuts": min(_CUTS_FULL, self._cuts),
+                "high": governor.high_count,
+                "is_deferring": governor.is_deferring,
+                "latency_ms": None if latency_ms is None else round(latency_ms),
+                "sampled_ms": governor.sampled_ms,
+            }
+        return state
+
+    def took_all(self) -> None:
+        """Take note of a batch without limits, which leaves nothing."""
+        self._has_kept_up = True
+        self._cuts = 0
+
+    def rest(self) -> None:
+        """Take note that nothing lies ahead: all that was told is taken back."""
+        self._has_kept_up = True
+        if self._governor.rung:
+            self._tell_log(Governor(target_ms=self._target_ms), waiting=0)
+        self._begin_anew()
+        self._take_back()
+
+    def planned(self, backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> None:
+        """Take note of a batch.
+
+        Parameters
+        ----------
+        backlogs : mapping of str to Backlog
+            What lay before each input; who is not in it had nothing.
+        reached : Offset
+            Where the batch ends, with the positions of these inputs.
+        now_ms : int
+            In ms since 1970.
+        """
+        waiting = _waiting(backlogs, reached)
+        self._cuts = self._cuts + 1 if waiting else 0
+        self._busy += LATENCY_WEIGHT * (float(waiting > 0) - self._busy)
+        self._has_kept_up |= not waiting
+        if not (self._has_kept_up and self._governor.is_due(now_ms)):
+            return
+        before = self._governor
+        self._governor = before.after(
+            Sample(
+                waiting=waiting,
+                slots=self._slots,
+                latency_ms=_latency_ms(backlogs, reached, now_ms),
+                busy=self._busy,
+                is_full=self._cuts >= _CUTS_FULL,
+            ),
+            now_ms,
+        )
+        if self._governor.rung != before.rung:
+            self._tell_log(self._governor, waiting=waiting)
+        since_ms = 0 if before.sampled_ms is None else max(0, now_ms - before.sampled_ms)
+        self._tell_all(backlogs, now_ms, lasts_ms=2 * since_ms)
+
+    def _tell_all(self, backlogs: Mapping[str, Backlog], now_ms: int, *, lasts_ms: int) -> None:
+        if not self._governor.rung:
+            self._take_back()
+            return
+        said = StreamPressure(
+            rung=self._governor.rung,
+            ratio=self._governor.pressure,
+            said_ms=now_ms,
+            lasts_ms=min(LASTS_MS_MAX, max(LASTS_MS_MIN, lasts_ms)),
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+        due = [name for name in backlogs if self._is_due(name, now_ms)]
+        for name in due[:TOLD_MAX]:
+            each = self._inputs[name]
+            if isinstance(each, Pressable):
+                self._told.pop(name, None)  # Those that were told last stand last.
+                self._told[name] = now_ms, each
+                each.press(said)
+        for name in list(self._told)[:-TOLD_MAX]:
+            del self._told[name]  # It expires by itself.
+
+    def _is_due(self, name: str, now_ms: int) -> bool:
+        if name not in self._told:
+            return True
+        told_ms, _ = self._told[name]
+        return not 0 <= now_ms - told_ms < TELL_MS
+
+    def _take_back(self) -> None:
+        """Tell all who were told; an input that is gone since is not made anew for that."""
+        for _, each in self._told.values():
+            each.press(None)
+        self._told.clear()
+
+    def _tell_log(self, governor: Governor, *, waiting: int) -> None:
+        latency_ms = governor.latency_ms
+        _LOGGER.info(
+            "pressure of the stream: %s",
+            Fields(
+                rung=governor.rung,
+                pressure=round(governor.pressure, 3),
+                waiting=waiting,
+                slots=self._slots,
+                latency_ms=None if latency_ms is None else round(latency_ms),
+                busy=round(self._busy, 3),
+            ),
+        )
+
+
+def _waiting(backlogs: Mapping[str, Backlog], reached: Offset) -> int:
+    """Return how many inputs have more than a batch takes."""
+    if UNNAMED in backlogs:
+        # One input alone is never in the state: what waits is told by its position.
+        return int(reached.positions[UNNAMED] != backlogs[UNNAMED].reach())
+    return waiting_count(reached.state)
+
+
+_LATENCIES_MAX = 64
+"""So many inputs are looked at: what is old is old in many of them."""
+
+
+def _latency_ms(backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> float | None:
+    """Return the age of the oldest that a batch takes, None if nobody knows."""
+    ages: list[int] = []
+    for name, backlog in backlogs.items():
+        if reached.positions[name] == backlog.start or backlog.committed_ms is None:
+            continue
+        committed_ms = backlog.committed_ms()
+        if committed_ms is not None:
+            ages.append(now_ms - committed_ms)
+        if len(ages) == _LATENCIES_MAX:
+            break
+    return max(ages, default=None)

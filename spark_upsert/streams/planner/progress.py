@@ -1,0 +1,122 @@
+"""What a stream tells of itself in ``query.lastProgress``: small JSON, whatever the inputs.
+
+Spark asks for it behind each question for a batch (``reportLatestOffset``), and shows it as the
+source's ``latestOffset``. It is no part of the offsets, so that names may be added to it. Numbers
+are of the time behind the batch that was planned last: what it does not hold.
+
+=============  ===================================================================
+``inputs``     how many there are
+``dirty``      how many hold something behind the batch; not in an exact order
+``lag``        ``versions``: how many lie behind it in all tables; ``most``: the
+               tables with the most, `NAMED_MAX` of them
+``waiting``    how many inputs the batch left over in each band, by its name (``B4`` is
+               served first); bands without any are left out; not in an exact order
+``positions``  the ends of the inputs, if they are `POSITIONS_MAX` at most
+``newest``     of tables that are `POSITIONS_MAX` at most: the ``version`` of the newest epoch,
+               and what became of its rows (`Counters`, without zeros)
+``complete``   with ``consistent``: the newest batch of the query that writes all tables of
+               which the stream has all; null before the first
+``discovery``  of more than 300 tables: ``looks`` and ``requests`` so far, and
+               ``rest_ms``, how long a table at rest is left alone
+``pressure``   of the governor: ``rung``, ``ratio`` (0 to 1), ``latency_ms``
+=============  ===================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from heapq import nlargest
+from typing import Any
+
+from spark_upsert.schedule.governor import Governor
+from spark_upsert.streams.inputs.input import Backlog, Counted
+from spark_upsert.streams.inputs.inputs import Batched, Heads, Inputs
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.polls import Polls
+
+POSITIONS_MAX = 10
+NAMED_MAX = 5
+
+_NAME_LENGTH_MAX = 200
+
+
+class Progress:
+    """Keeps what is needed to tell, and computes it when it is asked for."""
+
+    def __init__(self) -> None:
+        self._backlogs: Mapping[str, Backlog] | None = None
+        self._positions: Mapping[str, Position] = {}
+        self._waiting: Callable[[], Mapping[str, int]] = dict
+        self._told: dict[str, Any] | None = None
+
+    def planned(
+        self,
+        backlogs: Mapping[str, Backlog],
+        positions: Mapping[str, Position],
+        waiting: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """Take note of a batch, or of none.
+
+        Parameters
+        ----------
+        backlogs : mapping of str to Backlog
+            What lay before each input; who is not in it had nothing.
+        positions : mapping of str to Position
+            Where the stream stands then, or will stand.
+        waiting : callable, optional
+            Returns how many inputs wait behind the batch in each band.
+        """
+        self._backlogs, self._positions, self._told = backlogs, positions, None
+        self._waiting = waiting
+
+    def report(
+        self, inputs: Inputs, heads: Heads, polls: Polls | None, governor: Governor
+    ) -> dict[str, Any]:
+        """Return what is told, the names of the table above."""
+        found: dict[str, Any] = {"inputs": len(heads)}
+        if len(heads) <= POSITIONS_MAX:
+            found["positions"] = {name: each.record for name, each in sorted(heads.items())}
+            found["newest"] = _newest(inputs, heads)
+        if self._backlogs is not None:
+            if self._told is None:
+                waiting = {"waiting": dict(self._waiting())}
+                self._told = _lag(self._backlogs, self._positions) | waiting
+            found |= self._told
+        if isinstance(inputs, Batched):
+            found["complete"] = inputs.complete(self._positions)
+        if polls is not None:
+            found["discovery"] = {
+                "looks": polls.looks,
+                "requests": polls.requests,
+                "rest_ms": round(polls.most_s * 1000),
+            }
+        latency_ms = governor.latency_ms
+        found["pressure"] = {
+            "latency_ms": None if latency_ms is None else round(latency_ms),
+            "ratio": round(governor.pressure, 3),
+            "rung": governor.rung,
+        }
+        return found
+
+
+def _newest(inputs: Inputs, heads: Heads) -> dict[str, Mapping[str, int]]:
+    asked = ((name, inputs[name]) for name in sorted(heads))
+    told = ((name, each.newest()) for name, each in asked if isinstance(each, Counted))
+    return {name: newest for name, newest in told if newest is not None}
+
+
+def _lag(backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> dict[str, Any]:
+    left = {
+        name: backlog.behind(positions[name])
+        for name, backlog in backlogs.items()
+        if name in positions
+    }
+    dirty = {name: versions for name, versions in left.items() if versions}
+    most = nlargest(NAMED_MAX, dirty, key=lambda name: dirty[name])
+    return {
+        "dirty": len(dirty) + len(backlogs.keys() - positions.keys()),
+        "lag": {
+            "most": {name[:_NAME_LENGTH_MAX]: dirty[name] for name in most},
+            "versions": sum(dirty.values()),
+        },
+    }

@@ -1,0 +1,104 @@
+"""How urgent the inputs of a stream are: what the read says of one, else what it says itself.
+
+With ``autoPriority`` an input without a priority is the more urgent the later somebody else read
+it. That is asked for now and then only, and of few inputs at once: it costs requests, and it is
+about the last half minute anyway. Of the others what was known last stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from spark_upsert.errors import about_input
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.model.parallel import in_order
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.schedule import Urgency
+from spark_upsert.store.records import UNREADABLE
+from spark_upsert.streams.inputs.input import Ranked
+from spark_upsert.streams.inputs.inputs import Inputs
+
+_LOGGER = logging.getLogger(__name__)
+
+ASKED_MAX = 16
+"""So many inputs are asked by whom they were read, at once, whenever a batch is planned."""
+
+REST_MS = 30_000
+"""An input is not asked again sooner: in that time what is lately read halves its part."""
+
+_KEPT_MIN = 1_000
+"""Answers of inputs that do not wait are forgotten if they are more than this."""
+
+
+class Standings:
+    """What is known of the importance of inputs.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    query : QueryOptions
+    """
+
+    def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
+        self._inputs = inputs
+        self._query = query
+        self._read: dict[str, tuple[int, int | None]] = {}
+        """When an input was asked, and when it was read, the one that was asked first first."""
+
+    def of(self, names: Collection[str], now_ms: int) -> dict[str, Urgency]:
+        """Return what is known of some, which were asked for their backlogs just now."""
+        found: dict[str, Urgency] = {}
+        without: list[str] = []
+        for name in names:
+            priority = self._priority(name)
+            if priority is None:
+                without.append(name)
+            else:
+                found[name] = Urgency(manual=priority)
+        if self._query.auto_priority:
+            self._ask(without, now_ms)
+            for name in without:
+                _, read_ms = self._read.get(name, (0, None))
+                found[name] = Urgency(read_ms=read_ms)
+        return found
+
+    def _priority(self, name: str) -> int | None:
+        told = self._query.priorities.get(name)
+        if told is not None:
+            return told
+        each = self._inputs[name]
+        if not isinstance(each, Ranked):
+            return None
+        with about_input(name):
+            return each.priority()
+
+    # -- by whom an input was read ---------------------------------------------------
+
+    def _ask(self, names: Collection[str], now_ms: int) -> None:
+        """Ask the few that were not asked for longest."""
+        due = [name for name in names if self._is_due(name, now_ms)]
+        due.sort(key=lambda name: self._read.get(name, (-1, None))[0])
+        due = due[:ASKED_MAX]
+        for name, read_ms in zip(due, in_order(self._last_read_ms, due, len(due)), strict=True):
+            self._read[name] = now_ms, read_ms
+        if len(self._read) > len(names) + _KEPT_MIN:
+            self._read = {name: self._read[name] for name in names if name in self._read}
+
+    def _is_due(self, name: str, now_ms: int) -> bool:
+        asked = self._read.get(name)
+        return asked is None or not asked[0] <= now_ms < asked[0] + REST_MS
+
+    def _last_read_ms(self, name: str) -> int | None:
+        each = self._inputs[name]
+        if not isinstance(each, Ranked):
+            return None
+        try:
+            with about_input(name):
+                return each.last_read_ms()
+        except UNREADABLE as error:
+            # Who else reads it is no reason to stop.
+            _LOGGER.warning(
+                "nobody can tell who read an input: %s", Fields(input=name, error=error.message)
+            )
+            return None

@@ -1,0 +1,280 @@
+"""A stream over its inputs: what Spark's reader is asked, answered without Spark.
+
+The planner's stream lives as long as the query; another copy is pickled into the tasks and only
+reads. `Stream.latest` decides how far a micro-batch goes, and `Stream.splits` is a pure function
+of two offsets and of the inputs' logs: a replay plans the same batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from math import inf
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.errors import about_input
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.streams.inputs.input import Freezable, Input
+from spark_upsert.streams.inputs.inputs import Batched, Heads, Inputs, SeenHeads
+from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets
+from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.ahead import Ahead
+from spark_upsert.streams.planner.exact import ExactOrder, refuse_exact
+from spark_upsert.streams.planner.fairness import waiting_by_band
+from spark_upsert.streams.planner.lives import require_same_beginning, with_began
+from spark_upsert.streams.planner.lookout import Lookout
+from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.streams.planner.patience import Debounce
+from spark_upsert.streams.planner.pressed import Pressed
+from spark_upsert.streams.planner.progress import Progress
+from spark_upsert.streams.planner.standings import Standings
+from spark_upsert.streams.reads.at_once import of_each
+from spark_upsert.streams.reads.read_flow import planned
+from spark_upsert.streams.reads.work import TaskRead, read_work
+
+
+class Stream:
+    """All inputs of a stream; that of one table is a merge of one.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    query : QueryOptions
+        What is said of all of them.
+    columns : pyarrow.Schema, optional
+        What the batches of all inputs are brought to; by default they stay as they are.
+    offsets : Offsets, optional
+        Their form; by default they hold all positions.
+    lookout : Lookout, optional
+        What looks at the inputs.
+    clock : callable, optional
+        In seconds; never goes back.
+    wall : callable, optional
+        In seconds since 1970: since when inputs wait stands in the offset, for any process.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        query: QueryOptions,
+        *,
+        columns: pa.Schema | None = None,
+        offsets: Offsets | None = None,
+        lookout: Lookout | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._inputs = inputs
+        self._query = query
+        self._columns = columns
+        self._offsets = offsets or PlainOffsets()
+        self._exact = None if query.order is None else ExactOrder(inputs, query)
+        self._lookout = lookout or Lookout(inputs, clock=clock)
+        self._ahead = Ahead(inputs)
+        self._standings = Standings(inputs, query)
+        self._pressed = Pressed(inputs, query)
+        self._wall = wall
+        self._frozen: Heads | None = None
+        self._clock = clock
+        self._patience = Debounce(query.rows_min, query.delay_ms, clock=clock, wall=wall)
+        self._idle: tuple[Mapping[str, Any], Heads] | None = None
+        self._idle_until_s = inf
+        self._progress = Progress()
+        self._committed: Mapping[str, Position] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only read: what plans stays here, with its clients of buckets, which do not travel.
+        return {name: self.__dict__[name] for name in ("_inputs", "_query", "_columns")}
+
+    # -- planning --------------------------------------------------------------------
+
+    def initial(self) -> dict[str, Any]:
+        """Return the offset before the first batch.
+
+        Constant: on replay Spark asks again, when the inputs may have grown.
+        """
+        return Offset().to_json()
+
+    def freeze(self) -> None:
+        """Let the stream end at what there is now, whatever comes."""
+        self._frozen = self._lookout.look()
+        for name in self._frozen:
+            each = self._inputs[name]
+            if isinstance(each, Freezable):
+                with about_input(name):
+                    each.freeze()
+
+    def latest(self, start: Mapping[str, Any], *, everything: bool = False) -> Mapping[str, Any]:
+        """Return where a batch ends that begins at an offset; the very offset if it is empty.
+
+        Parameters
+        ----------
+        everything : bool
+            Whether the batch is to hold all there is, whatever the limits.
+        """
+        if self._frozen is not None:
+            return self._planned(start, SeenHeads(self._frozen), everything)
+        asked_s = self._lookout.now_s()
+        while True:
+            end = self._planned(start, self._lookout.seen(), everything)
+            if end is not start or not self._lookout.wait_for_news(asked_s, self._idle_until_s):
+                return end
+
+    def _planned(
+        self, start: Mapping[str, Any], seen: SeenHeads, everything: bool
+    ) -> Mapping[str, Any]:
+        heads = seen.heads
+        if self._is_idle(start, heads, everything):
+            return start  # Memory alone: an idle query is asked many times a second.
+        offset = self._offsets.read(start)
+        standing = offset.positions
+        self._idle_until_s = inf
+        if not (self._ahead.continues(standing, seen) and seen.has_same_names):
+            self._inputs.settle(standing, heads)
+        if self._exact is not None:
+            rows = None if everything else self._query.rows_max
+            reached = self._exact.latest(offset, heads, rows)
+            moved = None if reached != offset else frozenset[str]()
+        else:
+            refuse_exact(offset)
+            limits = None if everything else Limits.of(self._query)
+            reached, moved = self._paced(offset, *self._in_batches(standing, seen, limits))
+        if moved is None or moved:  # Nobody takes a batch for the sake of who waits.
+            return self._offsets.write(reached, start, moved=moved)
+        self._pressed.rest()
+        # Spark asks how to go on when all before is done, and reports the last batch only with the
+        # next one: a writer who waits for this stream would wait for a batch that he must write.
+        self._let_go(offset.positions)
+        self._idle = start, heads
+        self._lookout.rest()
+        return start
+
+    def _is_idle(self, start: Mapping[str, Any], heads: Heads, everything: bool) -> bool:
+        """Return whether it is known that no batch begins at an offset yet."""
+        if self._idle is None or self._idle[1] is not heads or self._idle[0] != start:
+            return False
+        return self._idle_until_s == inf or (not everything and self._clock() < self._idle_until_s)
+
+    def _in_batches(
+        self, standing: Heads, seen: SeenHeads, limits: Limits | None
+    ) -> tuple[SeenHeads, Limits | None]:
+        """Return how far a limit lets a micro-batch go where all inputs are read by whole batches.
+
+        It takes one batch at least, and each as a whole, so that no limit is left within them.
+        """
+        inputs = self._inputs
+        if limits is None or limits.is_none or not isinstance(inputs, Batched):
+            return seen, limits
+        heads = inputs.within(standing, max(limits.rows or 0, self._query.rows_min or 0))
+        return (seen if heads is None else SeenHeads(heads)), Limits()
+
+    def _paced(
+        self, offset: Offset, seen: SeenHeads, limits: Limits | None
+    ) -> tuple[Offset, frozenset[str]]:
+        """Return where a batch ends, and the inputs that are elsewhere then."""
+        self._pressed.resume(offset)
+        standing = offset.positions
+        is_known = self._ahead.continues(standing, seen) and seen.has_same_names
+        backlogs = self._ahead.backlogs(standing, seen)
+        # Where an input begins is noted at once: the newest version is another one later.
+        gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
+        is_same = not gone and backlogs.keys() <= standing.keys()
+        if limits is not None and self._frozen is None and is_same:
+            held = self._patience.hold(backlogs)
+            if held is not None:
+                self._idle_until_s = held.until_s
+                self._progress.planned(backlogs, standing)
+                return offset, frozenset()
+        now_ms = max(0, int(self._wall() * 1000))
+        # Who ends at what there is now leaves nothing, and nobody waits for an empty batch.
+        defers = self._pressed.defers_lowest and self._frozen is None
+        is_limited = not (limits is None or limits.is_none)
+        standings = self._standings.of(backlogs, now_ms) if is_limited else None
+        serve = partial(pace, limits=limits, state=offset.state, now_ms=now_ms, standings=standings)
+        reached = serve(backlogs, defers_lowest=defers)
+        if defers and _moves_nobody(offset, reached):
+            backlogs = self._ahead.backlogs(standing, seen)  # Their pieces can be had once.
+            reached = serve(backlogs)
+        if limits is None:
+            self._pressed.took_all()
+        else:
+            self._pressed.planned(backlogs, reached, now_ms)
+        positions = {**standing, **reached.positions}
+        for name in gone:
+            del positions[name]
+        fresh = {name: self._inputs[name] for name in backlogs if name not in standing}
+        self._ahead.planned(positions)
+        waiting = partial(waiting_by_band, reached.state, now_ms, standings)
+        self._progress.planned(backlogs, positions, waiting)
+        moved = frozenset(
+            name for name, position in reached.positions.items() if standing.get(name) != position
+        )
+        state = with_began(self._pressed.noted(reached), fresh)
+        return Offset(positions=positions, state=state), moved | gone
+
+    def report(self) -> dict[str, Any]:
+        """Return what the stream tells of itself (`Progress`)."""
+        poller = self._lookout.poller
+        polls = None if poller is None else poller.polls
+        heads = self._lookout.last()
+        return self._progress.report(self._inputs, heads, polls, self._pressed.governor)
+
+    def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskRead]:
+        """Return the work of the batch between two offsets: what each task reads.
+
+        That of a table without a name is one split for each task; the splits of named inputs are
+        packed by their bytes, and an exact order is the work of one task.
+        """
+        first, last = self._offsets.read(start), self._offsets.read(end)
+        if self._exact is not None:
+            return [*self._exact.passages(first, last)]
+        refuse_exact(last)
+        moved = {
+            name: (self._inputs[name], before, position)
+            for name, position in last.positions.items()
+            if position != (before := first.positions.get(name))
+        }
+        fresh = {name: each for name, (each, before, _) in moved.items() if before is None}
+        require_same_beginning(last.state, fresh)
+        splits = of_each(moved, _splits)
+        return [
+            *planned(
+                splits,
+                lambda name, split: moved[name][0].split_bytes(split),
+                self._query.slots,
+            )
+        ]
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Let go of what is before an offset: Spark begins no batch there any more."""
+        self._let_go(self._offsets.read(end).positions)
+        self._offsets.commit(end)
+
+    def _let_go(self, positions: Mapping[str, Position]) -> None:
+        for name, position in positions.items():
+            if self._committed.get(name) != position:
+                with about_input(name):
+                    self._inputs[name].commit(position)
+        self._committed = positions
+
+    def stop(self) -> None:
+        """Look at the inputs no more. Twice is harmless."""
+        self._lookout.stop()
+
+    # -- reading, in the tasks -------------------------------------------------------
+
+    def read(self, work: TaskRead) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that one task reads."""
+        yield from read_work(self._inputs, work, self._query, self._columns)
+
+
+def _moves_nobody(before: Offset, reached: Offset) -> bool:
+    return all(before.positions.get(name) == each for name, each in reached.positions.items())
+
+
+def _splits(of: tuple[Input, Position | None, Position]) -> list[Any]:
+    each, before, position = of
+    return each.splits(before, position)

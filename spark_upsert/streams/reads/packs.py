@@ -1,0 +1,174 @@
+"""What one task reads of several inputs: their splits, packed by bytes.
+
+A task costs some 28 ms whatever it reads, so that a thousand nearly empty inputs make about as many
+tasks as run at once; a large input comes cut into splits already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from heapq import heapify, heapreplace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_upsert.errors import about_input
+from spark_upsert.merge import WIDTH, live
+from spark_upsert.merge.counters import InputCounters, MergeCounters
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.streams.reads.conform import conformed
+from spark_upsert.streams.reads.merge_columns import with_input
+from spark_upsert.table.run.shares import shared_by
+
+OPENING_BYTES = 1 << 16
+"""What it costs to open a split, in bytes that are read in the time."""
+
+
+QUEUED_BYTES_MAX = 40 << 20
+"""What the inputs of a task may have ready together. Beside it each reader has a batch in its hand,
+of a megabyte (`model.portions`) or of its part of what one table may hold, so that all of it stays
+below 64 MB, whatever rows hold."""
+
+_PIECES = 2
+"""Of a table: one is handed over slice by slice, and each slice keeps all of it, while the next one
+is made."""
+
+BLOCKED_TOLD_SECONDS = 10.0
+"""A reader that has waited for so long was slowed by who takes its rows; that is worth a line."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class InputReaders(Protocol):
+    """What reads splits, by the names of inputs."""
+
+    def __getitem__(self, name: str, /) -> InputReader:
+        """Return what reads the splits of an input."""
+        ...
+
+
+class InputReader(Protocol):
+    """What reads the splits of an input, in the tasks."""
+
+    def read(self, split: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split."""
+        ...
+
+    def split_bytes(self, split: Any) -> int:
+        """Estimate the bytes that a split reads; called where splits are planned."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InputSplit:
+    """A split of one of the inputs."""
+
+    name: str
+    split: Any
+
+
+Pack = tuple[InputSplit, ...]
+"""The splits of a task."""
+
+
+def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
+    """Share splits out among at most so many packs, of about as many bytes each.
+
+    Parameters
+    ----------
+    splits : sequence of (InputSplit, int)
+        With their bytes.
+
+    Returns
+    -------
+    list of Pack
+        Without an empty one; the splits of each in the order given. A pure function.
+    """
+    if slots >= len(splits):
+        return [(split,) for split, _ in splits]
+    heaviest = sorted(range(len(splits)), key=lambda index: (-splits[index][1], index))
+    loads = [(0, number) for number in range(slots)]
+    heapify(loads)
+    chosen: list[list[int]] = [[] for _ in loads]
+    for index in heaviest:
+        load, number = loads[0]
+        chosen[number].append(index)
+        heapreplace(loads, (load + splits[index][1] + OPENING_BYTES, number))
+    return [tuple(splits[index][0] for index in sorted(own)) for own in chosen]
+
+
+def read_pack(
+    readers: InputReaders,
+    pack: Pack,
+    merge_columns: Sequence[str],
+    columns: pa.Schema | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a pack: of several inputs what is ready first, each in its order.
+
+    Several inputs are read by threads of their own, and no more than `WIDTH` at once; who takes
+    slowly slows them all (`merge.live`). Closing the iterator ends the threads.
+
+    Parameters
+    ----------
+    merge_columns : sequence of str
+        Which columns about the merge are wanted.
+    columns : pyarrow.Schema or None
+        What the batches of each input are brought to (`conform`).
+
+    Raises
+    ------
+    Exception
+        The one by which an input failed; it names the input.
+    """
+    splits: dict[str, list[Any]] = {}
+    for each in pack:
+        splits.setdefault(each.name, []).append(each.split)
+
+    def rows(name: str) -> Iterator[pa.RecordBatch]:
+        for split in splits[name]:
+            batches = conformed(readers[name].read(split), columns)
+            yield from with_input(batches, name, merge_columns)
+
+    if len(splits) == 1:
+        [name] = splits
+        with about_input(name):
+            yield from rows(name)
+        return
+
+    def shared_rows(name: str) -> Iterator[pa.RecordBatch]:
+        with shared_by(_PIECES * min(WIDTH, len(splits))):  # In the thread of this input.
+            yield from rows(name)
+
+    inputs = {name: partial(shared_rows, name) for name in splits}
+    counters = MergeCounters()
+    try:
+        with closing(live(inputs, memory_bytes=QUEUED_BYTES_MAX, counters=counters)) as merged:
+            for handed in merged:
+                yield handed.item
+    finally:
+        tell_read(counters.snapshot())
+
+
+def tell_read(counters: Mapping[str, InputCounters]) -> None:
+    """Tell the program's log how a task has read its inputs: one line, however many they are."""
+    slowest = max(counters, key=lambda name: counters[name].blocked_seconds, default=None)
+    if slowest is None:
+        return
+    blocked_s = counters[slowest].blocked_seconds
+    level = logging.INFO if blocked_s >= BLOCKED_TOLD_SECONDS else logging.DEBUG
+    if not _LOGGER.isEnabledFor(level):
+        return
+    each = counters.values()
+    fields = Fields(
+        inputs=len(counters),
+        finished=sum(one.is_finished for one in each),
+        rows=sum(one.handed for one in each),
+        queued_peak=max(one.queued_peak for one in each),
+        blocked_s=round(blocked_s, 1),
+        most_blocked=slowest,
+    )
+    _LOGGER.log(level, "merge read: %s", fields)

@@ -1,0 +1,146 @@
+"""Reading a split: engine batches, whatever the split holds and whoever asks.
+
+Each split is read by a task whose plan is one scan. What is computed in one pass, a stretch of
+changes or the rows of a version, is a split of that task and ends with a barrier. The changelog
+stands whole in its scan: cut into a scan, a join and a projection it would gather values before
+duplicates fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, assert_never
+
+import pyarrow as pa
+
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.store import Store
+from spark_upsert.streams.reads.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
+from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.changes.new_values import new_values
+from spark_upsert.table.changes.read import read_changes
+from spark_upsert.table.changes.render import as_inserts, render_sides
+from spark_upsert.table.changes.stretches import Stretch
+from spark_upsert.table.entries.quarantine import read_quarantine
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.versions import expiry_is_no_damage
+from spark_upsert.task.plan import ChangeScan, TableScan
+from spark_upsert.task.pool import TaskPool
+from spark_upsert.task.task import Task
+from spark_upsert.views.groups.shown import ShownGroups
+
+READ = "read"
+"""The one node of the plans."""
+
+ROWS = TableScan(id=READ)
+CHANGES = ChangeScan(id=READ)
+
+
+def serve(
+    store: Store, split: Split, options: ReadOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a split holds.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        The table's columns that are wanted; for a quarantine nothing is chosen.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        The columns that the options mean (`columns.read_columns`); where only new values are
+        wanted, those of the changelog may come along.
+    """
+    with TASKS.taken(plan_of(split)) as task:
+        for stretch in split.stretches if isinstance(split, ChangesSplit) else (None,):
+            yield from task.read(READ, _Pass(store, split, stretch, options, columns))
+
+
+def plan_of(split: Split) -> TableScan | ChangeScan:
+    """Return the plan of the task that reads a split; what its rows are, the split says."""
+    return CHANGES if isinstance(split, ChangesSplit) else ROWS
+
+
+class _Pass(NamedTuple):
+    """What is read in one pass: a split of the task."""
+
+    store: Store
+    split: Split
+    stretch: Stretch | None
+    options: ReadOptions
+    columns: Sequence[str]
+
+
+def _read(each: _Pass) -> Iterator[pa.RecordBatch]:
+    store, split, stretch, options, columns = each
+    match split:
+        case RowsSplit():
+            rows = _rows(store, split, columns)
+            if options.change_feed:
+                rows = as_inserts(rows, split.manifest)
+            with expiry_is_no_damage(store, split.manifest.version):
+                yield from rows
+        case QuarantineSplit():
+            snapshot = Snapshot(store, split.manifest)
+            with expiry_is_no_damage(store, split.manifest.version):
+                yield from read_quarantine(snapshot, hash_range=split.hash_range)
+        case ChangesSplit():
+            assert stretch is not None, "changes are read stretch by stretch"
+            with expiry_is_no_damage(store, stretch.before.version):
+                yield from _changes(store, split, stretch, options, columns)
+        case _:
+            assert_never(split)
+
+
+def _rows(store: Store, split: RowsSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a version: the table's own, or those of the view that it keeps."""
+    if split.grouping is None:
+        yield from Snapshot(store, split.manifest).read(columns, hash_range=split.hash_range)
+        return
+    for rows in ShownGroups(split.grouping, store).rows(split.manifest, split.hash_range):
+        yield rows.select(columns)
+
+
+def _changes_of_groups(
+    shown: ShownGroups, split: ChangesSplit, stretch: Stretch, wanted: ChangeOptions
+) -> Iterator[pa.RecordBatch]:
+    net = wanted.deduplication is Deduplication.NET_CHANGES
+    for version, pairs in shown.changes(stretch, split.hash_range, net=net):
+        if len(pairs):
+            yield render_sides(
+                pairs.old,
+                pairs.new,
+                pairs.has_old,
+                pairs.has_new,
+                version=version,
+                time_ms=stretch.times_ms[version],
+                options=wanted,
+            )
+
+
+def _changes(
+    store: Store,
+    split: ChangesSplit,
+    stretch: Stretch,
+    options: ReadOptions,
+    columns: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    wanted = ChangeOptions(
+        columns=tuple(columns),
+        deduplication=options.deduplication,
+        compute_updates=options.compute_updates,
+    )
+    keys, ignore_deletes = stretch.schema.keys, options.ignore_deletes
+    if split.grouping is None:
+        batches = read_changes(store, stretch, wanted, hash_range=split.hash_range)
+    else:
+        keys = split.grouping.keys
+        batches = _changes_of_groups(ShownGroups(split.grouping, store), split, stretch, wanted)
+    if options.change_feed:
+        return batches
+    return new_values(batches, keys=keys, ignore_deletes=ignore_deletes)
+
+
+TASKS = TaskPool(lambda plan: Task(plan, readers={READ: _read}))
+"""Of a worker, which Spark mostly uses again for the next batch of a query."""

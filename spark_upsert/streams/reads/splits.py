@@ -1,0 +1,172 @@
+"""Planning splits: what one task reads, as a small value that says all of it.
+
+A split carries manifests, cut down to what lies in its range of hashes, so that a task asks no log.
+How many there are follows the options, or else the amount of data and the machine; which rows
+all of them have together does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from spark_upsert.errors import OptionError
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.streams.reads.columns import shown_grouping
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.changes.stretches import Stretch, cut_into_stretches
+from spark_upsert.table.entries.cuts import cut_by_files
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.groups.shown import whole_groups
+
+SPLIT_ROWS = 50_000
+"""Fewer rows than this are not worth a task of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSplit:
+    """The rows of a version in a range of hashes."""
+
+    manifest: Manifest
+    hash_range: HashRange
+    queries: frozenset[str] = frozenset()
+    """The streaming queries that made any of it, as their transactions name them."""
+    grouping: Grouping | None = None
+    """What entries mean, where a view is kept that is shown: then the range is of its groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineSplit:
+    """The error entries of a version in a range of hashes."""
+
+    manifest: Manifest
+    hash_range: HashRange
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesSplit:
+    """The changes of consecutive epochs in a range of hashes."""
+
+    stretches: tuple[Stretch, ...]
+    hash_range: HashRange
+    queries: frozenset[str] = frozenset()
+    """The streaming queries that made these epochs, as their transactions name them."""
+    grouping: Grouping | None = None
+    """As of `RowsSplit`."""
+
+
+Split = RowsSplit | QuarantineSplit | ChangesSplit
+
+
+def rows_splits(
+    manifest: Manifest, options: ReadOptions, hash_range: HashRange = ALL_HASHES
+) -> list[RowsSplit]:
+    """Cut the rows of a version with hashes in a range into splits."""
+    queries, grouping = _queries(manifest.transactions), shown_grouping(manifest, options)
+    return [
+        RowsSplit(_within(manifest, piece), piece, queries, grouping)
+        for piece in _of_groups(grouping, _cut(manifest, options, hash_range))
+    ]
+
+
+def quarantine_splits(manifest: Manifest, options: ReadOptions) -> list[QuarantineSplit]:
+    """Cut the error entries of a version into splits."""
+    return [
+        QuarantineSplit(_within(manifest, piece), piece)
+        for piece in _cut(manifest, options, ALL_HASHES)
+    ]
+
+
+def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> list[ChangesSplit]:
+    """Cut the changes of the versions ``lower <= v < upper`` into splits; none if there are none.
+
+    They are shown in the table's newest schema.
+    """
+    net = options.deduplication is Deduplication.NET_CHANGES
+    head = log.head()
+    grouping = shown_grouping(head, options)
+    if grouping is not None and options.deduplication is Deduplication.NONE:
+        raise OptionError.invalid(
+            "deduplicationMode", "none", "another mode: rows of a view that stay are no changes"
+        )
+    stretches = cut_into_stretches(log, lower, upper, head.schema, net=net)
+    if not stretches:
+        return []
+    queries = _queries(
+        transaction.writer
+        for commit in log.commits(max(lower, 0), upper)
+        for transaction in commit.transactions
+    )
+    read = [
+        slice_
+        for stretch in stretches
+        for slice_ in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
+    ]
+    count = _split_count(options, sum(slice_.file.rows for slice_ in read))
+    is_uniform = not stretches[0].schema.hash_prefix
+    pieces = cut_by_files(ALL_HASHES, read, count, is_uniform=is_uniform)
+    return [
+        ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, queries, grouping)
+        for piece in _of_groups(grouping, pieces)
+    ]
+
+
+def _of_groups(grouping: Grouping | None, pieces: list[HashRange]) -> list[HashRange]:
+    """Return the ranges of the groups of some pieces, where groups are shown."""
+    if grouping is None:
+        return pieces
+    whole = (whole_groups(grouping, piece) for piece in pieces)
+    return [piece for piece in whole if not piece.is_empty]
+
+
+def _queries(writers: Iterable[str]) -> frozenset[str]:
+    return frozenset(writer for writer in writers if writer.startswith(QUERY))
+
+
+def _cut(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> list[HashRange]:
+    share = hash_range.width / ALL_HASHES.width
+    rows = int(share * sum(slice_.file.rows for slice_ in manifest.slices))
+    is_uniform = not manifest.schema.hash_prefix
+    count = _split_count(options, rows)
+    return cut_by_files(hash_range, manifest.slices, count, is_uniform=is_uniform)
+
+
+def _split_count(options: ReadOptions, rows: int) -> int:
+    if options.splits is not None:
+        return options.splits
+    return max(1, min(options.query.slots, rows // SPLIT_ROWS))
+
+
+def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
+    return replace(stretch, before=_within(stretch.before, hash_range))
+
+
+def _within(manifest: Manifest, hash_range: HashRange) -> Manifest:
+    """Keep only what a split needs, so that it stays small on its way to the task."""
+    kept = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
+    return replace(manifest.without_writers(), slices=kept)
+
+
+def read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
+    """Yield the slices that a split reads through; others it only searches."""
+    if not isinstance(split, ChangesSplit):
+        yield split.manifest.slices
+        return
+    for stretch in split.stretches:
+        yield stretch.after
+        if stretch.is_comparison:
+            yield stretch.before.slices
+
+
+def together(several: Iterable[Iterable[Slice]]) -> tuple[Slice, ...]:
+    """Return slices that may be given several times, each once."""
+    return tuple(dict.fromkeys(chain.from_iterable(several)))
+
+
+def split_bytes(split: Split) -> int:
+    """Estimate the bytes that a split reads through."""
+    return sum(each.bytes_within(split.hash_range) for each in together(read_by(split)))

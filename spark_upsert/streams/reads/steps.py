@@ -1,0 +1,52 @@
+"""An input step by step: the exact orders count rows, and cut an input wherever a step ends.
+
+A step is read as a whole by one task, and neither its rows nor their order depend on where a batch
+begins or ends: of a table it is an epoch, or a range of the hash of the snapshot that a stream
+begins with, whose bounds follow from that version alone; of a set of files it is a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_upsert.errors import OptionError
+from spark_upsert.streams.offsets.position import Position
+
+SNAPSHOT_STEPS = 1 << 16
+"""A snapshot is cut at multiples of 1/65536 of the hashes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedStep:
+    """What an exact order takes rows of; all of it is found out where it is asked for."""
+
+    rows: Callable[[], int]
+    """How many rows reading it yields."""
+    split: Callable[[], Any]
+    """The one split that has them; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStep(CountedStep):
+    """A step of a stream."""
+
+    after: Callable[[], Position]
+    """The position behind it."""
+
+
+def refuse_gaps(*, fail_on_data_loss: bool) -> None:
+    """Refuse to leave out rows where other rows are counted.
+
+    Raises
+    ------
+    OptionError
+        What is lost is to be passed over.
+    """
+    if not fail_on_data_loss:
+        raise OptionError(
+            "failOnDataLoss=false has no meaning in an exact order, which a gap would change.",
+            hint="drop it, or leave out 'merge' and 'interleaveSeed'.",
+            option="failOnDataLoss",
+        )

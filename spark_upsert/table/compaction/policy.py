@@ -1,0 +1,206 @@
+"""Which runs to compact: size-tiered, range by range of the hash. Pure: it looks and returns jobs.
+
+Runs stand in the order of their epochs. The *tier* of a run is the logarithm, to the base
+`FANOUT`, of the bytes it has per hash: so it is the same in every range. Where `FANOUT`
+of a tier stand with none larger between them, they become one of the next tier. A
+range then holds fewer than ``FANOUT`` runs per tier, and a row is written once per tier:
+
+    write amplification <= 1 + log_FANOUT(table / epoch).
+
+Small runs are compacted over all hashes at once. Where that would be more than `JOB_BYTES`, the
+range is halved until it is not, so that one step of work is bounded whatever the size of the
+table, and a compaction of large runs goes bucket after bucket. Only the values of one single hash
+are never parted.
+
+Only neighbours are compacted: the epochs of a run are always an interval, and "the later run
+wins" stays true.
+
+Source: size-tiered compaction as in O'Neil et al., "The log-structured merge-tree" (1996),
+and Cassandra. We take neighbours in time instead of any runs of like size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from spark_upsert.model.epochs import Interval
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.table.log.manifest import Manifest, Slice, Taken
+
+FANOUT = 8
+"""Runs that are compacted at once: eight searches per tier, and one write per tier."""
+
+JOB_BYTES = 128 << 20
+"""Upper bound of what one step of work reads."""
+
+_TOMBSTONE_SHARE = 4
+"""An oldest file is written again when a quarter of it is tombstones that may go."""
+
+_TIER_BYTES = 64 << 10
+"""Runs up to this size are of tier zero: below it the cost of a run is its being a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Merge some neighbouring runs in a range of hashes."""
+
+    hash_range: HashRange
+    slices: tuple[Slice, ...]
+    """In the order of their epochs."""
+    is_oldest: bool
+    """Whether nothing older is left in the range, so that tombstones hide nothing."""
+    forget_before: int = 0
+    """Tombstones of smaller epochs are past their retention."""
+
+    @property
+    def epochs(self) -> Interval:
+        """The epochs that the new run covers."""
+        return Interval(
+            lower=self.slices[0].epochs.lower, upper=max(s.epochs.upper for s in self.slices)
+        )
+
+    @property
+    def taken(self) -> tuple[Taken, ...]:
+        """The ranges that the new run replaces."""
+        return tuple(
+            Taken(path=slice_.file.path, hash_range=slice_.live.intersect(self.hash_range))
+            for slice_ in self.slices
+        )
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes are read."""
+        return sum(s.bytes_within(self.hash_range) for s in self.slices)
+
+    def __repr__(self) -> str:
+        return (
+            f"Job({self.epochs}, hashes={self.hash_range}, "
+            f"slices={len(self.slices)}, bytes={self.bytes:_})"
+        )
+
+
+def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) -> list[Job]:
+    """Return the jobs that are due, the smallest first; no two touch the same entries.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    forget_before : int
+        Tombstones of smaller epochs are past their retention (`table.log.tombstones`).
+    fanout : int
+        How many neighbours make a job, at least 2. With 2, any two runs of like size do.
+    """
+    jobs: list[Job] = []
+    _visit(list(manifest.slices), ALL_HASHES, fanout, jobs)
+    jobs += _forgetting(manifest, jobs, forget_before)
+    return sorted((replace(j, forget_before=forget_before) for j in jobs), key=lambda j: j.bytes)
+
+
+def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
+    """Return jobs that write the oldest files again where many of their tombstones may go.
+
+    A file is written again once at most: what is left then is held (`Slice.is_held`).
+    """
+    busy = {slice_.file.path for job in jobs for slice_ in job.slices}
+    first = min((slice_.epochs.lower for slice_ in manifest.slices), default=0)
+    return [
+        Job(
+            hash_range=slice_.live,
+            slices=(slice_,),
+            is_oldest=True,
+        )
+        for slice_ in manifest.slices
+        if slice_.epochs.lower == first
+        and slice_.epochs.upper <= forget_before
+        and slice_.index == 0
+        and not slice_.is_held
+        and slice_.file.path not in busy
+        and slice_.file.tombstones * _TOMBSTONE_SHARE > slice_.file.rows
+        and not any(
+            s.epochs.lower == first and s is not slice_ and s.overlaps(slice_.live)
+            for s in manifest.slices
+        )
+    ]
+
+
+def _visit(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[Job]) -> None:
+    """Add the jobs of a range, or those of its halves if one job would be too large."""
+    runs = _runs(slices)
+    sizes = [sum(s.bytes_within(hash_range) for s in run) for run in runs]
+    scale = ALL_HASHES.width / hash_range.width
+    found = _neighbours([_tier(size * scale, fanout) for size in sizes], fanout)
+    occupied = _occupied(slices, hash_range)
+    is_one_hash = occupied.width <= 1
+    if found is not None and (is_one_hash or sum(sizes[found[0] : found[1]]) <= JOB_BYTES):
+        jobs.append(_job(runs[found[0] : found[1]], hash_range, is_oldest=found[0] == 0))
+    elif (
+        sum(sizes) > JOB_BYTES
+        and not is_one_hash
+        and (found is not None or not _is_uniform(slices, hash_range))
+    ):
+        for half in hash_range.split_at((occupied.first + occupied.end) // 2):
+            _visit([s for s in slices if s.overlaps(half)], half, fanout, jobs)
+
+
+def _occupied(slices: list[Slice], hash_range: HashRange) -> HashRange:
+    """Return the part of a range in which hashes can be."""
+    stored = [s.file.hash_range for s in slices]
+    first = min((each.first for each in stored), default=0)
+    return HashRange(first, max((each.end for each in stored), default=0)).intersect(hash_range)
+
+
+def _is_uniform(slices: list[Slice], hash_range: HashRange) -> bool:
+    """Return whether no compaction has treated some part of a range apart."""
+    return all(s.live.covers(hash_range) for s in slices)
+
+
+def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
+    """Return the jobs that leave one run everywhere, whatever the sizes."""
+    live = sum(slice_.bytes_within(ALL_HASHES) for slice_ in manifest.slices)
+    jobs = []
+    for hash_range in ALL_HASHES.cut(max(1, -(-live // JOB_BYTES))):
+        runs = _runs(s for s in manifest.slices if s.overlaps(hash_range))
+        forgettable = any(
+            s.epochs.upper <= forget_before and s.file.tombstones and not s.is_held
+            for run in runs
+            for s in run
+        )
+        if len(runs) > 1 or any(len(run) > 1 for run in runs) or forgettable:
+            job = _job(runs, hash_range, is_oldest=True)
+            jobs.append(replace(job, forget_before=forget_before))
+    return jobs
+
+
+def _job(runs: list[list[Slice]], hash_range: HashRange, *, is_oldest: bool) -> Job:
+    slices = tuple(slice_ for run in runs for slice_ in run)
+    return Job(hash_range=hash_range, slices=slices, is_oldest=is_oldest)
+
+
+def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
+    """Group slices by their epochs; their order is that of the manifest."""
+    runs: dict[Interval, list[Slice]] = {}
+    for slice_ in slices:
+        runs.setdefault(slice_.epochs, []).append(slice_)
+    return list(runs.values())
+
+
+def _tier(size: float, fanout: int) -> int:
+    return 0 if size <= _TIER_BYTES else math.ceil(math.log(size / _TIER_BYTES, fanout))
+
+
+def _neighbours(tiers: list[int], fanout: int) -> tuple[int, int] | None:
+    """Return the first and last (exclusive) run to compact: ``fanout`` of one tier, or None.
+
+    Smaller runs between them are taken along; they do not count, or one large run would
+    be written again with every few small ones.
+    """
+    for tier in sorted(set(tiers)):
+        first = 0
+        for index in range(len(tiers) + 1):
+            if index == len(tiers) or tiers[index] > tier:
+                if tiers[first:index].count(tier) >= fanout:
+                    return first, index
+                first = index + 1
+    return None

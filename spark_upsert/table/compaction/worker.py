@@ -1,0 +1,219 @@
+"""Merge the runs of a job into one run: bounded memory, nothing decided here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import DataError
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope, is_live
+from spark_upsert.model.words import ordered_words
+from spark_upsert.store import Store
+from spark_upsert.table.compaction.policy import Job
+from spark_upsert.table.entries.cuts import cut_evenly
+from spark_upsert.table.entries.mechanism import Reduced, mechanism_of
+from spark_upsert.table.entries.multiplicity import require_possible
+from spark_upsert.table.entries.resolve import epochs_by_part
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Manifest, Slice, TableVersion, Taken
+from spark_upsert.table.log.tombstones import encode_mark, higher_mark
+from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write_run
+from spark_upsert.table.run.rows import Rows, RunPart
+
+FILE_BYTES = 32 << 20
+"""A compacted run is cut into files of about this size; to compact holds four times as much."""
+
+FILE_BYTES_MAX = 128 << 20
+"""The same for large tables, where a look-up would otherwise visit too many files."""
+
+_FILES = 32
+"""A table of more files of `FILE_BYTES` than this has larger ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """The durable, not yet visible outcome of a job."""
+
+    added: tuple[Slice, ...]
+    taken: tuple[Taken, ...]
+    """Empty if the runs cannot be compacted: then there is nothing to make visible."""
+    base: TableVersion
+    """The version that the job was planned on."""
+    low_water: str | None = None
+    """The greatest order key among the tombstones that were dropped."""
+    forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    """Hashes of the keys whose tombstones were dropped, ascending."""
+
+    @property
+    def base_version(self) -> int:
+        return self.base.version
+
+    def is_safe(self, store: Store, head: Manifest) -> bool:
+        """Return whether no run that came since holds a key whose tombstone was dropped.
+
+        Such a run may hold a command that is stale against the tombstone.
+        """
+        if not len(self.forgotten):
+            return True
+        newer = tuple(s for s in head.slices if s.epochs.upper > self.base_version + 1)
+        parts = Snapshot(store, replace(head, slices=newer)).parts()
+        return not any(len(np.intersect1d(self.forgotten, p.hashes)) for p, _ in parts)
+
+
+def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
+    """Merge the runs of a job and write the outcome durably.
+
+    Notes
+    -----
+    Each key keeps its winning entry (`resolve`). A tombstone goes if nothing older is left
+    below it and no late command can be stale against it (any scope but `Scope.TABLE`); with
+    `Scope.TABLE`, if it is past its retention (`table.log.tombstones`). In a table of contributions
+    what is all zero goes, whatever lies below it (`table.entries.multiplicity`).
+
+    A sum that fits over all epochs may not fit over some of them alone. Then nothing is taken,
+    and the compaction is left out, until it is one with the oldest runs.
+    """
+    pieces = []
+    taken = job.taken
+    for piece_range in _piece_ranges(store, manifest, job):
+        # A function of its own, so that one piece at a time is in memory.
+        try:
+            pieces.append(_merge_piece(store, manifest, job, piece_range))
+        except DataError:
+            taken = ()
+            break
+        RUNS.settle(rows=0)
+    files = [piece.file for piece in pieces if piece.file is not None]
+    # Of deletes past their retention only those stay whose key a newer run holds.
+    is_held = job.is_oldest and all(s.epochs.upper <= job.forget_before for s in job.slices)
+    mark = None
+    for piece in pieces:
+        mark = higher_mark(mark, piece.low_water, manifest.schema)
+    nothing = np.empty(0, np.uint64)
+    return Compacted(
+        added=tuple(
+            Slice(file=f, epochs=job.epochs, index=i, is_held=is_held and f.tombstones > 0)
+            for i, f in enumerate(files)
+        ),
+        taken=taken,
+        base=manifest.place,
+        low_water=mark,
+        forgotten=np.concatenate([nothing, *(piece.forgotten for piece in pieces)])
+        if mark is not None
+        else nothing,
+    )
+
+
+def _piece_ranges(store: Store, manifest: Manifest, job: Job) -> list[HashRange]:
+    """Cut the range of a job so that each piece becomes a file of the usual size."""
+    file_bytes = _file_bytes(manifest)
+    if not manifest.schema.hash_prefix:
+        return job.hash_range.cut(max(1, -(-job.bytes // file_bytes)))
+    runs = []
+    for slice_ in job.slices:
+        hashes = RUNS.open(store, slice_.file).hashes
+        start, stop = slice_.live.intersect(job.hash_range).rows_of(hashes)
+        runs.append((hashes[start:stop], slice_.file.bytes / slice_.file.rows))
+    size = sum(len(hashes) * row_bytes for hashes, row_bytes in runs)
+    return cut_evenly(job.hash_range, runs, max(1, -(-int(size) // file_bytes)))
+
+
+class _Piece(NamedTuple):
+    """What came of the entries in one range of hashes."""
+
+    file: RunFile | None
+    forgotten: npt.NDArray[np.uint64]
+    low_water: str | None
+
+
+def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRange) -> _Piece:
+    reduced, slices = _reduced(store, manifest, job, hash_range)
+    rows, winners = reduced.rows, reduced.at
+    forgotten, mark = np.empty(0, np.uint64), None
+    schema = manifest.schema
+    if schema.engine.multiplicity is not None:
+        # What is all zero adds nothing to what lies below it: it goes from any runs.
+        if job.is_oldest:
+            columns = rows.take(schema.columns.names, winners)
+            entries = dict(zip(schema.columns.names, columns, strict=True))
+            require_possible(schema, entries, store.url)
+        winners = winners[is_live(rows.take([DIFF], winners)[0])]
+    elif job.is_oldest:
+        gone = _forgettable(Snapshot(store, manifest), job, reduced, slices)
+        mark = _greatest(rows, winners[gone])
+        forgotten = rows.hashes[winners[gone]]
+        winners = winners[~gone]
+    if not len(winners):
+        return _Piece(None, forgotten, mark)
+    columns = rows.take(schema.run.names, winners)
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.run)
+    if schema.has_quarantine:
+        epochs = np.array([each.epochs.lower for each in slices], dtype=np.uint64)
+        batch = with_epochs(batch, epochs[rows.part_of(winners)])
+    return _Piece(write_run(store, new_run_path(), batch), forgotten, mark)
+
+
+def _file_bytes(manifest: Manifest) -> int:
+    """Return how large the files of a compaction may be, about."""
+    return min(max(FILE_BYTES, manifest.bytes // _FILES), FILE_BYTES_MAX)
+
+
+def with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+    """Note the epoch of each error entry: a compacted run is of many."""
+    came = pc.coalesce(batch.column(EPOCH), pa.array(epochs))
+    is_error = pc.equal(batch.column(DIFF), ERROR)
+    index = batch.schema.get_field_index(EPOCH)
+    noted = pc.if_else(is_error, came, pa.scalar(None, pa.uint64()))
+    return batch.set_column(index, batch.schema.field(index), noted)
+
+
+def _forgettable(snapshot: Snapshot, job: Job, reduced: Reduced, slices: list[Slice]) -> Mask:
+    """Return which winners are tombstones that may be dropped."""
+    schema = snapshot.manifest.schema
+    rows, winners = reduced.rows, reduced.at
+    dead = rows.take([DIFF], winners)[0].to_numpy() < 0
+    if schema.scope is not Scope.TABLE:
+        return dead
+    # Entries that were folded are of no one slice; those that have an order are never forgotten.
+    is_old = np.array([s.epochs.upper <= job.forget_before for s in slices], dtype=np.bool_)
+    dead &= is_old[rows.part_of(winners)] if len(is_old) else False
+    places = np.flatnonzero(dead)
+    newer = tuple(s for s in snapshot.manifest.slices if s.epochs.lower >= job.epochs.upper)
+    above = Snapshot(snapshot.store, replace(snapshot.manifest, slices=newer))
+    found = above.find(rows.hashes[winners[places]], rows.take(schema.identity, winners[places]))
+    dead[places[found.present]] = False
+    return dead
+
+
+def _greatest(rows: Rows, chosen: Positions) -> str | None:
+    """Return the mark of the greatest order key among some rows, None without order."""
+    schema = rows.schema
+    if schema.scope is not Scope.TABLE or not len(chosen):
+        return None
+    order = rows.take(schema.order_columns, chosen)
+    words = [word for column in order for word in ordered_words(column)]
+    last = pa.array(np.lexsort(words[::-1])[-1:])
+    return encode_mark([column.take(last) for column in order], schema)
+
+
+def _reduced(
+    store: Store, manifest: Manifest, job: Job, hash_range: HashRange
+) -> tuple[Reduced, list[Slice]]:
+    """Return what is left of a job's entries in a range of hashes, and the slices they were in."""
+    schema = manifest.schema
+    parts, slices = [], []
+    for slice_ in job.slices:
+        live = slice_.live.intersect(hash_range)
+        if not live.is_empty:
+            parts.append(RunPart(Span.within(RUNS.open(store, slice_.file), live)))
+            slices.append(slice_)
+    rows = Rows(schema, parts)
+    epochs = epochs_by_part(rows, [slice_.epochs.lower for slice_ in slices])
+    return mechanism_of(schema).reduce(rows, epochs=epochs), slices

@@ -1,0 +1,35 @@
+"""Where the entries of some keys are: what a look-up finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.precedence import NONE
+from spark_upsert.table.run.rows import Rows
+
+ABSENT = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the table's entry of each probed key is."""
+
+    rows: Rows
+    """The rows of the searched state."""
+    at: Positions
+    """For each key, the row number in ``rows``, or `ABSENT`."""
+
+    @property
+    def present(self) -> Mask:
+        """Whether the table has an entry: a row, a tombstone or an error."""
+        return self.at != ABSENT
+
+
+LookUp = Callable[[npt.NDArray[np.uint64], Sequence[pa.Array]], Found]
+"""Finds the entries of keys, given their hashes, ascending (`table.entries.lookup`)."""

@@ -1,0 +1,259 @@
+"""How several entries of a key become one: the engine chooses one of them, or folds them all.
+
+`mechanism_of` is the one place that asks which; everything above sees entries. Choosing works
+on row numbers and moves no value (`table.entries.resolve`, by `model.precedence`). Folding makes
+new entries in memory (`table.entries.fold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.precedence import NEW_CONTENTS, EpochOf, Precedence, Standing
+from spark_upsert.model.schema import DIFF, TableSchema
+from spark_upsert.model.words import compare
+from spark_upsert.table.entries.content import equal_contents, have_reasons
+from spark_upsert.table.entries.fold import fold, fold_arranged
+from spark_upsert.table.entries.found import ABSENT, Found, LookUp
+from spark_upsert.table.entries.history import History, chosen_history, folded_history
+from spark_upsert.table.entries.resolve import beaten_by_others, beats, epochs_by_part, resolve
+from spark_upsert.table.run.rows import Rows
+
+
+class Reduced(NamedTuple):
+    """One entry for each key of some rows."""
+
+    rows: Rows
+    """What holds the entries: the rows themselves, or what was made of them."""
+    at: Positions
+    """Where in them the entries are, sorted by (hash, key)."""
+    losers: Positions
+    """Which of the rows lost, where one was chosen."""
+    beaten_by: Positions
+    """The winner of each loser's key."""
+    folded: int = 0
+    """How many rows went into the entries of others, where none was chosen."""
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the entries as a batch."""
+        rows, schema = self.rows, self.rows.schema.run
+        if len(rows.parts) == 1 and np.array_equal(self.at, np.arange(len(rows))):
+            columns = rows.slice(0, schema.names, 0, len(rows))
+        else:
+            columns = rows.take(schema.names, self.at)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class Hits(NamedTuple):
+    """Which of some probed keys one part holds."""
+
+    part: int
+    probes: Positions
+    """The keys, by their places among the probes."""
+    rows: Positions
+    """Their entries."""
+
+
+class Meeting(NamedTuple):
+    """What entries do to older ones of their keys."""
+
+    was: pa.Array
+    """The `DIFF` of the older entries."""
+    becomes: pa.Array
+    """The `DIFF` of the entries then, where the newer ones take effect."""
+    standing: Standing
+
+
+class Mechanism(Protocol):
+    """What a merge engine does with the entries of a key."""
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        """Make one entry of all rows of a key.
+
+        Parameters
+        ----------
+        rows : Rows
+            In the order of (epoch, task, position).
+        chosen : numpy.ndarray of int64, optional
+            Row numbers, ascending; all by default.
+        epochs : callable, optional
+            Gives the epoch of each row; needed where the rows are of several epochs.
+        is_one_task : bool
+            Whether the rows are in the order in which one task saw them.
+        """
+        ...
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
+        """Return rows, and which of them do not count, ascending; the others are of a key each.
+
+        For a read, which wants no order and passes on whole parts: most rows lie alone.
+
+        Parameters
+        ----------
+        rows : Rows
+        epochs : sequence of int
+            The epoch of each part, ascending.
+        """
+        ...
+
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+        """Return the entry of each of ``count`` probed keys.
+
+        Parameters
+        ----------
+        rows : Rows
+        epochs : sequence of int
+            The epoch of each part, ascending.
+        hits : iterable of Hits
+            What the parts hold, in their order; each key once.
+        """
+        ...
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        """Return what entries do to older ones of the same keys; both sorted by (hash, key)."""
+        ...
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        """Return what commands of several epochs make of the entries that a look-up finds.
+
+        Parameters
+        ----------
+        commands : Rows
+            In memory, one of each key, epoch and task.
+        epoch_of : callable
+            Gives the epoch of each.
+        look_up : callable
+            Finds entries in the state before them.
+        """
+        ...
+
+
+def mechanism_of(schema: TableSchema) -> Mechanism:
+    """Return how a table's engine makes one entry of many."""
+    return Folding() if schema.engine.folds else Choosing(Precedence.of(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """One of the entries wins, whole."""
+
+    precedence: Precedence
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        found = resolve(rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task)
+        return Reduced(rows, *found)
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
+        return rows, beaten_by_others(rows, epochs)
+
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+        at = np.full(count, ABSENT, dtype=np.int64)
+        known = np.array(epochs)
+        for part, probes, found in hits:
+            contested = np.flatnonzero(at[probes] != ABSENT)
+            if len(contested):
+                ours, theirs = found[contested], at[probes[contested]]
+                is_later = known[part] > known[rows.part_of(theirs)]
+                wins = np.ones(len(probes), dtype=np.bool_)
+                wins[contested] = beats(rows, ours, theirs, is_later)
+                probes, found = probes[wins], found[wins]
+            at[probes] = found
+        return Found(rows, at)
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        # One look at what was found: it lies scattered over many files.
+        reaches_back = self.precedence.order_reaches_back
+        names = [DIFF, *(newer.schema.order_columns if reaches_back else ())]
+        diffs, *order = newer.take(names, ours)
+        was, *order_then = older.take(names, theirs)
+        signs = compare(order, order_then) if order else np.zeros(len(ours), dtype=np.int8)
+        standing = self.precedence.against_older(
+            signs,
+            lambda equal: equal_contents(newer, ours[equal], older, theirs[equal]),
+            lambda other: have_reasons(newer, ours[other], older, theirs[other]),
+        )
+        return Meeting(was, diffs, standing)
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        return chosen_history(commands, epoch_of, look_up)
+
+
+class Folding:
+    """All entries go into a new one."""
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        if epochs is None and not is_one_task:
+            epochs = epochs_by_part(rows, [0] * len(rows.parts))
+        made = fold(rows, chosen, epochs).rows
+        count = len(rows) if chosen is None else len(chosen)
+        return Reduced(made, np.arange(len(made)), _NOTHING, _NOTHING, count - len(made))
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
+        if len(rows.parts) > 1:
+            rows = fold(rows, epochs=epochs_by_part(rows, epochs)).rows
+        return rows, _NOTHING
+
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+        parts = list(hits)
+        probes = np.concatenate([_NOTHING, *(part.probes for part in parts)])
+        found = np.concatenate([_NOTHING, *(part.rows for part in parts)])
+        at = np.full(count, ABSENT, dtype=np.int64)
+        if rows.schema.order:
+            order = np.argsort(found)
+            probes, found = probes[order], found[order]
+            made = fold(rows, found, epochs_by_part(rows, epochs))
+            at[probes[np.searchsorted(found, made.firsts)]] = np.arange(len(made.rows))
+        else:
+            # Parts come in the order of time, and each is sorted: this merges them.
+            order = np.argsort(probes, kind="stable")
+            probes, found = probes[order], found[order]
+            begins = np.diff(probes, prepend=ABSENT) != 0
+            made = fold_arranged(rows, found, begins)
+            at[probes[begins]] = np.arange(len(made.rows))
+        return Found(made.rows, at)
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        [was] = older.take([DIFF], theirs)
+        both = Rows(newer.schema, [*older.parts, *newer.parts])
+        # An old entry and the new one of its key, one after the other: there is nothing to sort.
+        order = np.stack([theirs, ours + len(older)], axis=1).ravel()
+        made = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
+        [becomes] = made.rows.take([DIFF], np.arange(len(made.rows)))
+        nothing = np.zeros(len(ours), dtype=np.bool_)
+        return Meeting(was, becomes, Standing(~nothing, nothing, nothing))
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        return folded_history(commands, epoch_of, look_up)
+
+
+REPLACING: Mechanism = Choosing(NEW_CONTENTS)
+"""How an overwrite meets what it replaces, whatever the engine."""
+
+_NOTHING = np.empty(0, dtype=np.int64)

@@ -1,0 +1,228 @@
+"""The table at one version: its entries by hash range, its rows, its answers.
+
+A snapshot is a manifest with a store to read from. Reads go range by range of the hash, so
+that memory is bounded by `CHUNK_ROWS` whatever the size of the table, and never merge what
+one run alone holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.schema import DIFF, is_live
+from spark_upsert.store import Store
+from spark_upsert.table.entries.cuts import cut_evenly
+from spark_upsert.table.entries.found import Found
+from spark_upsert.table.entries.lookup import find
+from spark_upsert.table.entries.mechanism import mechanism_of
+from spark_upsert.table.entries.prefixes import Prefixes, neighbours_within
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.run.file import RUNS, Span
+from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
+from spark_upsert.table.run.shares import part_of
+
+CHUNK_ROWS = 1 << 17
+"""Entries that a read holds at once; large enough that the cost per chunk is noise."""
+
+CHUNK_BYTES = 64 << 20
+"""Bytes that a read holds at once, by the average row of the runs; less where several share it."""
+
+
+_SMALL_BYTES = 1 << 20
+"""Batches below this are combined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table at one version."""
+
+    store: Store
+    manifest: Manifest
+
+    def parts(self, hash_range: HashRange = ALL_HASHES) -> list[tuple[Part, int]]:
+        """Return the entries with hashes in a range: parts with their epochs."""
+        found: list[tuple[Part, int]] = []
+        for slice_ in self.manifest.slices:
+            if slice_.overlaps(hash_range):
+                run = RUNS.open(self.store, slice_.file)
+                span = Span.within(run, slice_.live.intersect(hash_range))
+                if len(span):
+                    found.append((RunPart(span), slice_.epochs.lower))
+        return found
+
+    def find(self, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
+        """Look keys up; ``hashes`` ascending, ``keys`` beside them (`lookup.find`)."""
+        if not len(hashes):
+            return Found(Rows(self.manifest.schema, []), np.empty(0, dtype=np.int64))
+        parts = self.parts(HashRange.spanning(hashes[0], hashes[-1]))
+        return find(self.manifest.schema, parts, hashes, keys)
+
+    def read(
+        self, columns: Sequence[str] | None = None, *, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with hashes in a range, each key once, in any order.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns of the table; all by default.
+        hash_range : HashRange
+        """
+        names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
+        for chunk in self.chunks(hash_range):
+            yield from _combined(self._settled(self.parts(chunk), names))
+
+    def having_prefix(
+        self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows whose key begins with some values, each once, in any order.
+
+        What is read are the ranges of hashes of those values, and of these the blocks that hold
+        the keys; the cost follows the rows that are found.
+
+        Parameters
+        ----------
+        values : sequence of pyarrow.Array, each of length n
+            The wanted values of the leading key columns, row by row: at least as many columns as
+            `TableSchema.hash_prefix` says. Equal as keys are: null is null, NaN is NaN.
+        columns : sequence of str, optional
+            Columns of the table; all by default.
+
+        Raises
+        ------
+        OptionError
+            The hash of the table has no prefix, or a longer one.
+        SchemaError
+            A value is not of the type of its column.
+        """
+        wanted = Prefixes.of(self.manifest.schema, values)
+        names = self.manifest.schema.columns.names if columns is None else columns
+        for few in wanted.cut():
+            yield from self._having(few, list(names) or list(wanted.names))
+
+    def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of not too many prefixes."""
+        read = [*names, *(name for name in wanted.names if name not in names)]
+        for parts in self._parts_having(wanted):
+            batches = map(wanted.filter, self._settled(parts, read))
+            yield from _combined([batch.select(names) for batch in batches if batch.num_rows])
+            RUNS.settle(rows=0)
+
+    def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
+        """Yield the entries of prefixes, some `CHUNK_ROWS` at a time, all of a key at once."""
+        slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(wanted.spanning)]
+        runs = [RUNS.open(self.store, slice_.file) for slice_ in slices]
+        found = [wanted.places(run, s.occupied) for run, s in zip(runs, slices, strict=True)]
+        counts = sum((places.counts for places in found), np.zeros(len(wanted.firsts), np.int64))
+        for low, high in neighbours_within(counts, CHUNK_ROWS):
+            if counts[low] > CHUNK_ROWS:
+                hot = HashRange.spanning(wanted.firsts[low], wanted.lasts[low])
+                yield from map(self.parts, self.chunks(hot))
+                continue
+            picked = [
+                PickedPart(r, p.positions(low, high)) for r, p in zip(runs, found, strict=True)
+            ]
+            epochs = (slice_.epochs.lower for slice_ in slices)
+            yield [(part, epoch) for part, epoch in zip(picked, epochs, strict=True) if len(part)]
+
+    def _settled(self, parts: Sequence[tuple[Part, int]], names: list[str]) -> list[pa.RecordBatch]:
+        """Return the rows among entries, which are all that there is of their keys."""
+        schema = self.manifest.schema
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        rows = Rows(schema, [part for part, _ in parts])
+        rows, losers = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
+        found = (_live_rows(rows, i, names, fields, losers) for i in range(len(rows.parts)))
+        return [batch for batch in found if batch.num_rows]
+
+    def by_hash(self, columns: Sequence[str], *, hash_range: HashRange = ALL_HASHES) -> pa.Table:
+        """Return the rows with hashes in a range, ascending by hash.
+
+        All at once, in an order in which neither files nor the choice of columns have a part.
+        """
+        schema = self.manifest.schema
+        parts = self.parts(hash_range)
+        rows = Rows(schema, [part for part, _ in parts])
+        rows, losers = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
+        live = [
+            is_live(rows.slice(index, [DIFF], 0, len(part))[0])
+            for index, part in enumerate(rows.parts)
+        ]
+        wins = np.concatenate([np.empty(0, dtype=np.bool_), *live])
+        wins[losers] = False
+        fields = pa.schema([schema.columns.field(name) for name in columns])
+        if len(rows.parts) == 1 and bool(wins.all()):
+            found = rows.slice(0, columns, 0, len(rows))
+        else:
+            at = np.flatnonzero(wins)
+            # A run is sorted already, and what was folded, too: most of the work is done.
+            found = rows.take(columns, at[np.argsort(rows.hashes[at], kind="stable")])
+        return pa.Table.from_arrays(found, schema=fields)
+
+    def chunks(self, hash_range: HashRange = ALL_HASHES, *, at_least: int = 1) -> list[HashRange]:
+        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries.
+
+        Parameters
+        ----------
+        hash_range : HashRange
+        at_least : int
+            How many pieces there should be, if there are entries for them.
+        """
+        if self.manifest.schema.hash_prefix:
+            return self._even_chunks(hash_range, at_least)
+        rows = size = 0.0
+        for slice_ in self.manifest.slices:
+            if slice_.overlaps(hash_range):
+                stored = slice_.file.hash_range
+                share = stored.intersect(hash_range).width / stored.width
+                rows += slice_.file.rows * share
+                size += slice_.file.bytes * share
+        count = max(at_least, int(rows // CHUNK_ROWS), int(size // part_of(CHUNK_BYTES)))
+        return hash_range.cut(count)
+
+    def _even_chunks(self, hash_range: HashRange, at_least: int) -> list[HashRange]:
+        """Cut a range where its entries lie, by a look into the runs."""
+        runs = []
+        for slice_ in self.manifest.slices:
+            if slice_.overlaps(hash_range):
+                hashes = RUNS.open(self.store, slice_.file).hashes
+                start, stop = slice_.live.intersect(hash_range).rows_of(hashes)
+                row_bytes = slice_.file.bytes / slice_.file.rows
+                weight = max(1 / CHUNK_ROWS, row_bytes / part_of(CHUNK_BYTES))
+                runs.append((hashes[start:stop], weight))
+        count = max(at_least, int(sum(len(hashes) * weight for hashes, weight in runs)))
+        return cut_evenly(hash_range, runs, count)
+
+
+def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, the small ones copied into one: each costs whoever takes it about the same."""
+    small = [batch for batch in batches if batch.nbytes < _SMALL_BYTES and batch.num_columns]
+    if len(small) > 1:
+        yield from pa.Table.from_batches(small).combine_chunks().to_batches()
+        batches = [batch for batch in batches if batch.nbytes >= _SMALL_BYTES]
+    yield from batches
+
+
+def _live_rows(
+    rows: Rows, index: int, names: list[str], fields: pa.Schema, losers: Positions
+) -> pa.RecordBatch:
+    """Return the entries of one part that win and are rows of the table."""
+    start, stop = int(rows.starts[index]), int(rows.starts[index + 1])
+    *columns, diffs = rows.slice(index, [*names, DIFF], 0, stop - start)
+    live = is_live(diffs)
+    low, high = np.searchsorted(losers, [start, stop])
+    live[losers[low:high] - start] = False
+    # Without columns there is still a number of rows.
+    batch = pa.RecordBatch.from_arrays([*columns, diffs], schema=fields.append(_DIFF_FIELD))
+    if not bool(live.all()):
+        batch = batch.filter(pa.array(live))
+    return batch.select(names) if names else batch
+
+
+_DIFF_FIELD = pa.field(DIFF, pa.int8(), nullable=False)

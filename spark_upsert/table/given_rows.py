@@ -1,0 +1,83 @@
+"""Rows as a caller of `Table.append` has them: any Arrow, or a frame that gives Arrow.
+
+With ``merge_schema`` the table gains what they have more, and they are filled with nulls where the
+table has more; so whatever comes behind plans rows of the table's own columns.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.errors import SchemaError
+from spark_upsert.model.engines import Rule
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.table.write.contributions import as_collected
+
+
+class ArrowStream(Protocol):
+    """Anything that gives Arrow: a frame of pandas or Polars, a relation of DuckDB, a reader."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the stream."""
+        ...
+
+
+GivenRows: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream
+
+_NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
+"""The column that a frame of pandas makes of an index without a name."""
+
+
+def as_table(rows: Any) -> pa.Table:
+    """Return rows as a table; an index of pandas that has a name is a column, and else nothing.
+
+    Raises
+    ------
+    SchemaError
+        They are nothing that gives Arrow.
+    """
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if not hasattr(rows, "__arrow_c_stream__"):
+        raise SchemaError(
+            "rows are taken as a table, record batch or reader of pyarrow, or as a frame that has "
+            f"'__arrow_c_stream__' (pandas 2.2, Polars, DuckDB), found {type(rows).__name__}.",
+            hint="make a table of them: pa.Table.from_pylist takes a list of dicts, and pa.table a "
+            "dict of columns.",
+        )
+    table = pa.RecordBatchReader.from_stream(rows).read_all()
+    index = [name for name in table.column_names if _NAMELESS_INDEX.fullmatch(name)]
+    return table.drop_columns(index) if index else table
+
+
+def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> TableSchema:
+    """Return the schema of a table that gains what rows have more.
+
+    Raises
+    ------
+    SchemaError
+        They lack a key, or have another type that is no wider one.
+    """
+    own = {name.lower() for name in schema.columns.names}
+    apart = {field.name.lower() for field in schema.order} | (
+        {deletes.lower()} if deletes else set()
+    )
+    apart |= {name.lower() for name in schema.engine.column_order.values()}
+    columns = [field for field in incoming if field.name.lower() not in apart - own]
+    return schema.accept(as_collected(pa.schema(columns), schema.engine), merge=True)
+
+
+def filled(schema: TableSchema, rows: pa.Table) -> pa.Table:
+    """Return rows with nulls in the columns of the table that they lack."""
+    given = {name.lower() for name in rows.column_names}
+    for field in schema.columns:
+        if field.name.lower() not in given and field.name != schema.error_column:
+            is_collected = schema.engine.rule(field.name) is Rule.COLLECT
+            type_ = field.type.value_type if is_collected else field.type
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, type_))
+    return rows

@@ -1,0 +1,166 @@
+"""The rows with a value at any version, found by an index that shows another one.
+
+    rows(c = v at p) = those with c = v among the rows at p of the keys that
+                       the index proposes, and of the commands between what it shows and p
+
+The second part is the bridge. An index that lags misses rows that came or moved to ``v`` since; one
+that leads misses those that had ``v`` then and are gone: either way a command is in between. An
+overwrite in between has no commands for what it takes away: then the version itself is read, as it
+is where the bridge would be longer than the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.errors import CorruptionError, DataLossError
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.schema import DIFF, RAW_KEY, TableSchema, is_live
+from spark_upsert.model.words import equal_rows, sort_words
+from spark_upsert.table.entries.prefixes import is_among
+from spark_upsert.table.entries.snapshot import CHUNK_ROWS, Snapshot
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest
+from spark_upsert.table.run.rows import Rows
+
+KeyBatch: TypeAlias = pa.RecordBatch
+"""Keys of a table, in the order of its key columns."""
+
+
+def rows_having(
+    index: Index | None, snapshot: Snapshot, column: str, values: pa.Array, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a version that have one of some values in a column.
+
+    Held at once are the bridge and a piece of the keys, however many rows have a value.
+
+    Parameters
+    ----------
+    index : Index, optional
+        Without one all rows are read.
+    snapshot : Snapshot
+        The table at the version, in the schema of the newest one: what lies in between may have
+        wider types.
+    column : str
+    values : pyarrow.Array
+        Equal as keys are; a null finds nothing.
+    names : sequence of str
+        Columns of the table.
+
+    Raises
+    ------
+    CorruptionError
+        The table is damaged, or the index, whose last piece may be read behind the first rows:
+        without it all rows are found.
+    """
+    values = values.drop_null()
+    pieces = None if index is None else proposed(index, values, snapshot.manifest)
+    wanted = [*names, *({column} - set(names))]
+    if pieces is None:
+        batches = snapshot.read(wanted)
+    else:
+        batches = (look_up(snapshot, keys, wanted) for keys in pieces)
+    for batch in batches:
+        chosen = is_among([batch.column(column)], [values], seed=0)
+        if bool(chosen.any()):
+            yield batch.filter(pa.array(chosen)).select(list(names))
+
+
+def proposed(index: Index, values: pa.Array, at: Manifest) -> Iterator[KeyBatch] | None:
+    """Return pieces of keys, each once, among which are those of all rows with a value.
+
+    None if only the version itself can tell.
+    """
+    try:
+        shows, pieces = index.iter_keys_having(values, near=at.version)
+    except (DataLossError, CorruptionError):
+        return None
+    between = keys_between(index, shows, at)
+    return None if between is None else _bridged(pieces, between)
+
+
+def _bridged(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch]:
+    """Yield the keys of the bridge, and those of an index that are none of it.
+
+    The index has each key once: a row has one value.
+    """
+    for at in range(0, between.num_rows, CHUNK_ROWS):
+        yield between.slice(at, CHUNK_ROWS)
+    for keys in pieces:
+        if between.num_rows:
+            seen = is_among(keys.columns, between.cast(keys.schema).columns, seed=0)
+            keys = keys.filter(pa.array(~seen))
+        if keys.num_rows:
+            yield keys
+
+
+def keys_between(index: Index, shows: int, at: Manifest) -> KeyBatch | None:
+    """Return the keys of the commands between two versions of the table, each once: the bridge.
+
+    None where those do not tell what became of every key, or are more than the rows at the version.
+    """
+    lower, upper = sorted((shows, at.version))
+    log, schema = index.table_log, at.schema
+    head = log.head()
+    if lower + 1 < head.first_changes:
+        return None
+    commits = [commit for commit in log.commits(lower + 1, upper + 1) if commit.is_epoch]
+    rows = sum(slice_.file.rows for commit in commits for slice_ in commit.slices())
+    if rows > max(at.live_rows, CHUNK_ROWS) or any(c.kind is Kind.OVERWRITE for c in commits):
+        return None
+    return distinct([_none(schema), *_keys_of(index, commits, at)])
+
+
+def _keys_of(index: Index, commits: Sequence[Commit], at: Manifest) -> Iterator[KeyBatch]:
+    slices = tuple(slice_ for commit in commits for slice_ in commit.slices())
+    commands = Snapshot(index.table_store, replace(at, slices=slices))
+    for part, _ in commands.parts():
+        columns = Rows(at.schema, [part]).slice(0, at.schema.keys, 0, len(part))
+        keys = pa.RecordBatch.from_arrays(columns, schema=_none(at.schema).schema)
+        if at.schema.has_quarantine:
+            # Null keys are those of errors: they never were rows.
+            is_null = np.logical_and.reduce([np.asarray(column.is_null()) for column in columns])
+            keys = keys.filter(pa.array(~is_null))
+        yield keys
+
+
+def _none(schema: TableSchema) -> KeyBatch:
+    fields = pa.schema([schema.columns.field(name) for name in schema.keys])
+    return pa.RecordBatch.from_pylist([], schema=fields)
+
+
+def distinct(batches: Sequence[KeyBatch]) -> KeyBatch:
+    """Return keys of several batches, each once, as keys are equal."""
+    table = pa.Table.from_batches(batches).combine_chunks()
+    keys = [column.combine_chunks() for column in table.columns]
+    if not table.num_rows:
+        return pa.RecordBatch.from_arrays(keys, schema=table.schema)
+    order = np.lexsort([*reversed(sort_words(keys))])
+    keys = [column.take(pa.array(order)) for column in keys]
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = ~equal_rows([c.slice(1) for c in keys], [c.slice(0, len(c) - 1) for c in keys])
+    found = pa.RecordBatch.from_arrays(keys, schema=table.schema)
+    return found.filter(pa.array(first))
+
+
+def look_up(snapshot: Snapshot, keys: KeyBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Return the rows of some keys, each of which is given once."""
+    schema = snapshot.manifest.schema
+    columns = [keys.column(name).cast(schema.columns.field(name).type) for name in schema.keys]
+    hashes = hash_keys(columns, seed=schema.hash_seed, prefix=schema.hash_prefix)
+    order = np.argsort(hashes, kind="stable")
+    columns = [column.take(pa.array(order)) for column in columns]
+    if RAW_KEY in schema.identity:
+        columns.append(pa.nulls(keys.num_rows, pa.binary()))
+    found = snapshot.find(hashes[order], columns)
+    fields = pa.schema([schema.columns.field(name) for name in names])
+    if not bool(found.present.any()):
+        return pa.RecordBatch.from_pylist([], schema=fields)
+    *taken, diffs = found.rows.take([*names, DIFF], found.at[found.present])
+    rows = pa.RecordBatch.from_arrays(taken, schema=fields)
+    return rows.filter(pa.array(is_live(diffs)))

@@ -1,0 +1,259 @@
+"""The log: one immutable object per version, created only if absent.
+
+Creating ``_log/<version>.json`` is the commit point of everything: an epoch is visible when
+its version exists, whole, and not before. A put that raises may have taken effect; the unique
+token in the record settles whose it is.
+
+The put of ``v + 1`` has counted if, *after* it, ``v`` is found in the log, by its token (`read`). A
+put never makes a folder, so that it fails where a table was removed from a file system; where
+there are no folders, this look finds nothing, and the writer takes its stray version back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from spark_upsert.errors import ContentionError, CorruptionError, OtherTableError, UpsertFlowError
+from spark_upsert.store import Store
+from spark_upsert.store.records import encode
+from spark_upsert.store.tokens import new_token
+from spark_upsert.table.log.checkpoints import hint_at, last_due, write_checkpoint
+from spark_upsert.table.log.clock import AHEAD_MS, require_clock, storage_ms
+from spark_upsert.table.log.codec import commit_to_json
+from spark_upsert.table.log.entries import FOLDER, commit_path, entries
+from spark_upsert.table.log.fold import apply
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest
+from spark_upsert.table.log.read import LogReader
+from spark_upsert.table.log.tell import tell
+
+COMMIT_TRIES_MAX = 1000
+"""Each lost race means that another writer succeeded; a thousand in a row is a fault."""
+
+Clock = Callable[[], float]
+
+
+class Log(LogReader):
+    """The versions of one table, and how the next one is made. Safe for threads."""
+
+    def __init__(self, store: Store, *, clock: Clock = time.time) -> None:
+        super().__init__(store)
+        self._clock = clock
+        self._listeners: tuple[Callable[[Commit], None], ...] = ()
+
+    def listen(self, told: Callable[[Commit], None]) -> None:
+        """Have a function told of each version that is committed here, as soon as it is durable.
+
+        It is called by the thread that commits, must not wait, and must not fail.
+        """
+        self._listeners += (told,)
+
+    def append(self, propose: Callable[[Manifest], Draft | None]) -> Commit | None:
+        """Commit the next version, whatever its number turns out to be.
+
+        Parameters
+        ----------
+        propose : callable
+            Takes the newest manifest and returns what is to be committed behind it, or None,
+            for example because there is nothing to be done; then nothing is written.
+            It is called again after each lost race, so it must only look, and write nothing.
+
+        Returns
+        -------
+        Commit or None
+            What was committed.
+
+        Raises
+        ------
+        ContentionError
+            Other writers won `COMMIT_TRIES_MAX` races.
+        OtherTableError
+            The table that this log has seen is not there any more; nothing was committed.
+        """
+        for head in self.heads():
+            draft = propose(head)
+            if draft is None:
+                return None
+            commit = self.try_append(head, draft)
+            if commit is not None:
+                return commit
+        raise AssertionError("the heads end with an error")
+
+    def heads(self) -> Iterator[Manifest]:
+        """Yield the newest manifest, each time anew, for attempts to commit behind it.
+
+        Raises
+        ------
+        ContentionError
+            Other writers won `COMMIT_TRIES_MAX` races.
+        """
+        yield self.head()
+        for _ in range(COMMIT_TRIES_MAX - 1):
+            # A race that was lost shows that what was seen (`as_seen`) is not the newest.
+            yield self.newest()
+        raise ContentionError(
+            f"{COMMIT_TRIES_MAX} attempts to commit to '{self._store.url}' lost against others.",
+            hint="retry later, or write with fewer writers at once.",
+        )
+
+    def try_append(self, head: Manifest, draft: Draft) -> Commit | None:
+        """Commit a draft right behind a version; None if another writer was faster."""
+        return self._try_append(head, draft, self._next_ms(head))
+
+    def _try_append(self, head: Manifest, draft: Draft, timestamp_ms: int) -> Commit | None:
+        commit = draft.committed(
+            version=head.version + 1,
+            timestamp_ms=timestamp_ms,
+            token=new_token(),
+            previous=head.token,
+        )
+        if not self._try_put(commit):
+            return None
+        if self._is_in_log(head):
+            self._remember(apply(head, commit), head)
+        elif not self._settle(commit, head):
+            return None
+        for told in self._listeners:
+            told(commit)
+        self._checkpoint(commit.version)
+        tell(commit, self._store.url)
+        return commit
+
+    def create(self, draft: Draft, *, table_id: str | None = None) -> Commit | None:
+        """Commit version 0, which makes the table; None if another writer was faster.
+
+        Parameters
+        ----------
+        draft : Draft
+        table_id : str, optional
+            The identity of the table, where something was staged upon it before it was made.
+
+        Raises
+        ------
+        CorruptionError
+            The folder holds versions of a log that has no beginning.
+        """
+        rest = [entry for entry in entries(self._store) if entry.version > 0]
+        if rest and self._mark(0) is None:
+            raise CorruptionError(
+                f"'{self._store.url}' holds no table, but the rest of one: '{rest[0].path}' and "
+                f"{len(rest) - 1} further objects of its log. Nothing was written.",
+                hint="finish the copy or the removal of that table, or choose another path.",
+                path=f"{self._store.url}/{rest[0].path}",
+            )
+        self._store.prepare(FOLDER)
+        now_ms = self.now_ms()
+        require_clock(self._store, now_ms)
+        commit = draft.committed(
+            version=0, timestamp_ms=now_ms, token=table_id or new_token(), previous=""
+        )
+        if not self._try_put(commit):
+            return None
+        made = self.commit(0)  # Of attempts with the same identity, the first one stands.
+        tell(made, self._store.url)
+        return made
+
+    def _next_ms(self, head: Manifest) -> int:
+        """Return the time of the next version: times only grow."""
+        now_ms = self.now_ms()
+        if now_ms > head.timestamp_ms + AHEAD_MS:
+            require_clock(self._store, now_ms)
+        return max(now_ms, head.timestamp_ms + 1)
+
+    def repair_clock(self) -> Commit | None:
+        """Let the times of versions that lie far in the future count as the storage's own now.
+
+        Returns
+        -------
+        Commit or None
+            None if there are none.
+        """
+        for head in self.heads():
+            now_ms = storage_ms(self._store)
+            if now_ms is None or head.timestamp_ms <= now_ms + AHEAD_MS:
+                return None
+            last_right = self.version_at(now_ms + AHEAD_MS)
+            before = self.commit(last_right).timestamp_ms + 1 if last_right >= head.since else 0
+            draft = Draft(kind=Kind.CLOCK, live_rows=head.live_rows, wrong_from=last_right + 1)
+            commit = self._try_append(head, draft, max(now_ms, before))
+            if commit is not None:
+                return commit
+        raise AssertionError("the heads end with an error")
+
+    def now_ms(self) -> int:
+        """Return the time, in milliseconds since 1970, by the log's clock."""
+        return int(self._clock() * 1000)
+
+    def _try_put(self, commit: Commit) -> bool:
+        path = commit_path(commit.version)
+        # A put may take effect before it fails, and a client that repeats it by itself meets
+        # its own object: only the token can tell whose it is.
+        try:
+            if self._store.put_if_absent(path, encode(commit_to_json(commit))):
+                self._durable_version = commit.version
+                return True
+            found = self._mark(commit.version)
+        except Exception as error:
+            found = self._mark(commit.version)
+            if found is None:
+                if isinstance(error, OSError):
+                    self.try_head()  # Says what became of the table, if it was removed.
+                raise
+        if found is None or found.token != commit.token:
+            return False
+        self._make_durable(commit.version)
+        return True
+
+    def _settle(self, commit: Commit, before: Manifest) -> bool:
+        """Find out whether a commit counts although the version before it is gone.
+
+        Either this process slept before its put, which then hit the name of a removed version
+        and is in nobody's log; or it slept after it, and the version has been expired since.
+        The next cut removes a stray object.
+
+        Raises
+        ------
+        OtherTableError
+            There is another table, another copy, or none. The stray object is taken back:
+            it would stand in the way of that table's own version of this number.
+        ContentionError
+            Only a transaction could tell, and the commit has none.
+        """
+        if self._is_elsewhere(before):
+            self._take_back(commit)
+        try:
+            head = self.head()
+        except OtherTableError:
+            self._take_back(commit)
+            raise
+        if not commit.transactions:
+            raise ContentionError(
+                f"the commit of version {commit.version} to '{self._store.url}' slept for longer "
+                "than the retention; whether it is part of the table cannot be told.",
+                hint="look at the table before you write these rows again; give writes a "
+                "transaction ('txnAppId' and 'txnVersion'), which settles this by itself.",
+            )
+        return all(head.has(each) for each in commit.transactions)
+
+    def _is_elsewhere(self, manifest: Manifest) -> bool:
+        """Return whether a version that is missing was not cut off: the log is another one."""
+        first = self._mark(0)
+        if first is None or first.token != manifest.table_id:
+            return True
+        return not first.is_cut and not self._is_in_log(manifest)
+
+    def _take_back(self, commit: Commit) -> None:
+        found = self._mark(commit.version)
+        if found is not None and found.token == commit.token:
+            self._store.delete(commit_path(commit.version))
+
+    def _checkpoint(self, version: int) -> None:
+        """Write a checkpoint if one is due. A failure costs only speed, so it is not raised."""
+        if version != last_due(version):
+            return
+        try:
+            with self.as_seen():  # It was committed just now.
+                write_checkpoint(self._store, self.at(version))
+            hint_at(self._store, version)
+        except (OSError, UpsertFlowError):
+            return

@@ -1,0 +1,350 @@
+"""The values of the log: a proposal (`Draft`), a version (`Commit`), the table at one (`Manifest`).
+
+A manifest lists **slices**: a run file, the range of hashes of it that is live, and the epochs that
+it covers. Compaction takes ranges away from old files and adds new files; it never has to rewrite
+a whole file, because any cut of the hashes is a file's valid part.
+
+Slices are in the order of their epochs, and those of one epoch in the order of its tasks:
+where nothing else decides, the later slice wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any
+
+from spark_upsert.errors import OptionError
+from spark_upsert.model.epochs import Epoch, Interval
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.table.run.file import RunFile
+
+
+class Kind(Enum):
+    """What a version did to the table."""
+
+    CREATE = "create"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    COMPACT = "compact"
+    ALTER = "alter"
+    EXPIRE = "expire"
+    CLOCK = "clock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The live part of a run file."""
+
+    file: RunFile
+    live: HashRange = ALL_HASHES
+    epochs: Interval
+    index: int = 0
+    """Position among the files of the same epochs."""
+    is_held: bool = False
+    """Whether newer runs hold the keys of all deletes that are left in it: none can be forgotten
+    before it is merged with those."""
+
+    @property
+    def occupied(self) -> HashRange:
+        """The live hashes that may have an entry."""
+        return self.live.intersect(self.file.hash_range)
+
+    def overlaps(self, hash_range: HashRange) -> bool:
+        """Return whether some entry may have its hash in a range."""
+        # Of bounds, without a range in between: planning asks each slice once per split.
+        live, stored = self.live, self.file.hash_range
+        first = max(live.first, stored.first, hash_range.first)
+        return first < min(live.end, stored.end, hash_range.end)
+
+    def rows_within(self, hash_range: HashRange) -> int:
+        """Estimate the live entries in a range of hashes."""
+        return self._share(self.file.rows, hash_range)
+
+    def bytes_within(self, hash_range: HashRange) -> int:
+        """Estimate their bytes."""
+        return self._share(self.file.bytes, hash_range)
+
+    def _share(self, amount: int, hash_range: HashRange) -> int:
+        """Return what of the file is live in a range; its entries weigh the same."""
+        read = self.occupied.intersect(hash_range)
+        return sum(
+            amount * rows * part.intersect(read).width // (part.width * self.file.rows)
+            for part, rows in self.file.spread()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A range of hashes that a compaction takes away from a file."""
+
+    path: str
+    hash_range: HashRange
+
+
+QUERY = "query:"
+"""What the name of a writer begins with that is a streaming query; its id follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A writer and its sequence number: the idempotence key of what it writes."""
+
+    writer: str
+    number: int
+    """0 or more, and growing."""
+    is_consecutive: bool = False
+    """Whether the writer counts 0, 1, 2, ...: then the table must hold all epochs before."""
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise OptionError.invalid("number of a transaction", self.number, "0 or more")
+
+    @staticmethod
+    def writer_of_query(query_id: str) -> str:
+        """Return the name of a writer that is a streaming query."""
+        return f"{QUERY}{query_id}"
+
+    @staticmethod
+    def writer_of_app(app_id: str) -> str:
+        """Return the name of a writer that names itself (``txnAppId``)."""
+        return f"app:{app_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a writer proposes: a version, but for what only the log can give.
+
+    It has no number, no time and no token, so that the same draft may be proposed behind any
+    version that it fits.
+    """
+
+    kind: Kind
+    schema: TableSchema | None = None
+    transactions: tuple[Transaction, ...] = ()
+    """What the version makes idempotent: several where several writers share it."""
+    added: tuple[RunFile, ...] = ()
+    """Runs of an append or overwrite, in the order of their tasks."""
+    compacted: tuple[Slice, ...] = ()
+    """Slices that a compaction adds, or that a restore takes over."""
+    restored: int | None = None
+    """The version whose contents an overwrite brings back (`table.write.restore`)."""
+    taken: tuple[Taken, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    live_rows: int = 0
+    """Rows of the snapshot after this version."""
+    properties: Mapping[str, str] | None = None
+    """The table's properties, where a version sets them."""
+    low_water: str | None = None
+    """The low-water mark behind a compaction that forgot deletes, or of a restored version
+    (`tombstones`)."""
+    since: int = 0
+    """The frontier that an expiry advances (`Manifest.since`)."""
+    fence: int = 0
+    """The frontier that a vacuum advances (`Manifest.fence`)."""
+    writers_before_ms: int = 0
+    """Writers whose last epoch is older than this time are forgotten by an expiry."""
+    wrong_from: int | None = None
+    """The first version whose time a repair of the clock replaces by its own."""
+
+    def __post_init__(self) -> None:
+        moves = self.since or self.fence or self.writers_before_ms
+        if moves and self.kind is not Kind.EXPIRE:
+            raise ValueError(f"a version of kind '{self.kind.value}' moves no frontier")
+        if (self.wrong_from is None) is (self.kind is Kind.CLOCK):
+            raise ValueError("exactly a repair of the clock says which times are wrong")
+        if len({each.writer for each in self.transactions}) < len(self.transactions):
+            raise ValueError("a writer has one transaction in a version, its last")
+
+    @property
+    def is_epoch(self) -> bool:
+        """Whether the version carries changes of rows; the one that makes the table may."""
+        if self.kind is Kind.CREATE:
+            return bool(self.counters)
+        return self.kind in (Kind.APPEND, Kind.OVERWRITE)
+
+    def committed(self, *, version: int, timestamp_ms: int, token: str, previous: str) -> Commit:
+        """Return the version that the draft becomes by what the log gives it."""
+        proposed = {each.name: getattr(self, each.name) for each in fields(Draft)}
+        return Commit(
+            **proposed, version=version, timestamp_ms=timestamp_ms, token=token, previous=previous
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit(Draft):
+    """One version of the log: a draft, and what the log gave it."""
+
+    version: int
+    timestamp_ms: int
+    token: str
+    """Unique: settles whether a put that raised was ours. That of version 0 names the table."""
+    previous: str = ""
+    """Token of the version before: says upon which of all logs this version was made."""
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The files that this version adds, or takes over."""
+        return frozenset(slice_.file.path for slice_ in self.slices())
+
+    def slices(self) -> tuple[Slice, ...]:
+        """Return the slices that this version adds."""
+        epochs = Interval.at(self.version)
+        runs = (Slice(file=f, epochs=epochs, index=i) for i, f in enumerate(self.added))
+        return (*runs, *self.compacted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """The times of the versions ``[lower, upper)`` were wrong, and count as ``time_ms``."""
+
+    lower: int
+    upper: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVersion:
+    """A version of one table, wherever that lies: what others remember of it."""
+
+    table_id: str
+    version: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"version {self.version} of the table '{self.table_id}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The table at one version."""
+
+    version: int
+    timestamp_ms: int
+    schema: TableSchema
+    slices: tuple[Slice, ...] = ()
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    """The last number that each writer committed, unless it is forgotten."""
+    written_ms: Mapping[str, int] = field(default_factory=dict)
+    """The time of each writer's last epoch. Kept here, because the log may be cut behind it."""
+    forgotten: frozenset[str] = frozenset()
+    """Fingerprints of the writers that are forgotten: what they committed cannot be told."""
+    repairs: tuple[Repair, ...] = ()
+    """Of times in the log, the oldest first."""
+    live_rows: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    low_water: str | None = None
+    """Order key up to which deletes are forgotten (`tombstones`)."""
+    forgot: int = 0
+    """The last version that forgot deletes, whether or not that raised the mark."""
+    changed: int = 0
+    """The last version that may have changed rows: what came behind it has the same ones."""
+    token: str = ""
+    """That of the version's commit: tells whether the log still holds this very version."""
+    table_id: str = ""
+    """The token of version 0: two tables never have the same, wherever they are moved."""
+    since: int = 0
+    """The first version that can be read exactly; what only older ones need may be gone."""
+    fence: int = 0
+    """What was staged on an older version is refused: its files may be gone."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Manifest(version={self.version}, rows={self.live_rows:_}, "
+            f"slices={len(self.slices)}, bytes={self.bytes:_})"
+        )
+
+    @classmethod
+    def unborn(
+        cls, schema: TableSchema, properties: Mapping[str, str] | None = None, *, table_id: str
+    ) -> Manifest:
+        """Return what a table is before its version 0: empty, and nowhere but here."""
+        return cls(
+            version=-1,
+            timestamp_ms=0,
+            schema=schema,
+            properties=properties or {},
+            forgot=-1,
+            token=table_id,
+            table_id=table_id,
+        )
+
+    @property
+    def is_unborn(self) -> bool:
+        """Whether the table is still to be made."""
+        return self.version < 0
+
+    @property
+    def place(self) -> TableVersion:
+        """Which version of which table this is."""
+        return TableVersion(table_id=self.table_id, version=self.version, token=self.token)
+
+    @property
+    def upper(self) -> Epoch:
+        """The first epoch that is not sealed."""
+        return Epoch(self.version + 1)
+
+    @property
+    def first_changes(self) -> Epoch:
+        """The first version whose changes can be read: the one behind ``since``.
+
+        Changes are computed against the state before them, so that those of ``since`` itself
+        are gone with the state before it. Before version 0 there was nothing to lose. Whoever
+        begins behind ``since`` and wants sums begins with the snapshot of ``since``.
+        """
+        return Epoch(self.since + 1 if self.since else 0)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files that are at least partly live."""
+        return sum({slice_.file.path: slice_.file.bytes for slice_ in self.slices}.values())
+
+    def has(self, transaction: Transaction) -> bool:
+        """Return whether a writer's epoch is part of the table."""
+        return self.transactions.get(transaction.writer, -1) >= transaction.number
+
+    def without_writers(self) -> Manifest:
+        """Return what tasks need: who wrote is of no use to them."""
+        return replace(self, transactions={}, written_ms={}, forgotten=frozenset())
+
+    def has_forgotten(self, writer: str) -> bool:
+        """Return whether the table knows no more what a writer has committed."""
+        return writer not in self.transactions and fingerprint(writer) in self.forgotten
+
+    def time_ms(self, version: int, recorded_ms: int) -> int:
+        """Return when a version was committed, by its own time and the repairs."""
+        repaired = (r.time_ms for r in self.repairs if r.lower <= version < r.upper)
+        return min((recorded_ms, *repaired))
+
+    def lacks(self, transaction: Transaction) -> bool:
+        """Return whether epochs are missing that the writer must have committed before."""
+        last = self.transactions.get(transaction.writer, -1)
+        return transaction.is_consecutive and transaction.number > last + 1
+
+    @property
+    def run_count(self) -> int:
+        """Runs that a look-up searches at most: each is of other epochs."""
+        return len({slice_.epochs for slice_ in self.slices})
+
+    def accepts(self, base_version: int) -> bool:
+        """Return whether what was staged on a version may still be committed."""
+        return base_version >= max(self.since, self.fence)
+
+
+_FINGERPRINT_DIGITS = 16
+
+
+def fingerprint(writer: str) -> str:
+    """Return what is left of the name of a writer that is forgotten: 64 bits, as digits."""
+    return hashlib.blake2b(writer.encode(), digest_size=_FINGERPRINT_DIGITS // 2).hexdigest()
+
+
+def fingerprints(value: Any) -> frozenset[str]:
+    """Return fingerprints from the text that holds them one behind the other."""
+    if type(value) is not str or len(value) % _FINGERPRINT_DIGITS:
+        raise ValueError("these are no fingerprints of writers")
+    starts = range(0, len(value), _FINGERPRINT_DIGITS)
+    return frozenset(value[at : at + _FINGERPRINT_DIGITS] for at in starts)

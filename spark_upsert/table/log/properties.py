@@ -1,0 +1,70 @@
+"""The properties of a table: their names, and the check of a value when it is set.
+
+A bad value would be found only by the first compaction or expiry that reads it, long after the
+write that set it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.schedule.priority import PROPERTY as PRIORITY
+from spark_upsert.schedule.priority import parse_priority
+from spark_upsert.table.log.caps import (
+    BACKPRESSURE,
+    BYTES,
+    EPOCHS,
+    ON_FULL,
+    parse_cap,
+    parse_flag,
+    parse_on_full,
+)
+from spark_upsert.table.log.indexed import INDEX_BY, parse_index_by
+from spark_upsert.table.log.tombstones import PROPERTY as TOMBSTONE_RETENTION
+from spark_upsert.table.log.tombstones import TombstoneRetention
+
+_CHECKS: Mapping[str, Callable[[str], object]] = {
+    PRIORITY: parse_priority,
+    TOMBSTONE_RETENTION: TombstoneRetention.parse,
+    BYTES: partial(parse_cap, BYTES),
+    EPOCHS: partial(parse_cap, EPOCHS),
+    ON_FULL: parse_on_full,
+    BACKPRESSURE: partial(parse_flag, BACKPRESSURE),
+    INDEX_BY: parse_index_by,
+}
+
+PROPERTIES = tuple(_CHECKS)
+"""The names of those that are also write options."""
+
+VIEW_PROPERTIES = VIEW_PLAN, VIEW_RESULT = ("viewPlan", "viewResult")
+"""Of a table that keeps a view: what it was made from, and what it shows (`views.groups`)."""
+
+
+def keeps_rows(properties: Mapping[str, str]) -> bool:
+    """Return whether a table keeps the rows of a view, and not what groups are made of."""
+    return VIEW_PLAN in properties and VIEW_RESULT not in properties
+
+
+def checked(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """Return properties that a table may have.
+
+    Raises
+    ------
+    OptionError
+        A name is unknown, or a value is not one of its property.
+    """
+    for name, value in (properties or {}).items():
+        if name in VIEW_PROPERTIES and isinstance(value, str):
+            continue
+        if name not in _CHECKS:
+            raise OptionError(
+                f"a table has no property '{name}'.",
+                hint=did_you_mean(name, _CHECKS),
+                option=name,
+            )
+        if not isinstance(value, str):
+            raise OptionError.invalid(name, value, "a text")
+        _CHECKS[name](value)
+    return dict(properties or {})

@@ -1,0 +1,28 @@
+"""Removing run files that nobody came to use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_upsert.store import Store
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.run.file import RunFile
+
+
+def remove_unused(store: Store, log: Log, files: Sequence[RunFile], *, base_version: int) -> None:
+    """Remove files, unless some version behind the one that they were written on uses them.
+
+    Only for what no commit can bring in any more: a put that is under way may still win.
+    """
+    if not files:
+        return
+    head = log.try_head()
+    used: set[str] = set()
+    if head is not None:  # Else the table was not made, or is no more.
+        if base_version + 1 < head.since:
+            return  # What became of them is expired; a vacuum will tell.
+        for version in log.commits(base_version + 1, head.upper):
+            used |= version.paths
+    for file in files:
+        if file.path not in used:
+            store.delete(file.path)

@@ -1,0 +1,216 @@
+"""Leases: consumers say from where on they still need the table.
+
+A lease is one small object, ``_consumers/<consumer>.json``, that its consumer replaces as it
+advances. An expiry keeps all that a live lease needs. A lease lapses when it has not been
+renewed for its time to live, so that a consumer that died does not hold the past for ever.
+
+Expiry fails closed: a lease that cannot be read stops it. Taking a lease fails closed, too:
+the consumer looks again *after* its lease is durable, and if an expiry was faster it gets an
+error, never other rows.
+
+Rejected: leases inside the log, because each renewal would be a version of the table.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from spark_upsert.errors import CorruptionError, DataLossError, OptionError
+from spark_upsert.store import Store
+from spark_upsert.store.records import (
+    FORMAT_VERSION,
+    UNREADABLE,
+    encode,
+    read_record,
+    text,
+    whole,
+)
+from spark_upsert.table.log.codec import TIME_MS_MAX
+from spark_upsert.table.log.log import Log
+
+_LOGGER = logging.getLogger(__name__)
+
+FOLDER = "_consumers"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The state at ``version``, and all changes behind it, are needed by a consumer."""
+
+    consumer: str
+    version: int
+    renewed_ms: int
+    """When, in ms since 1970, by the consumer's clock."""
+    ttl_ms: int
+
+    def __post_init__(self) -> None:
+        require_name(self.consumer)
+        if self.version < 0 or self.ttl_ms <= 0:
+            raise ValueError(f"version {self.version} and a time to live of {self.ttl_ms} ms")
+
+    @property
+    def lapses_ms(self) -> int:
+        """When it lapses unless it is renewed, in ms since 1970."""
+        return self.renewed_ms + self.ttl_ms
+
+    def is_live(self, now_ms: int) -> bool:
+        """Return whether an expiry must heed it."""
+        return now_ms < self.lapses_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form."""
+        return {
+            "format": FORMAT_VERSION,
+            "consumer": self.consumer,
+            "version": self.version,
+            "renewed_ms": self.renewed_ms,
+            "ttl_ms": self.ttl_ms,
+        }
+
+
+def require_name(consumer: str) -> str:
+    """Return the name of a consumer if it can be a file name anywhere.
+
+    Raises
+    ------
+    OptionError
+        It cannot.
+    """
+    if _NAME.fullmatch(consumer) is None:
+        raise OptionError.invalid(
+            "consumerId",
+            consumer,
+            "up to 100 letters, digits, '.', '_' and '-', a letter or digit first",
+        )
+    return consumer
+
+
+def lease_path(consumer: str) -> str:
+    """Return where a consumer's lease lies."""
+    return f"{FOLDER}/{require_name(consumer)}.json"
+
+
+def hold(store: Store, log: Log, lease: Lease) -> None:
+    """Take or renew a lease durably.
+
+    Raises
+    ------
+    DataLossError
+        The version is expired already; the consumer has no lease then.
+    OptionError
+        The version does not exist yet, so that the lease would hold nothing.
+    """
+    _require_readable(log, lease)
+    store.put(lease_path(lease.consumer), encode(lease.to_json()))
+    _require_held(store, log, lease)
+
+
+def keep_held(store: Store, log: Log, lease: Lease) -> None:
+    """Hold a lease (`hold`), which is not written again if it stands with half of its time left."""
+    try:
+        standing = _read(store, lease_path(lease.consumer))
+    except UNREADABLE:
+        standing = None
+    if (
+        standing is None
+        or standing.version != lease.version
+        or standing.lapses_ms < lease.renewed_ms + lease.ttl_ms // 2
+    ):
+        hold(store, log, lease)
+        return
+    # Who wrote it may have been killed before it was durable.
+    store.sync(lease_path(lease.consumer))
+    _require_held(store, log, lease)
+
+
+def _require_held(store: Store, log: Log, lease: Lease) -> None:
+    """Look whether an expiry was faster than a lease, which is removed then."""
+    try:
+        _require_readable(log, lease)
+    except DataLossError:
+        release(store, lease.consumer)
+        raise
+
+
+def _require_readable(log: Log, lease: Lease) -> None:
+    head = log.head()
+    if lease.version > head.version:
+        raise OptionError.invalid(
+            "version",
+            lease.version,
+            f"a version from {head.since} to {head.version}, the newest, for the lease of "
+            f"'{lease.consumer}'",
+        )
+    if lease.version < head.since:
+        raise DataLossError.changes_expired(
+            f"what follows version {lease.version}, for the consumer '{lease.consumer}',",
+            lower=lease.version + 1,
+            since=head.since,
+            newest=head.version,
+        )
+
+
+def release(store: Store, consumer: str) -> bool:
+    """Remove the lease of a consumer, readable or not; return whether it had one."""
+    path = lease_path(consumer)
+    has_lease = any(info.path == path for info in store.list(FOLDER))
+    store.delete(path)
+    return has_lease
+
+
+def leases(store: Store) -> list[Lease]:
+    """Return all leases, the lapsed ones too, sorted by consumer.
+
+    Raises
+    ------
+    CorruptionError
+        An object among the leases is none.
+    """
+    found = (_read(store, info.path) for info in store.list(FOLDER))
+    return [lease for lease in found if lease is not None]  # The others were released since.
+
+
+def readable_leases(store: Store) -> list[Lease]:
+    """Return the leases that can be read, sorted by consumer; of others a warning is logged.
+
+    For who wants to know how far consumers are, and removes nothing.
+    """
+    found: list[Lease] = []
+    for info in store.list(FOLDER):
+        try:
+            lease = _read(store, info.path)
+        except UNREADABLE as error:
+            _LOGGER.warning("a lease is passed by: %s", error.message)
+            continue
+        if lease is not None:
+            found.append(lease)
+    return found
+
+
+def _read(store: Store, path: str) -> Lease | None:
+    def build(record: dict[str, Any]) -> Lease:
+        lease = Lease(
+            consumer=text(record["consumer"]),
+            version=whole(record["version"]),
+            renewed_ms=whole(record["renewed_ms"], most=TIME_MS_MAX),
+            ttl_ms=whole(record["ttl_ms"]),
+        )
+        if lease_path(lease.consumer) != path:
+            raise ValueError(f"it is the lease of '{lease.consumer}'")
+        return lease
+
+    try:
+        return read_record(store, path, build)
+    except CorruptionError as error:
+        where = f"{store.url}/{path}"
+        raise CorruptionError(
+            f"'{where}' is not a readable lease ({error.message}), so that nobody can tell what "
+            "its consumer still needs. Nothing was expired.",
+            hint="restart that consumer, which writes its lease anew, or delete the file if the "
+            "consumer is no more.",
+            path=where,
+        ) from error

@@ -1,0 +1,167 @@
+"""Pressure of consumers: a small object beside the log, by which they slow down who writes.
+
+A consumer that cannot keep up puts ``_pressure/<consumer>.json``, about once a second while that
+lasts, and removes it when it is over. It is a hint that expires by itself: what is damaged, out of
+date or from the future counts as no pressure, and is logged. A lease is another thing: it must be
+readable, or nothing is expired; so the two are objects of their own.
+
+Only a table whose property ``backpressure`` is ``true`` heeds them: whoever may read a table could
+stop all its writers, and those of other tables would have to look for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from heapq import nlargest
+from operator import attrgetter
+from typing import Any
+
+from spark_upsert.store import Store
+from spark_upsert.store.records import (
+    FORMAT_VERSION,
+    UNREADABLE,
+    encode,
+    read_record,
+    text,
+    whole,
+)
+from spark_upsert.table.log.codec import TIME_MS_MAX
+from spark_upsert.table.retention.leases import require_name
+
+_LOGGER = logging.getLogger(__name__)
+
+FOLDER = "_pressure"
+
+TTL_MS = 5_000
+"""A consumer reports each second; four that are lost mean nothing."""
+
+TTL_MS_MAX = 60_000
+"""Nobody is held for longer by a consumer that died, whatever it said."""
+
+RUNG_MAX = 4
+REFUSES_FROM = 4
+"""The rung of the ladder (`schedule.governor`) at which writes are refused."""
+
+LOOK_MS = 1_000
+"""What was seen counts for so long."""
+
+_REPORTS_MAX = 64
+"""So many are looked at, those that were written last: who died leaves one that stays."""
+
+_BYTES_MAX = 4_096
+
+_THOUSANDTHS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressureReport:
+    """What a consumer says of itself."""
+
+    consumer: str
+    rung: int
+    pressure: float
+    """From 0 to 1, in thousandths."""
+    reported_ms: int
+    """When, in ms since 1970, by the consumer's clock."""
+    ttl_ms: int = TTL_MS
+    retry_after_ms: int = 1_000
+    """When a writer who is refused should come again."""
+
+    def __post_init__(self) -> None:
+        require_name(self.consumer)
+
+    def is_live(self, now_ms: int) -> bool:
+        """Return whether it still counts; one from further ahead than it lasts never did."""
+        return abs(now_ms - self.reported_ms) < self.ttl_ms
+
+    @property
+    def refuses(self) -> bool:
+        """Whether writes are refused because of it."""
+        return self.rung >= REFUSES_FROM
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form."""
+        return {
+            "format": FORMAT_VERSION,
+            "consumer": self.consumer,
+            "rung": self.rung,
+            "pressure": round(self.pressure * _THOUSANDTHS),
+            "reported_ms": self.reported_ms,
+            "ttl_ms": self.ttl_ms,
+            "retry_after_ms": self.retry_after_ms,
+        }
+
+
+def report_path(consumer: str) -> str:
+    """Return where a consumer's report lies."""
+    return f"{FOLDER}/{require_name(consumer)}.json"
+
+
+def report(store: Store, said: PressureReport) -> None:
+    """Say how much pressure a consumer is under; replaces what it said before."""
+    store.put(report_path(said.consumer), encode(said.to_json()))
+
+
+def withdraw(store: Store, consumer: str) -> None:
+    """Take back what a consumer said; it is no error if it said nothing."""
+    store.delete(report_path(consumer))
+
+
+def reports(store: Store, now_ms: int) -> list[PressureReport]:
+    """Return the live reports of all consumers, sorted by consumer.
+
+    Of those that cannot be read a warning is logged; who died leaves one that is out of date.
+    """
+    found: list[PressureReport] = []
+    for info in nlargest(_REPORTS_MAX, store.list(FOLDER), key=attrgetter("modified_s")):
+        try:
+            said = _read(store, info.path)
+        except UNREADABLE as error:
+            _LOGGER.warning("a report of pressure is passed by: %s", error.message)
+            continue
+        if said is not None and said.is_live(now_ms):
+            found.append(said)
+    return sorted(found, key=attrgetter("consumer"))
+
+
+def _read(store: Store, path: str) -> PressureReport | None:
+    def build(record: dict[str, Any]) -> PressureReport:
+        said = PressureReport(
+            consumer=text(record["consumer"]),
+            rung=whole(record["rung"], most=RUNG_MAX),
+            pressure=whole(record["pressure"], most=_THOUSANDTHS) / _THOUSANDTHS,
+            reported_ms=whole(record["reported_ms"], most=TIME_MS_MAX),
+            ttl_ms=whole(record["ttl_ms"], least=1, most=TTL_MS_MAX),
+            retry_after_ms=whole(record["retry_after_ms"], most=TTL_MS_MAX),
+        )
+        if report_path(said.consumer) != path:
+            raise ValueError(f"it is the report of '{said.consumer}'")
+        return said
+
+    return read_record(store, path, build, bytes_max=_BYTES_MAX)
+
+
+class PressureGauge:
+    """Tells the pressure on one table, and looks about once a second; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._looked_ms: int | None = None
+        self._seen: list[PressureReport] = []
+
+    def refusing(self, store: Store, now_ms: int) -> PressureReport | None:
+        """Return the report because of which writes are refused, the first by consumer; or None."""
+        with self._lock:
+            # A clock that went back lets nobody wait for it to come again.
+            if self._looked_ms is None or not 0 <= now_ms - self._looked_ms < LOOK_MS:
+                self._seen = reports(store, now_ms)
+                self._looked_ms = now_ms
+            live = (said for said in self._seen if said.is_live(now_ms) and said.refuses)
+            return next(live, None)
+
+    def pressure(self, now_ms: int) -> float:
+        """Return the greatest pressure that was seen and still counts, without a look; else 0."""
+        with self._lock:
+            return max((said.pressure for said in self._seen if said.is_live(now_ms)), default=0.0)

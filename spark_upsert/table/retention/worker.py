@@ -1,0 +1,332 @@
+"""Carry out an expiry and a vacuum. The order of their steps stands here, and only here.
+
+``expire`` commits a new ``since`` and removes nothing:
+
+1. read the leases and the times of the commits, choose (`policy`),
+2. commit a version of kind ``expire``. From here on, readers of older versions are refused.
+
+``vacuum`` removes what no readable version needs:
+
+1. ask the storage for its time, and list ``data/``; what has another name than our writers
+   give, or is a link, or lies behind one, is foreign: it is reported and never removed,
+2. if there are orphans, commit the *fence*: from here on, a writer that planned on an older
+   version is refused, so that what it staged can go,
+3. read which files the versions from ``since`` to the newest name; this comes after the
+   listing and the fence, so that a file of any commit that was not refused is among them,
+4. remove the expired files, the orphans that are older than the fence, and what killed
+   writers kept under temporary names, which no version can name,
+5. cut the log (`Log.cut`). It names the expired files, so it goes last.
+
+After a crash between any two steps the table is whole: frontiers are committed before
+anything is removed that depends on them, and the next vacuum finds again what is left.
+Expiries, vacuums, writers, compactions and readers may all run at once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from spark_upsert.errors import ClockError, ContentionError, DataLossError, OptionError
+from spark_upsert.model.durations import render_time
+from spark_upsert.model.schema import Scope
+from spark_upsert.store import ObjectInfo, Store
+from spark_upsert.store.tokens import new_token
+from spark_upsert.table.log.clock import AHEAD_MS, require_clock
+from spark_upsert.table.log.cut import cut
+from spark_upsert.table.log.entries import LogEntry
+from spark_upsert.table.log.log import COMMIT_TRIES_MAX, Log
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest
+from spark_upsert.table.log.tombstones import DEFAULT, PROPERTY, TombstoneRetention
+from spark_upsert.table.retention.leases import FOLDER as _LEASES
+from spark_upsert.table.retention.leases import leases
+from spark_upsert.table.retention.policy import (
+    GRACE_MS,
+    SAFETY_MS,
+    WRITERS_MS,
+    Unnamed,
+    bounds,
+    choose_fence,
+    choose_since,
+)
+from spark_upsert.table.retention.pressure import FOLDER as _PRESSURE
+from spark_upsert.table.run.file import is_run_path
+
+_DATA = "data"
+_LOG = "_log"
+
+_PASSING = re.compile(r"(?:[^/]+/)?(?:\.tmp-[0-9a-f]{32}|[0-9a-f]{32}\.now)")
+"""Names that a writer, or a vacuum, gives to what it removes or renames itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """What an expiry has done."""
+
+    before: int
+    """``since`` as it was."""
+    since: int
+    """``since`` as it is."""
+    newest: int
+    """The newest version when it was chosen."""
+    bound_by: str
+    """What kept ``since`` from going further."""
+
+    @property
+    def has_advanced(self) -> bool:
+        return self.since > self.before
+
+
+def expire(
+    store: Store,
+    log: Log,
+    *,
+    retain_versions: int | None = None,
+    retain_ms: int | None = None,
+    safety_ms: int = SAFETY_MS,
+    writers_ms: int = WRITERS_MS,
+) -> Expiry:
+    """Advance ``since`` as far as the retention and the live leases allow.
+
+    Writers whose last epoch is older than ``writers_ms`` are forgotten. What they had committed
+    cannot be told then, so that one that comes back after all is refused.
+
+    Parameters
+    ----------
+    retain_versions : int, optional
+        The changes of so many versions stay readable.
+    retain_ms : int, optional
+        Every time within the last so many milliseconds stays readable. With both, the
+        one that keeps more counts; one of them must be given.
+    safety_ms : int
+        What was the newest version within that time is kept in any case (`SAFETY_MS`). Less
+        than an hour only if no query runs.
+
+    Raises
+    ------
+    OptionError
+        No retention is given.
+    CorruptionError
+        A lease cannot be read; nothing was expired.
+    ClockError
+        This machine's clock, or the time of the newest version, lies far in the future.
+    """
+    if retain_versions is None and retain_ms is None:
+        raise OptionError.missing("retain", "how much of the past to keep")
+    for name, value in (("retain", retain_ms), ("versions", retain_versions)):
+        if value is not None and value < 0:
+            raise OptionError.invalid(name, value, "0 or more")
+    outcome: list[Expiry] = []
+    # By a clock that is far ahead all leases would have lapsed.
+    require_clock(store, log.now_ms())
+
+    def propose(head: Manifest) -> Draft | None:
+        now_ms = log.now_ms()
+        if head.timestamp_ms > now_ms + AHEAD_MS:
+            raise ClockError.in_log(store.url, head.version, render_time(head.timestamp_ms))
+        choice = choose_since(
+            bounds(
+                newest=head.version,
+                retain_versions=retain_versions,
+                at_age=None
+                if retain_ms is None
+                else (retain_ms, log.version_at(now_ms - retain_ms)),
+                at_safety=(safety_ms, log.version_at(now_ms - safety_ms)),
+                leases=leases(store),
+                now_ms=now_ms,
+            )
+        )
+        since = max(head.since, choice.since)
+        # Else a table at rest would get a version for each expiry, to expire the last one.
+        passed = log.commits(head.since + 1, since + 1)
+        if all(commit.kind is Kind.EXPIRE for commit in passed):
+            since = head.since
+        outcome.append(
+            Expiry(before=head.since, since=since, newest=head.version, bound_by=choice.reason)
+        )
+        writers_before_ms = max(0, now_ms - writers_ms)
+        if not any(time < writers_before_ms for time in head.written_ms.values()):
+            writers_before_ms = 0
+        if since == head.since and not writers_before_ms:
+            return None
+        return _frontiers(head, since=since, writers_before_ms=writers_before_ms)
+
+    log.append(propose)
+    return outcome[-1]
+
+
+def _frontiers(
+    head: Manifest, *, since: int = 0, fence: int = 0, writers_before_ms: int = 0
+) -> Draft:
+    """Return what moves frontiers and nothing else."""
+    return Draft(
+        kind=Kind.EXPIRE,
+        live_rows=head.live_rows,
+        since=max(head.since, since),
+        fence=max(head.fence, fence),
+        writers_before_ms=writers_before_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """What a vacuum has removed, or would remove."""
+
+    expired: tuple[ObjectInfo, ...]
+    """Run files of expired versions."""
+    orphans: tuple[ObjectInfo, ...]
+    """Run files that a crash left behind."""
+    leftovers: tuple[ObjectInfo, ...]
+    """Temporary files of writers that were killed."""
+    foreign: tuple[str, ...]
+    """What lies in the table's folders and is not ours, by name or because of a link; it stays."""
+    log: tuple[str, ...]
+    """Objects of the log."""
+    waiting_count: int
+    """Files that no version names and that are too young to be removed."""
+    is_dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files that are no part of the log."""
+        return sum(file.bytes for file in (*self.expired, *self.orphans, *self.leftovers))
+
+    def with_those_below(self, other: Vacuumed, folder: str) -> Vacuumed:
+        """Return what this vacuum and one of a table in a folder below have removed."""
+
+        def below(files: tuple[ObjectInfo, ...]) -> tuple[ObjectInfo, ...]:
+            return tuple(replace(file, path=f"{folder}/{file.path}") for file in files)
+
+        return replace(
+            self,
+            expired=self.expired + below(other.expired),
+            orphans=self.orphans + below(other.orphans),
+            leftovers=self.leftovers + below(other.leftovers),
+            foreign=self.foreign + tuple(f"{folder}/{path}" for path in other.foreign),
+            log=self.log + tuple(f"{folder}/{path}" for path in other.log),
+            waiting_count=self.waiting_count + other.waiting_count,
+        )
+
+
+def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
+    """Remove what no readable version needs, and what crashes left behind.
+
+    Parameters
+    ----------
+    grace_ms : int
+        How long staged files may wait for their commit, by the storage's own clock. A write
+        whose files are older may be refused, and is then to be repeated.
+    dry_run : bool
+        Whether only to look. It still writes, and removes, one empty object: that is how to
+        ask a storage for its time.
+    """
+    look = _look(store)
+    limit_s = look.now_s - grace_ms / 1000
+    past, entries = log.files_before(log.head().since), log.entries()
+    unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
+    fence = choose_fence(entries, limit_s)
+    if unnamed.orphans and not dry_run:
+        _raise_fence(log, entries, fence, unnamed)
+        # A writer may have committed since; behind the fence nobody can who is not named now.
+        unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
+    orphans = unnamed.before(fence)
+    leftovers = tuple(file for file in look.passing if file.modified_s < limit_s)
+    if not dry_run:
+        for file in (*unnamed.expired, *orphans, *leftovers):
+            store.delete(file.path)
+    return Vacuumed(
+        expired=unnamed.expired,
+        orphans=orphans,
+        leftovers=leftovers,
+        foreign=look.foreign,
+        log=tuple(
+            cut(store, log, now_s=look.now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)
+        ),
+        waiting_count=unnamed.young_count + len(unnamed.orphans) - len(orphans),
+        is_dry_run=dry_run,
+    )
+
+
+def _times_needed_s(log: Log) -> float:
+    """Return for how long the times of versions are needed: tombstones are forgotten by time."""
+    head = log.head()
+    retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
+    if head.schema.scope is not Scope.TABLE or retention.milliseconds is None:
+        return 0.0
+    return retention.milliseconds / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What a vacuum has found, by whose it is."""
+
+    now_s: float
+    """The storage's time, in seconds since 1970."""
+    runs: tuple[ObjectInfo, ...]
+    passing: tuple[ObjectInfo, ...]
+    """What should be renamed or removed by whoever made it, if it lives."""
+    foreign: tuple[str, ...]
+
+
+def _look(store: Store) -> _Look:
+    """List the table's files, and ask the storage for its time."""
+    probe = f"{_DATA}/{new_token()}.now"
+    store.put(probe, b"")
+    try:
+        files = {info.path: info for info in store.list(_DATA)}
+    finally:
+        store.delete(probe)
+    clock = files.pop(probe, None)
+    own = [info for info in files.values() if not info.is_link]
+    runs = [info for info in own if is_run_path(info.path)]
+    # If the listing should miss the probe, an older file makes everything look younger.
+    now_s = (
+        max((info.modified_s for info in runs), default=0.0) if clock is None else clock.modified_s
+    )
+    others = [*files.values()]
+    for folder in (_DATA, _LOG, _LEASES, _PRESSURE):
+        others += store.temporaries(folder)
+    passing = [info for info in others if _PASSING.fullmatch(info.path) and not info.is_link]
+    known = {info.path for info in (*runs, *passing)}
+    return _Look(
+        now_s=now_s,
+        runs=tuple(runs),
+        passing=tuple(passing),
+        foreign=tuple(sorted(info.path for info in others if info.path not in known)),
+    )
+
+
+def _named(log: Log) -> set[str]:
+    """Return the files that the versions from ``since`` to the newest name."""
+    for _ in range(COMMIT_TRIES_MAX):
+        head = log.head()
+        try:
+            files = {slice_.file.path for slice_ in log.at(head.since).slices}
+            for commit in log.commits(head.since + 1, head.upper):
+                files |= {slice_.file.path for slice_ in commit.slices()}
+        except DataLossError:
+            continue  # An expiry came between; ask for its `since`.
+        return files
+    raise ContentionError(
+        f"{COMMIT_TRIES_MAX} expiries came between two reads of the log.",
+        hint="run fewer expiries at once, then try again.",
+    )
+
+
+def _raise_fence(
+    log: Log, entries: list[LogEntry], fence: LogEntry | None, unnamed: Unnamed
+) -> None:
+    """Commit a fence, unless it is there and some version is younger than all orphans.
+
+    Where nobody writes, the version that is made here is itself what a later fence needs.
+    """
+    version = 0 if fence is None else fence.version
+    newest = max(entries, key=lambda entry: entry.modified_s)
+    is_marked = len(unnamed.before(newest)) == len(unnamed.orphans)
+
+    def propose(head: Manifest) -> Draft | None:
+        if version <= head.fence and is_marked:
+            return None
+        return _frontiers(head, fence=version)
+
+    log.append(propose)

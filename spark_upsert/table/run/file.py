@@ -1,0 +1,624 @@
+"""Runs: immutable Arrow files, sorted by key hash, checked block by block.
+
+A run file is a plain Arrow IPC file with one record batch: the rows, sorted by (hash, key),
+one entry per key. Between the end of the stream and the footer stand the checksums of all
+blocks before it (`state.blocks`). The log holds the length of the file and the CRC-32 of the
+*tail*, everything behind the batch. So
+
+    log  ->  tail (checksums, footer)  ->  blocks  ->  rows
+
+is a chain of checks in which a reader verifies only the blocks that it touches, once per
+process. A search needs no check of its probes: its answer is right if the two entries on
+both sides of it are, because a run is sorted.
+
+Rejected: one checksum per file (a lookup would have to read the whole file), and a file of
+checksums beside it (two objects to write, lose and clean up).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.errors import CorruptionError
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange, hash_number
+from spark_upsert.model.schema import DIFF, ERROR, HASH
+from spark_upsert.store import Store, resident_bytes
+from spark_upsert.store.protocol import MappedFile
+from spark_upsert.store.records import text, whole
+from spark_upsert.store.tokens import new_token
+from spark_upsert.table.run.blocks import (
+    BLOCK_BYTES,
+    END_OF_STREAM,
+    SUM_BYTES,
+    Blocks,
+    BlockSink,
+    block_count,
+)
+from spark_upsert.table.run.frame import MAGIC_BYTES, PREFIX_BYTES, parse
+from spark_upsert.table.run.frugal import is_frugal
+from spark_upsert.table.run.layout import NO_BLOCKS, Layout
+from spark_upsert.table.run.soundness import require_sound
+
+_OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
+_LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
+
+
+def is_run_path(path: str) -> bool:
+    """Return whether our writers give runs such names, so that a vacuum may remove the file."""
+    return _OWN_PATH.fullmatch(path) is not None
+
+
+class Crowd(NamedTuple):
+    """Hashes with one upper half, of which a run has many entries."""
+
+    upper: int
+    """The upper 32 bits."""
+    rows: int
+
+    @property
+    def hash_range(self) -> HashRange:
+        """Return where they lie."""
+        return HashRange(self.upper << 32, (self.upper + 1) << 32)
+
+
+_CROWDS_MAX = 256
+"""A run tells so many crowds at most, so that the log stays small."""
+
+_CROWD_ROWS = 64
+"""Fewer entries are no crowd: a step that is missed by so many is missed by little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFile:
+    """What the log knows of a run file."""
+
+    path: str
+    rows: int
+    tombstones: int
+    bytes: int
+    body_bytes: int
+    """Where the tail begins."""
+    tail_crc: int
+    hash_range: HashRange
+    """From the least hash of the entries to the greatest."""
+    errors: int = 0
+    """Error entries of a quarantine; a file without them need not be searched for any."""
+    crowds: tuple[Crowd, ...] = ()
+    """Where many keys begin alike (`TableSchema.hash_prefix`), ascending; a hint for cuts."""
+
+    def __repr__(self) -> str:
+        return f"RunFile({self.path}, rows={self.rows:_}, bytes={self.bytes:_})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in the log."""
+        record = {
+            "path": self.path,
+            "rows": self.rows,
+            "tombstones": self.tombstones,
+            "bytes": self.bytes,
+            "body_bytes": self.body_bytes,
+            "tail_crc": self.tail_crc,
+            "hash_min": f"{self.hash_range.first:016x}",
+            "hash_max": f"{self.hash_range.last:016x}",
+        }
+        if self.errors:
+            record["errors"] = self.errors
+        if self.crowds:
+            record["crowds"] = [[f"{crowd.upper:08x}", crowd.rows] for crowd in self.crowds]
+        return record
+
+    def spread(self) -> Iterator[tuple[HashRange, int]]:
+        """Yield parts of its hashes, and about how many entries each has, which are uniform there.
+
+        The parts cover `hash_range` and do not overlap.
+        """
+        if not self.crowds:
+            yield self.hash_range, self.rows
+            return
+        crowded = [(each.hash_range.intersect(self.hash_range), each.rows) for each in self.crowds]
+        bounds = [
+            self.hash_range.first,
+            *(bound for part, _ in crowded for bound in (part.first, part.end)),
+            self.hash_range.end,
+        ]
+        between = [HashRange(*bounds[at : at + 2]) for at in range(0, len(bounds), 2)]
+        width = sum(part.width for part in between)
+        rows = self.rows - sum(rows for _, rows in crowded)
+        yield from crowded
+        yield from ((part, rows * part.width // width) for part in between if not part.is_empty)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> RunFile:
+        """Rebuild a run file from its form in the log.
+
+        Raises
+        ------
+        CorruptionError
+            The path may lead out of the table.
+        """
+        path = text(record["path"])
+        if _LOGGED_PATH.fullmatch(path) is None:
+            raise CorruptionError.in_file("_log", "the path of a run in the table", repr(path))
+        rows = whole(record["rows"], least=1)
+        hash_range = HashRange.spanning(
+            hash_number(record["hash_min"]), hash_number(record["hash_max"])
+        )
+        return cls(
+            path=path,
+            rows=rows,
+            tombstones=whole(record["tombstones"], most=rows),
+            bytes=whole(record["bytes"]),
+            body_bytes=whole(record["body_bytes"], most=record["bytes"]),
+            tail_crc=whole(record["tail_crc"], most=2**32 - 1),
+            hash_range=hash_range,
+            errors=whole(record.get("errors", 0), most=rows),
+            crowds=_read_crowds(record.get("crowds", ()), hash_range, rows),
+        )
+
+
+def new_run_path() -> str:
+    """Return where the next run lies, under a name of its own."""
+    return f"data/{new_token()}.arrow"
+
+
+def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
+    """Write sorted entries as a run file, durably.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        A name that nobody has used before.
+    rows : pyarrow.RecordBatch, shape (n,), n > 0
+        Sorted by (hash, key), one entry per key; columns as `TableSchema.run`.
+    """
+    if rows.num_rows == 0:
+        raise ValueError("a run is never empty")
+    with store.create(path) as sink:
+        blocks = BlockSink(sink)
+        with pa.ipc.new_file(pa.PythonFile(blocks, mode="w"), rows.schema) as writer:
+            writer.write_batch(rows)
+            blocks.end_body()
+        blocks.end()
+    hashes = rows.column(HASH).to_numpy()
+    diffs = rows.column(DIFF).to_numpy()
+    return RunFile(
+        path=path,
+        rows=rows.num_rows,
+        tombstones=int((diffs < 0).sum()),
+        errors=int((diffs == ERROR).sum()),
+        bytes=blocks.bytes,
+        body_bytes=blocks.body_bytes,
+        tail_crc=blocks.tail_crc,
+        hash_range=HashRange.spanning(hashes[0], hashes[-1]),
+        crowds=_crowds(hashes),
+    )
+
+
+def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[Crowd, ...]:
+    """Return where many of some ascending hashes have one upper half.
+
+    Every n-th hash is looked at: of twice as many with one upper half, two are seen. Hashes of
+    whole keys do not crowd, so that the log says nothing more of their runs.
+    """
+    every = max(_CROWD_ROWS, -(-len(hashes) // _CROWDS_MAX))
+    seen = hashes[::every] >> np.uint64(32)
+    uppers = np.unique(seen[1:][seen[1:] == seen[:-1]])
+    begins = np.searchsorted(hashes, uppers << np.uint64(32), side="left")
+    lasts = (uppers << np.uint64(32)) | np.uint64(2**32 - 1)
+    counts = np.searchsorted(hashes, lasts, side="right") - begins
+    return tuple(map(Crowd, uppers.tolist(), counts.tolist()))
+
+
+def _read_crowds(record: Any, hash_range: HashRange, rows: int) -> tuple[Crowd, ...]:
+    """Rebuild crowds from their form in the log."""
+    found = tuple(
+        Crowd(hash_number(digits), whole(count, least=1, most=rows)) for digits, count in record
+    )
+    ranges = [crowd.hash_range.intersect(hash_range) for crowd in found]
+    is_ascending = all(a.upper < b.upper for a, b in pairwise(found))
+    if not is_ascending or any(each.is_empty for each in ranges):
+        raise ValueError("crowds of a run are not ascending within its hashes")
+    if sum(crowd.rows for crowd in found) > rows:
+        raise ValueError("the crowds of a run have more entries than the run")
+    return found
+
+
+class Run:
+    """An open run: its columns as views of the mapped file, verified when touched.
+
+    Parameters
+    ----------
+    file : RunFile
+    buffer : pyarrow.Buffer
+        The whole file.
+    release : callable, optional
+        Gives back the memory that the buffer takes.
+    on_damage : callable, optional
+        Called before a damaged block is reported.
+    """
+
+    def __init__(
+        self,
+        file: RunFile,
+        buffer: pa.Buffer,
+        *,
+        release: Callable[[pa.Buffer], None] | None = None,
+        on_damage: Callable[[], None] | None = None,
+    ) -> None:
+        self.file = file
+        self._buffer = buffer
+        self._release = release
+        self._on_damage = on_damage
+        if buffer.size != file.bytes:
+            raise CorruptionError.in_file(file.path, f"{file.bytes} bytes", f"{buffer.size}")
+        begin, count = file.body_bytes + len(END_OF_STREAM), block_count(file.body_bytes)
+        if file.body_bytes < MAGIC_BYTES or begin + count * SUM_BYTES > file.bytes:
+            raise CorruptionError.in_file(
+                file.path,
+                f"checksums of {count} blocks behind byte {begin}",
+                f"{file.bytes} bytes",
+            )
+        view = memoryview(buffer)
+        tail_crc = zlib.crc32(view[file.body_bytes :])
+        if tail_crc != file.tail_crc:
+            raise CorruptionError.in_file(
+                file.path, f"checksum {file.tail_crc:08x} of its tail", f"{tail_crc:08x}"
+            )
+        sums = np.frombuffer(view, dtype="<u4", count=count, offset=begin)
+        self._blocks = Blocks(view[: file.body_bytes], sums)
+        self._verify_head()
+        try:
+            self._batch = parse(buffer.slice(0, file.body_bytes), rows=file.rows)
+        except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+            raise self._unsound(error) from error
+        self._layouts: dict[str, Layout] = {}
+        self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
+
+    def __repr__(self) -> str:
+        checked = f"{self._blocks.verified_count}/{len(self._blocks)}"
+        return f"Run({self.file.path}, rows={self.file.rows:_}, blocks={checked})"
+
+    def release(self) -> None:
+        """Give back the memory that the mapped file takes; it is read anew where it is touched."""
+        if self._release is not None:
+            self._release(self._buffer)
+
+    def _verify_head(self) -> None:
+        """Verify the schema and the first batch's header before Arrow parses the header.
+
+        Both are messages: four bytes of mark, four of length, and as many of content. Each
+        is read only after its blocks are verified.
+        """
+        begin, limit = MAGIC_BYTES, self.file.body_bytes
+        for _ in range(2):
+            content = begin + PREFIX_BYTES
+            self._verify_range(begin, min(content, limit))
+            length = memoryview(self._buffer)[begin + 4 : content]
+            begin = content + int.from_bytes(length, "little")
+            if begin > limit:
+                raise CorruptionError.in_file(
+                    self.file.path, f"two messages in {limit} bytes", f"one of them ends at {begin}"
+                )
+            self._verify_range(content, begin)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the stored columns."""
+        return list(self._batch.schema.names)
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        """Return verified views of rows ``start <= i < stop`` of some columns."""
+        layouts = [self._layout(name) for name in names]
+        if start < stop:
+            for layout in layouts:
+                if layout is self._layouts.get(HASH):
+                    self._require_order(layout, start, stop)
+                elif layout.is_plain:
+                    self._verify_rows(layout, start, stop)
+                elif not layout.is_known and (rows := layout.unexamined(start, stop)) is not None:
+                    self._examine_rows(layout, *rows)
+        return [layout.array.slice(start, stop - start) for layout in layouts]
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        """Return verified copies of the rows at some positions of some columns."""
+        self.verify_at(names, positions)
+        indices = pa.array(positions)
+        layouts = [self._layout(name) for name in names]
+        taken = [layout.array.take(indices) for layout in layouts]
+        try:
+            for layout, column in zip(layouts, taken, strict=True):
+                if not (layout.is_plain or layout.is_known):
+                    require_sound(column)
+        except pa.ArrowException as error:
+            raise self._unsound(error) from error
+        return taken
+
+    def verify(self) -> None:
+        """Verify every block, and examine every column."""
+        self._verify(np.arange(len(self._blocks)))
+        for name in self.names:
+            self.slice([name], 0, self.file.rows)
+
+    def verify_at(self, names: Iterable[str], positions: Positions) -> None:
+        """Verify the blocks that hold the rows at some positions, and that Arrow can take them."""
+        if len(positions) == 0:
+            return
+        whole = self._blocks.are_verified
+        layouts = [layout for layout in map(self._layout, names) if not layout.is_known]
+        wanted = [layout for layout in layouts if not (whole and layout.is_plain)]
+        if not wanted:
+            return
+        if not whole:
+            parts = [part for layout in wanted for part in layout.blocks_at(positions)]
+            self._verify(np.concatenate([NO_BLOCKS, *parts]))
+        for layout in wanted:
+            if layout.is_nested:
+                self._examine_rows(layout, 0, self.file.rows)
+        self._verify_texts([layout for layout in wanted if layout.is_text], positions)
+        for layout in wanted:
+            # It is only worth a look where much of the column was wanted.
+            if len(positions) * 8 >= layout.block_count and not layout.is_nested:
+                self._learn(layout)
+
+    def _learn(self, layout: Layout) -> None:
+        """Examine a column whose blocks happen to be verified, so that it is never asked again."""
+        if not all(self._blocks.has_verified(*extent) for extent in layout.extents):
+            return
+        if layout.is_plain:
+            layout.is_known = True
+        else:
+            self._examine_rows(layout, 0, self.file.rows)
+
+    def _verify_texts(self, layouts: Sequence[Layout], positions: Positions) -> None:
+        """Verify the bytes of texts at some positions, whose offsets are verified."""
+        if not layouts:
+            return
+        try:
+            blocks = [layout.text_blocks_at(positions) for layout in layouts]
+        except pa.ArrowException as error:
+            raise self._unsound(error) from error
+        if not self._blocks.are_verified:
+            self._verify(np.concatenate(blocks))
+
+    def _verify_rows(self, layout: Layout, start: int, stop: int) -> None:
+        """Verify consecutive rows."""
+        if self._blocks.are_verified or layout.is_known:
+            return
+        for low, high in layout.ranges_of(start, stop):
+            self._verify_range(low, high)
+        for low, high in layout.text_ranges_of(start, stop):
+            self._verify_range(low, high)
+
+    def _require_order(self, layout: Layout, start: int, stop: int) -> None:
+        """Verify consecutive hashes, and that they ascend: compaction and look-ups need it."""
+        rows = layout.unexamined(start, stop)
+        if rows is None:
+            return
+        low, high = rows
+        # With the one before, so that the borders of what is looked at are looked at, too.
+        self._verify_rows(layout, max(low - 1, 0), high)
+        hashes = self.hashes[max(low - 1, 0) : high]
+        bounds = (self.file.hash_range.first, self.file.hash_range.last)
+        if (
+            bool((hashes[1:] < hashes[:-1]).any())
+            or int(hashes[0]) < bounds[0]
+            or int(hashes[-1]) > bounds[1]
+        ):
+            self._report_damage()
+            raise CorruptionError.in_file(
+                self.file.path,
+                f"hashes in ascending order from {bounds[0]:016x} to {bounds[1]:016x}",
+                f"others in rows {low} to {high}",
+            )
+        layout.examine(low, high)
+
+    def _examine_rows(self, layout: Layout, start: int, stop: int) -> None:
+        """Verify and examine consecutive rows."""
+        try:
+            self._verify_rows(layout, start, stop)
+            layout.examine(start, stop)
+        except pa.ArrowException as error:
+            raise self._unsound(error) from error
+
+    def _unsound(self, error: Exception) -> CorruptionError:
+        """Return the error for contents that have the right checksums and mean nothing."""
+        self._report_damage()
+        return CorruptionError.in_file(
+            self.file.path, f"{self.file.rows} sound rows", f"contents that are not: {error}"
+        )
+
+    def _layout(self, name: str) -> Layout:
+        if name not in self._layouts:
+            if name not in self.names:
+                raise CorruptionError.in_file(self.file.path, f"a column '{name}'", "none")
+            self._layouts[name] = Layout(self._batch.column(name), self._buffer.address)
+        return self._layouts[name]
+
+    def _verify_range(self, low: int, high: int) -> None:
+        """Verify the bytes ``low <= i < high``."""
+        if not self._blocks.has_verified(low, high):
+            self._verify(np.arange(low // BLOCK_BYTES, block_count(high)))
+
+    def _verify(self, blocks: Positions) -> None:
+        damage = self._blocks.verify(blocks)
+        if damage is None:
+            return
+        self._report_damage()
+        block, expected, found = damage
+        begin = block * BLOCK_BYTES
+        raise CorruptionError.in_file(
+            self.file.path,
+            f"checksum {expected:08x} of bytes {begin} to {begin + BLOCK_BYTES}",
+            f"{found:08x}",
+        )
+
+    def _report_damage(self) -> None:
+        if self._on_damage is not None:
+            self._on_damage()
+
+
+_RESIDENT_BYTES = 128 << 20
+"""What mapped files may take of a worker at rest, some 60 MiB of libraries among them."""
+
+_RESIDENT_BYTES_PER_ROW = 16 << 10
+
+
+class _Opened(NamedTuple):
+    """An open run; times are those of the clock of its cache."""
+
+    run: Run
+    seen: MappedFile | None
+    """The state of its file before that was mapped; None where no file is mapped."""
+    opened_s: float
+    asked_s: float
+    """When it was last asked for."""
+
+
+@dataclass
+class RunCache:
+    """Open runs of this process, the least recently used closed first.
+
+    Bounded by number: an open run is a mapping and one byte per block, not its contents; with what
+    is known of its columns some 30 KiB. Tables that are written and compacted for hours have
+    thousands of runs, one after the other, of which only the last are ever asked for again: so
+    beyond some, those are closed that nobody has asked for in a while. What is touched of the
+    contents counts as memory of the process until it is given back, and is bounded by `settle`.
+    Keyed by immutable files, so that an entry is never out of date.
+    """
+
+    count_max: int = 4096
+    rested_max: int = 128
+    """So many stay open though nobody asks for them."""
+    rest_s: float = 60.0
+    """How long the others do. A query asks for its runs in each of its batches."""
+    trusted_s: float = 3600.0
+    """So long what was verified counts as it was: behind it, a run is opened, and what is touched
+    of it verified, once more. For what a file system does not tell: bytes that a disk gives back
+    otherwise when they are read into memory again."""
+    clock: Callable[[], float] = time.monotonic
+    _runs: OrderedDict[tuple[str, str], _Opened] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def open(self, store: Store, file: RunFile) -> Run:
+        """Return the open run of a file.
+
+        Raises
+        ------
+        CorruptionError
+            The file is missing, has another length, or its tail is damaged.
+        """
+        key = (store.url, file.path)
+        with self._lock:
+            known = self._runs.get(key)
+            if known is not None:
+                self._runs[key] = _Opened(*known[:3], self.clock())
+                self._runs.move_to_end(key)
+        # Before it is mapped, so that what is written meanwhile is another state.
+        seen = store.mapped_file(file.path)
+        if known is not None and self._is_as_verified(known, seen):
+            return known.run
+
+        def on_damage() -> None:
+            # It may be the local copy of a remote object: whoever tries again fetches another.
+            store.forget(file.path)
+            with self._lock:
+                self._runs.pop(key, None)
+
+        def mapped() -> Run:
+            buffer = store.map(file.path)
+            return Run(file, buffer, release=store.release, on_damage=on_damage)
+
+        try:
+            run = mapped()
+        except FileNotFoundError as error:
+            raise CorruptionError.in_file(
+                f"{store.url}/{file.path}", f"{file.bytes} bytes", "no such file"
+            ) from error
+        except CorruptionError:
+            store.forget(file.path)
+            run = mapped()
+        with self._lock:
+            # A copy of an object was not there before it was fetched.
+            seen = seen or store.mapped_file(file.path)
+            self._runs[key] = _Opened(run, seen, self.clock(), self.clock())
+            self._runs.move_to_end(key)
+            while len(self._runs) > self.count_max or self._has_rested():
+                self._runs.popitem(last=False)
+        return run
+
+    def _is_as_verified(self, known: _Opened, seen: MappedFile | None) -> bool:
+        """Return whether what was verified of an open run holds.
+
+        A file that was cut since it was mapped is not to be touched: it would be a SIGBUS. One that
+        was written into is damaged, or whole again; one that is gone stays as it was.
+        """
+        if seen is None:
+            return True
+        return seen == known.seen and self.clock() - known.opened_s < self.trusted_s
+
+    def _has_rested(self) -> bool:
+        """Return whether the run that was asked for least recently is to be closed."""
+        if len(self._runs) <= self.rested_max:
+            return False
+        oldest = next(iter(self._runs.values()))
+        return self.clock() - oldest.asked_s > self.rest_s
+
+    def settle(self, rows: int) -> None:
+        """Give mapped memory back if it is more than some rows call for; between steps of work.
+
+        Only who works frugally (`table.run.frugal`) does. So the memory of a worker follows its
+        batches and not its table. What is given back
+        costs some microseconds per 64 KiB when it is touched again.
+
+        Parameters
+        ----------
+        rows : int
+            How many rows are worked upon.
+        """
+        if not is_frugal():
+            return
+        if resident_bytes() > _RESIDENT_BYTES + rows * _RESIDENT_BYTES_PER_ROW:
+            with self._lock:
+                runs = [known.run for known in self._runs.values()]
+            for run in runs:
+                run.release()
+
+
+RUNS = RunCache()
+"""The runs that this process has open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive rows ``start <= i < stop`` of an open run."""
+
+    run: Run
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @classmethod
+    def within(cls, run: Run, hash_range: HashRange = ALL_HASHES) -> Span:
+        """Return the rows of a run whose hashes are in a range."""
+        if hash_range.covers(run.file.hash_range):
+            return cls(run, 0, len(run.hashes))
+        start, stop = hash_range.rows_of(run.hashes)
+        near = np.array([p for p in (start - 1, start, stop - 1, stop) if 0 <= p < len(run.hashes)])
+        run.verify_at([HASH], near)
+        return cls(run, start, stop)

@@ -1,0 +1,304 @@
+"""Rows of several places, addressed as one.
+
+Runs on disk, rows picked of them, and batches in memory are **parts**, and nothing else is (what a
+manifest lists are *slices* of files). `Rows` lines parts up, so that a row is one
+number, and gathers any columns of any rows with one call per part. A part that lacks a
+column (it was written before the table gained it) yields nulls; one that holds a narrower
+type is widened on the way out. One that was written before the table had a quarantine holds
+no row whose order is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.errors import CorruptionError
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.schema import HASH, ORDER_KNOWN, TableSchema, widens
+from spark_upsert.table.run.file import RUNS, Run, Span
+
+_INT16_MAX = 1 << 15
+
+_FEW_PARTS = 12
+"""So few borders are compared with each row faster than each row is searched among them."""
+
+
+class Part(Protocol):
+    """Consecutive rows that can be read by position, sorted by hash or not."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """The key hash of each row, verified."""
+        ...
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
+        """The same for a search, which touches few of them and verifies what it finds."""
+        ...
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        """Return the verified hashes of the rows at some positions."""
+        ...
+
+    @property
+    def hash_ends(self) -> tuple[int, int]:
+        """The hashes of the first and the last row, verified."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Where the rows are, for an error."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Return whether the part stores a column."""
+        ...
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        """Return columns of the rows at some positions."""
+        ...
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        """Return columns of consecutive rows, without a copy."""
+        ...
+
+
+class RunPart:
+    """Rows of a run."""
+
+    def __init__(self, span: Span) -> None:
+        self._run = span.run
+        self._start = span.start
+        self._count = len(span)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        [column] = self.slice([HASH], 0, self._count)
+        hashes: npt.NDArray[np.uint64] = column.to_numpy()
+        return hashes
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
+        return self._run.hashes[self._start : self._start + self._count]
+
+    def has(self, name: str) -> bool:
+        return name in self._run.names
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        return self._run.take(names, positions + self._start)
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        return self._run.slice(names, self._start + start, self._start + stop)
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        self._run.verify_at([HASH], positions + self._start)
+        return self.unverified_hashes[positions]
+
+    @property
+    def hash_ends(self) -> tuple[int, int]:
+        if self._count == self._run.file.rows:
+            return self._run.file.hash_range.first, self._run.file.hash_range.last
+        first, last = self.hashes_at(np.array([0, self._count - 1])).tolist()
+        return first, last
+
+    @property
+    def path(self) -> str:
+        return self._run.file.path
+
+
+class PickedPart:
+    """Rows at some ascending positions of a run; read when they are asked for."""
+
+    def __init__(self, run: Run, positions: Positions) -> None:
+        self._run = run
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        return self.hashes_at(np.arange(len(self)))
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
+        return self._run.hashes[self._positions]
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        picked = self._positions[positions]
+        self._run.verify_at([HASH], picked)
+        return self._run.hashes[picked]
+
+    @property
+    def hash_ends(self) -> tuple[int, int]:
+        first, last = self.hashes_at(np.array([0, len(self) - 1])).tolist()
+        return first, last
+
+    @property
+    def path(self) -> str:
+        return self._run.file.path
+
+    def has(self, name: str) -> bool:
+        return name in self._run.names
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        return self._run.take(names, self._positions[positions])
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        return self._run.take(names, self._positions[start:stop])
+
+
+class BatchPart:
+    """Rows of a batch in memory."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        hashes: npt.NDArray[np.uint64] = self.batch.column(HASH).to_numpy()
+        return hashes
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
+        return self.hashes
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        return self.hashes[positions]
+
+    @property
+    def hash_ends(self) -> tuple[int, int]:
+        return int(self.hashes[0]), int(self.hashes[-1])
+
+    @property
+    def path(self) -> str:
+        return "rows in memory"
+
+    def has(self, name: str) -> bool:
+        return name in self.batch.schema.names
+
+    def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        indices = pa.array(positions)
+        return [self.batch.column(name).take(indices) for name in names]
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        return [self.batch.column(name).slice(start, stop - start) for name in names]
+
+
+class Rows:
+    """The rows of several parts, one part after the other.
+
+    Parameters
+    ----------
+    schema : TableSchema
+        Decides the types of what is read.
+    parts : sequence of Part
+    """
+
+    def __init__(self, schema: TableSchema, parts: Sequence[Part]) -> None:
+        self.schema = schema
+        self.parts = tuple(parts)
+        self.starts = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """The hashes of all rows; a copy if there is more than one part."""
+        if len(self.parts) == 1:
+            return self.parts[0].hashes
+        return np.concatenate([np.empty(0, np.uint64), *(part.hashes for part in self.parts)])
+
+    def part_of(self, rows: Positions) -> Positions:
+        """Return the index of the part that holds each row."""
+        if len(self.parts) > _FEW_PARTS:
+            return np.searchsorted(self.starts, rows, side="right") - 1
+        owners = np.zeros(len(rows), dtype=np.int64)
+        for start in self.starts[1:-1]:
+            owners += rows >= start
+        return owners
+
+    def take(self, names: Sequence[str], rows: Positions) -> list[pa.Array]:
+        """Return columns of some rows, in the order given."""
+        if not names:
+            return []
+        if not len(rows):
+            return [pa.array([], type=self._type(name)) for name in names]
+        owners = self.part_of(rows)
+        if bool((owners == owners[0]).all()):
+            return self.take_from(int(owners[0]), names, rows - self.starts[owners[0]])
+        # Numbers of parts are small: as 16 bits they are sorted by counting.
+        small = owners.astype(np.int16) if len(self.parts) < _INT16_MAX else owners
+        order = np.argsort(small, kind="stable")
+        ends = np.searchsorted(owners[order], np.arange(len(self.parts) + 1))
+        pieces = [
+            self.take_from(
+                index, names, rows[order[ends[index] : ends[index + 1]]] - self.starts[index]
+            )
+            for index in range(len(self.parts))
+            if ends[index] < ends[index + 1]
+        ]
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        indices = pa.array(back)
+        return [pa.concat_arrays(columns).take(indices) for columns in zip(*pieces, strict=True)]
+
+    def take_from(self, index: int, names: Sequence[str], positions: Positions) -> list[pa.Array]:
+        """Return columns of the rows at some positions of one part."""
+        part = self.parts[index]
+        stored = [name for name in names if part.has(name)]
+        found = dict(zip(stored, part.take(stored, positions), strict=True))
+        RUNS.settle(len(positions))
+        return [self._adapt(part, found.get(name), name, len(positions)) for name in names]
+
+    def slice(self, index: int, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        """Return columns of consecutive rows of one part, without a copy where possible."""
+        part = self.parts[index]
+        stored = [name for name in names if part.has(name)]
+        found = dict(zip(stored, part.slice(stored, start, stop), strict=True))
+        return [self._adapt(part, found.get(name), name, stop - start) for name in names]
+
+    def gathered(self, names: Sequence[str]) -> Rows:
+        """Return some columns of the same rows as one part in memory, cheap to address.
+
+        The hash must be among the names.
+        """
+        pieces = [self.slice(i, names, 0, len(part)) for i, part in enumerate(self.parts)]
+        columns = [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
+        batch = pa.RecordBatch.from_arrays(columns, names=list(names))
+        return Rows(self.schema, [BatchPart(batch)])
+
+    def _type(self, name: str) -> pa.DataType:
+        return self.schema.run.field(name).type
+
+    def _adapt(self, part: Part, column: pa.Array | None, name: str, count: int) -> pa.Array:
+        """Return a part's column in the table's type, nulls if the part is older than it."""
+        type_ = self._type(name)
+        if column is None:
+            if name in self.schema.keys:
+                raise CorruptionError.in_file(part.path, f"the key column '{name}'", "none")
+            if name == ORDER_KNOWN:
+                return pa.repeat(pa.scalar(True), count)
+            return pa.nulls(count, type=type_)
+        if column.type == type_:
+            return column
+        if not widens(column.type, type_):
+            raise CorruptionError.in_file(
+                part.path, f"column '{name}' of type {type_}", str(column.type)
+            )
+        return column.cast(type_)

@@ -1,0 +1,890 @@
+"""A table, for Spark's adapters and for plain Python alike: Arrow in, Arrow out.
+
+>>> import pyarrow as pa, tempfile
+>>> path = tempfile.mkdtemp() + "/users"
+>>> table = Table.create(path, pa.schema({"id": pa.int64(), "name": pa.string()}), keys=["id"])
+>>> _ = table.append(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
+>>> _ = table.append(pa.table({"id": [2], "name": ["Eve"]}))
+>>> table.snapshot().sort_by("id").to_pydict()
+{'id': [1, 2], 'name': ['Ada', 'Eve']}
+>>> table.changes(2).select(["name", "_change_type"]).to_pylist()  # doctest: +NORMALIZE_WHITESPACE
+[{'name': 'Bob', '_change_type': 'update_preimage'},
+ {'name': 'Eve', '_change_type': 'update_postimage'}]
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from spark_upsert.conversions import array_of
+from spark_upsert.errors import (
+    ContentionError,
+    CorruptionError,
+    DataLossError,
+    OptionError,
+    SchemaError,
+    TableExistsError,
+)
+from spark_upsert.model.engines import MergeEngine
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.store import Store, open_store
+from spark_upsert.store.tokens import new_token
+from spark_upsert.table.appends import Appends
+from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.changes.read import read_changes
+from spark_upsert.table.changes.stretches import cut_into_stretches
+from spark_upsert.table.compaction import Compacted, Job, commit_compactions, compact_runs, due_jobs
+from spark_upsert.table.entries.check import Report, check
+from spark_upsert.table.entries.quarantine import read_quarantine
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.given_rows import GivenRows, as_table, filled, merged
+from spark_upsert.table.index.check import check_index
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.index.rows import rows_having
+from spark_upsert.table.index.upkeep import Indexes
+from spark_upsert.table.log.caps import FULL_WAIT_MS
+from spark_upsert.table.log.indexed import indexed_columns
+from spark_upsert.table.log.log import Clock, Log
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
+from spark_upsert.table.log.properties import checked
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.unused import remove_unused
+from spark_upsert.table.retention import (
+    GRACE_MS,
+    LEASE_MS,
+    SAFETY_MS,
+    WRITERS_MS,
+    BacklogCounter,
+    Expiry,
+    Lease,
+    PressureGauge,
+    PressureReport,
+    Vacuumed,
+    expire,
+    hold,
+    keep_held,
+    leases,
+    release,
+    reports,
+    vacuum,
+)
+from spark_upsert.table.versions import manifest_at
+from spark_upsert.table.watch import Watcher, Watchers
+from spark_upsert.table.write.admission import Admission, Guard, Sleep
+from spark_upsert.table.write.commands import Envelope
+from spark_upsert.table.write.commit import commit
+from spark_upsert.table.write.contributions import as_collected
+from spark_upsert.table.write.restore import restoration
+from spark_upsert.table.write.stage import Staged
+from spark_upsert.table.write.write_set import WriteSet
+
+_HOLDS_MAX = 100
+"""An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
+
+ROUND_JOBS_MAX = 256
+"""Compactions of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
+
+T = TypeVar("T")
+
+Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Compacted]]
+"""Does compactions upon a version, wherever it likes."""
+
+
+_NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
+
+
+class Table:
+    """A keyed table and its changelog.
+
+    Parameters
+    ----------
+    store : Store
+        Where it lies; `Table.open` and `Table.create` take a path instead.
+    clock : callable, optional
+        Returns seconds since 1970; only commit timestamps come from it.
+    threads : int
+        How many threads `append`, `changes` and `iter_changes` may use.
+    sleep : callable, optional
+        Waits for some seconds, for room in a table that is full.
+    pressure : callable, optional
+        Returns from 0 to 1 how much there is to do; the more, the longer appends that wait for
+        each other wait for more of them (`commit_window_ms`). By default what consumers report,
+        if the table heeds it.
+
+    Notes
+    -----
+    Safe for threads: it holds nothing of its own but what the log has seen. Appends of several
+    threads on one object share versions (`append`).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock = time.time,
+        threads: int = 1,
+        sleep: Sleep = time.sleep,
+        pressure: Callable[[], float] | None = None,
+    ) -> None:
+        self.store = store
+        self.threads = threads
+        self._sleep = sleep
+        self._clock = clock
+        self.log = Log(store, clock=clock)
+        self._backlog = BacklogCounter()
+        self._gauge = PressureGauge()
+        self._watchers = Watchers(self.log, self.changes)
+        self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
+        self._appends = Appends(self, pressure or (lambda: self._gauge.pressure(self.log.now_ms())))
+
+    def __repr__(self) -> str:
+        manifest = self.log.try_head()
+        return f"Table({self.store.url!r}, {manifest or 'absent'})"
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        *,
+        storage: Mapping[str, str] | None = None,
+        threads: int = 1,
+        pressure: Callable[[], float] | None = None,
+    ) -> Table:
+        """Return the table at a path.
+
+        Raises
+        ------
+        TableNotFoundError
+            There is none.
+        """
+        table = cls(open_store(path, storage), threads=threads, pressure=pressure)
+        table.log.head()
+        return table
+
+    @classmethod
+    def create(
+        cls,
+        path: str,
+        columns: pa.Schema,
+        *,
+        keys: Sequence[str],
+        sequence_by: Sequence[str] = (),
+        scope: Scope = Scope.TABLE,
+        engine: MergeEngine | None = None,
+        on_error: ErrorPolicy = ErrorPolicy.FAIL,
+        ties: Ties | None = None,
+        hash_prefix: int = 0,
+        properties: Mapping[str, str] | None = None,
+        storage: Mapping[str, str] | None = None,
+    ) -> Table:
+        """Make a table at a path.
+
+        Parameters
+        ----------
+        columns : pyarrow.Schema
+            The table's columns.
+        keys : sequence of str
+            Columns that identify a row.
+        sequence_by : sequence of str
+            Columns that order the commands of a key; without them the order is arrival.
+        scope : Scope
+            Whether order keys reach across epochs.
+        engine : MergeEngine, optional
+            How the commands of a key are merged; a collected column becomes a list.
+        on_error : ErrorPolicy
+            What becomes of a row that cannot be applied.
+        ties : Ties, optional
+            What decides between equal order keys; by default the later row.
+        hash_prefix : int
+            How many leading key columns, fewer than all, keep the rows that begin with the same
+            values together, so that `having_prefix` reads no more than those.
+        properties : mapping of str to str, optional
+            For example ``{"tombstoneRetention": "7 days"}``.
+
+        Raises
+        ------
+        TableExistsError
+            There is a table; `ensure` opens it if it is the same.
+        """
+        table = cls(open_store(path, storage))
+        order = [
+            columns.field(find_column(name, columns.names, role="sequence_by column"))
+            for name in sequence_by
+        ]
+        columns = as_collected(columns, engine or MergeEngine())
+        schema = TableSchema.of(
+            columns,
+            keys=keys,
+            order=order,
+            scope=scope,
+            engine=engine,
+            on_error=on_error,
+            ties=ties,
+            hash_prefix=hash_prefix,
+        )
+        if not table._make(schema, properties):
+            raise TableExistsError.at(table.store.url)
+        return table
+
+    def ensure(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
+        """Return the newest manifest; make the table with this schema if there is none.
+
+        Raises
+        ------
+        TableExistsError
+            There is one with other keys, another order or other rules.
+        """
+        if self.log.try_head() is None:
+            self._make(schema, properties)
+        manifest = self.log.head()
+        if not manifest.schema.has_rules_of(schema):
+            raise TableExistsError.at(self.store.url)
+        return manifest
+
+    def _make(self, schema: TableSchema, properties: Mapping[str, str] | None) -> bool:
+        """Make the table, without an epoch; False if there is one."""
+        unborn = self.unborn(schema, properties)
+        draft = Draft(kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties)
+        return self.log.create(draft, table_id=unborn.table_id) is not None
+
+    @staticmethod
+    def unborn(
+        schema: TableSchema,
+        properties: Mapping[str, str] | None = None,
+        *,
+        table_id: str | None = None,
+    ) -> Manifest:
+        """Return a table that the first epoch staged upon it will make (`commit`).
+
+        It draws its own identity and hash seed, unless an identity is given, of 16 digits of a
+        hexadecimal number at least: then all that are made of it are one table.
+        """
+        seed = secrets.randbits(64) if table_id is None else int(table_id[:16], 16)
+        seeded = replace(schema, hash_seed=seed)
+        given = checked(properties)
+        indexed_columns(seeded, given)
+        return Manifest.unborn(seeded, given, table_id=table_id or new_token())
+
+    def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
+        """Change the schema, and set some properties, unless all is as asked already.
+
+        What another writer has added or widened since stays, and so does a quarantine.
+        """
+        given = checked(properties)
+
+        def propose(head: Manifest) -> Draft | None:
+            changed = {**head.properties, **given}
+            columns = head.schema.accept(schema.columns, merge=True).columns
+            on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
+            wanted = replace(
+                schema,
+                columns=columns,
+                on_error=on_error,
+                hash_seed=head.schema.hash_seed,
+                hash_prefix=head.schema.hash_prefix,
+            )
+            indexed_columns(wanted, changed)
+            if head.schema == wanted and changed == head.properties:
+                return None
+            return Draft(
+                kind=Kind.ALTER,
+                schema=wanted,
+                properties=changed,
+                live_rows=head.live_rows,
+            )
+
+        self.log.append(propose)
+        return self.log.head()
+
+    # -- writing ---------------------------------------------------------------------
+
+    def append(
+        self,
+        rows: GivenRows,
+        *,
+        deletes: str | None = None,
+        merge_schema: bool = False,
+        envelope: Envelope | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+        late_rows: LateRows = LateRows.FAIL,
+        full_wait_ms: int = FULL_WAIT_MS,
+        disable_backpressure: bool = False,
+    ) -> Commit | None:
+        """Apply rows as one epoch, which appends of other threads that come meanwhile may share.
+
+        An append that finds nobody at work commits at once. Those that come while it does wait,
+        and are then committed together, by the first of them, as one version with all their
+        transactions: they behave as if they had come one after the other, and each is told its
+        own (`table.write.together`).
+
+        Parameters
+        ----------
+        rows : pyarrow.Table, pyarrow.RecordBatch, or what has ``__arrow_c_stream__``
+            The table's columns, the order columns and, if any, the column ``deletes``. A frame of
+            pandas or Polars, a relation of DuckDB, a reader: what gives Arrow will do.
+        deletes : str, optional
+            Boolean column that marks deletes.
+        merge_schema : bool
+            Whether the table may gain columns and wider types, and rows may lack columns, which
+            are null then. Not asked with ``envelope``.
+        envelope : Envelope, optional
+            Says what the rows mean if they are not plain columns; then ``deletes`` is not asked.
+        transaction : Transaction, optional
+            Makes the call idempotent: a number that this writer has committed is skipped.
+        overwrite : bool
+            Whether the rows replace the contents.
+        late_rows : LateRows
+            What becomes of rows so old that their deletes may be forgotten.
+        full_wait_ms : int
+            How long to wait for room in a table that is full and has ``onFull=wait``.
+        disable_backpressure : bool
+            Whether to write although a consumer is overloaded and the table heeds that.
+
+        Returns
+        -------
+        Commit or None
+            None if the transaction is in the table already. Of a version that is shared
+            ``counters`` and ``transactions`` are those of these rows alone; the record in the log
+            (``log.commit(version)``) has those of all.
+
+        Raises
+        ------
+        DataError, SchemaError
+            Of these rows; others that share the version are not disturbed.
+        TableFullError, BatchTooLargeError
+            There is no room in the table (`table.write.admission`); nothing was stored.
+        ThrottledError
+            A consumer is overloaded; nothing was stored. Come again after its ``retry_after_ms``.
+        StorageError, OSError, ContentionError
+            As of `commit`; each that shares the version is told. With a transaction, do it again.
+        """
+        taken = as_table(rows)
+        if merge_schema and envelope is None:
+            head = self.log.head()
+            schema = merged(head.schema, taken.schema, deletes)
+            taken = filled((head if schema == head.schema else self.alter(schema)).schema, taken)
+        return self._appends.append(
+            taken,
+            deletes=deletes,
+            envelope=envelope,
+            transaction=transaction,
+            overwrite=overwrite,
+            late_rows=late_rows,
+            full_wait_ms=full_wait_ms,
+            heeds_pressure=not disable_backpressure,
+        )
+
+    def admission(
+        self,
+        full_wait_ms: int = FULL_WAIT_MS,
+        *,
+        heeds_pressure: bool = True,
+        waits_for_relief: bool = False,
+        guard: Guard | None = None,
+    ) -> Admission:
+        """Return what judges whether an epoch may come in, for one write (`Admission`)."""
+        return Admission(
+            self.log,
+            self.store,
+            self._backlog,
+            self._gauge if heeds_pressure else None,
+            wait_ms=full_wait_ms,
+            waits_for_relief=waits_for_relief,
+            sleep=self._sleep,
+            guard=guard,
+        )
+
+    def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:
+        """Seal an epoch: make it visible, whole, exactly once.
+
+        An epoch that was staged upon an unborn table makes the table, by the same put.
+
+        Parameters
+        ----------
+        epoch : WriteSet
+        admission : Admission, optional
+            Judges whether there is room; by default one that waits as long as is usual.
+
+        Returns
+        -------
+        Commit or None
+            None if its transaction is in the table already; the staged files are removed.
+
+        Raises
+        ------
+        OtherTableError
+            The epoch was staged upon another table, or upon another copy, or the table lacks
+            epochs that its writer must have committed before.
+        ContentionError
+            Another writer has made the table, or the epoch is too old to be committed.
+        TableFullError, BatchTooLargeError
+            There is no room. What is staged is still there: commit again, or `discard` it.
+        """
+        committed = commit(self.log, epoch, admission or self.admission())
+        if committed is None:
+            self.discard(epoch.staged)
+        else:
+            self._indexes.follow(committed)
+        return committed
+
+    def restore(self, version: int) -> Commit | None:
+        """Turn the table into what it was at a version, by an epoch with all retractions.
+
+        Nothing is read or rewritten (`table.write.restore`). Schema, properties and transactions
+        stay as they are: a query that writes goes on with its next batch.
+
+        Returns
+        -------
+        Commit or None
+            None if the table is as it was then.
+
+        Raises
+        ------
+        DataLossError
+            The version is expired, or not there.
+        DataError
+            The table keeps the rows of a view.
+        """
+        url = self.store.url
+        committed = self.log.append(lambda head: restoration(head, self.log.at(version), url))
+        if committed is not None:
+            self._indexes.follow(committed)
+        return committed
+
+    def discard(self, staged: Iterable[Staged], compacted: Iterable[Compacted] = ()) -> None:
+        """Remove staged files, unless some version has come to use them.
+
+        Only for what no commit can bring in any more: none was tried, or the last one has
+        returned. One that raised may have taken effect, or may yet, with a put that is under way:
+        commit again, or leave the files to a vacuum.
+
+        Parameters
+        ----------
+        staged : iterable of Staged
+        compacted : iterable of Compacted
+            Made by the same tasks, on the same version.
+        """
+        made = [(each.base_version, each.files) for each in staged]
+        made += [(each.base_version, tuple(s.file for s in each.added)) for each in compacted]
+        files = [file for _, own in made for file in own]
+        base_version = min((version for version, _ in made), default=0)
+        remove_unused(self.store, self.log, files, base_version=base_version)
+
+    # -- upkeep ----------------------------------------------------------------------
+
+    def compact(self, *, full: bool = False, run: Runner | None = None) -> int:
+        """Compact runs until nothing is due; returns the number of compactions.
+
+        Parameters
+        ----------
+        full : bool
+            Whether to leave one run everywhere, whatever the sizes.
+        run : callable, optional
+            Does the jobs of a round elsewhere, for example in Spark's tasks; by default this
+            thread does one after the other.
+
+        Notes
+        -----
+        It is never on the path of correctness: what another compaction took meanwhile is
+        dropped, and what a killed one leaves behind goes with the next vacuum.
+        """
+        run = run or self._run
+        jobs = self.compaction_jobs(full=full)
+        count = 0
+        while jobs:
+            now, later = jobs[:ROUND_JOBS_MAX], jobs[ROUND_JOBS_MAX:]
+            done = self.commit_compactions(run(self.log.head(), now))
+            count += done
+            if full:
+                jobs = later
+            else:
+                # What came out may be due in turn. Nothing done: others compact, and are faster.
+                jobs = self.compaction_jobs() if done else []
+        return count
+
+    def _run(self, base: Manifest, jobs: Sequence[Job]) -> Iterator[Compacted]:
+        return (compact_runs(self.store, base, job) for job in jobs)
+
+    def compaction_jobs(self, *, full: bool = False) -> list[Job]:
+        """Return the compactions that are due, the smallest first."""
+        return due_jobs(self.log, full=full)
+
+    def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
+        """Make compactions visible; returns how many. One whose runs are gone is dropped."""
+        return commit_compactions(self.store, self.log, compacted)
+
+    def expire(
+        self,
+        *,
+        retain_versions: int | None = None,
+        retain_ms: int | None = None,
+        safety_ms: int = SAFETY_MS,
+        writers_ms: int = WRITERS_MS,
+    ) -> Expiry:
+        """Give up versions that nobody needs any more; see `retention.expire`.
+
+        Nothing is removed yet: `vacuum` does that.
+        """
+        done = expire(
+            self.store,
+            self.log,
+            retain_versions=retain_versions,
+            retain_ms=retain_ms,
+            safety_ms=safety_ms,
+            writers_ms=writers_ms,
+        )
+        for _ in self._of_indexes(
+            # Nobody asks for its past.
+            lambda index: index.expire(retain_versions=0, safety_ms=safety_ms)
+        ):
+            continue
+        return done
+
+    def repair_clock(self) -> Commit | None:
+        """Repair the times of versions that lie far in the future; see `Log.repair_clock`."""
+        return self.log.repair_clock()
+
+    def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
+        """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
+        done = vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
+        for folder, own in self._of_indexes(
+            lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
+        ):
+            done = done.with_those_below(own, folder)
+        return done
+
+    def consumers(self) -> list[Lease]:
+        """Return the leases of all consumers, the lapsed ones too."""
+        return leases(self.store)
+
+    def pressure(self) -> list[PressureReport]:
+        """Return what overloaded consumers say of themselves at present (`retention.pressure`)."""
+        return reports(self.store, self.log.now_ms())
+
+    def hold(self, consumer: str, version: int, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Keep the state at a version, and all changes behind it, readable for a consumer.
+
+        Raises
+        ------
+        DataLossError
+            The version is expired already.
+        OptionError
+            The version does not exist yet.
+        """
+        now_ms = self.log.now_ms()
+        lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
+        hold(self.store, self.log, lease)
+        return lease
+
+    def keep_held(self, consumer: str, version: int, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Keep a version readable (`hold`), without a write if it is held for long enough."""
+        now_ms = self.log.now_ms()
+        lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
+        keep_held(self.store, self.log, lease)
+        return lease
+
+    def hold_all(self, consumer: str, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Keep all that can be read readable, for example while it is copied.
+
+        Raises
+        ------
+        ContentionError
+            Expiries were faster, again and again.
+        """
+        for _ in range(_HOLDS_MAX):
+            try:
+                return self.hold(consumer, self.log.head().since, ttl_ms=ttl_ms)
+            except DataLossError:
+                continue  # An expiry came between; ask for its `since`.
+        raise ContentionError(
+            f"{_HOLDS_MAX} expiries of '{self.store.url}' came between two reads of its log.",
+            hint="run fewer expiries at once, then try again.",
+        )
+
+    def release(self, consumer: str) -> bool:
+        """Drop the lease of a consumer; return whether it had one."""
+        return release(self.store, consumer)
+
+    def check(self) -> Report:
+        """Verify all files, counts and orders that readable versions depend on, and the indexes."""
+        report = check(self.store, self.log)
+        below = [finding for index in self.indexes() for finding in check_index(index)]
+        return replace(report, findings=(*report.findings, *below))
+
+    # -- indexes ---------------------------------------------------------------------
+
+    def indexes(self) -> list[Index]:
+        """Return the indexes of the table (property ``indexBy``), built or not."""
+        return self._indexes.of(self.log.head())
+
+    @property
+    def index_failures(self) -> int:
+        """How many steps of this object for its indexes failed; the table went on without them."""
+        return self._indexes.failures
+
+    def index_of(self, column: str) -> Index | None:
+        """Return the index on a column, if there is one that can be asked at present."""
+        return self._indexes.usable(self.log.head(), column)
+
+    def build_indexes(self, *, rebuild: bool = False) -> list[Index]:
+        """Bring all indexes up to date, and build those that are not there.
+
+        Commits bring them up to date by themselves, but for what would cost them too much: an
+        index of a table that was there before, or one that is far behind.
+
+        Parameters
+        ----------
+        rebuild : bool
+            Whether to build all anew.
+        """
+        found = []
+        for index, _ in self._indexes.bring_up(self.log.head(), rebuild=rebuild):
+            self._table_of(index).compact()
+            found.append(index)
+        return found
+
+    def _table_of(self, index: Index) -> Table:
+        return Table(index.store, clock=self._clock, threads=self.threads)
+
+    def _of_indexes(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
+        """Do something to each index that is there, as the table that it is; yield its folder.
+
+        An error is noted: an index is not worth the upkeep of its table.
+        """
+        for index in self.indexes():
+            try:
+                table = self._table_of(index)
+                if table.log.try_head() is not None:
+                    yield index.folder, action(table)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next build mends it
+                self._indexes.note(index.column, error)
+
+    def _compact_once(self, store: Store) -> None:
+        """Do one compaction that is due in a table below this one."""
+        table = Table(store, clock=self._clock)
+        for job in table.compaction_jobs()[:1]:
+            table.commit_compactions([compact_runs(store, table.log.head(), job)])
+
+    # -- reading ---------------------------------------------------------------------
+
+    def at(self, version: int | None = None) -> Snapshot:
+        """Return the table at a version, by default the newest."""
+        return Snapshot(self.store, manifest_at(self.log, version=version))
+
+    @property
+    def schema(self) -> TableSchema:
+        """The columns, keys and rules of the newest version."""
+        return self.log.head().schema
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, version: int | None = None
+    ) -> pa.RecordBatchReader:
+        """Return a reader of all rows at a version, in no particular order.
+
+        Rows are read as the reader is pulled, some `CHUNK_ROWS` at a time, so that memory is
+        bounded whatever the size of the table.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            In the order in which they are to come; by default all. With none at all, batches
+            have rows without columns.
+        version : int, optional
+            By default the newest.
+
+        Raises
+        ------
+        SchemaError
+            There is no such column.
+        DataLossError
+            The version is expired, or not there.
+        """
+        snapshot = self.at(version)
+        schema = snapshot.manifest.schema
+        names = schema.columns.names if columns is None else schema.select(columns)
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        return pa.RecordBatchReader.from_batches(fields, snapshot.read(names))
+
+    def snapshot(
+        self, version: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Return all rows at a version, in no particular order."""
+        reader = self.scan(columns, version=version)
+        if not reader.schema.names:  # Only the number of rows is asked for.
+            return pa.Table.from_batches(list(reader) or [_NO_ROWS]).select([])
+        return reader.read_all()
+
+    def having_prefix(
+        self,
+        values: pa.Table,
+        *,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+    ) -> pa.Table:
+        """Return the rows whose key begins with some values, in no particular order.
+
+        The cost follows the rows that are found (`Snapshot.having_prefix`).
+
+        Parameters
+        ----------
+        values : pyarrow.Table
+            Columns of the leading key columns, a row for each prefix.
+        columns : sequence of str, optional
+            By default all.
+        version : int, optional
+            By default the newest.
+
+        Raises
+        ------
+        OptionError
+            The table was not made with a `hash_prefix`, or the values are not of its columns.
+        """
+        snapshot = self.at(version)
+        schema = snapshot.manifest.schema
+        given = schema.select(values.column_names)
+        leading = schema.keys[: len(given)]
+        if sorted(given) != sorted(leading):
+            raise OptionError.invalid(
+                "values", ",".join(given), f"the leading key columns, {','.join(schema.keys)}"
+            )
+        wanted = [values.column(given.index(name)).combine_chunks() for name in leading]
+        names = schema.columns.names if columns is None else schema.select(columns)
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        return pa.Table.from_batches(snapshot.having_prefix(wanted, names), schema=fields)
+
+    def rows_having(
+        self,
+        column: str,
+        values: pa.Array | Sequence[Any],
+        *,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+    ) -> pa.Table:
+        """Return the rows that have one of some values in a column, in no particular order.
+
+        With an index on the column (property ``indexBy``) the cost follows the rows that are
+        found; without one, or where it is of no use, all rows are read. The answer is the same.
+
+        Parameters
+        ----------
+        column : str
+        values : pyarrow.Array or sequence
+            A null finds nothing, NaN finds NaN.
+        columns : sequence of str, optional
+            By default all.
+        version : int, optional
+            By default the newest.
+        """
+        manifest = self.at(version).manifest
+        schema, newest = manifest.schema, self.schema
+        [own] = schema.select([column])
+        names = schema.columns.names if columns is None else schema.select(columns)
+        type_ = newest.columns.field(own).type
+        try:
+            wanted = array_of(values, type_)
+        except pa.ArrowInvalid as error:
+            raise SchemaError(
+                f"column '{own}' has no such value: {error}.",
+                hint=f"ask for values of type {type_}.",
+                column=own,
+            ) from error
+        # In the newest types: keys that came later may not fit into those of an old version.
+        snapshot = Snapshot(self.store, replace(manifest, schema=newest))
+        wide = pa.schema([newest.columns.field(name) for name in names])
+        fields = pa.schema([schema.columns.field(name) for name in names])
+
+        def by(index: Index | None) -> pa.Table:
+            found = rows_having(index, snapshot, own, wanted, names)
+            return pa.Table.from_batches(found, schema=wide).cast(fields)
+
+        try:
+            return by(self.index_of(own))
+        except CorruptionError:
+            return by(None)  # Where it is the table that is damaged, that is found again.
+
+    def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that could not be applied and that nothing has cleared yet.
+
+        Columns as `table.entries.quarantine.quarantine_schema`: the keys, ``_reason``, ``_epoch``,
+        ``_raw_key`` and ``_raw_value``. Empty unless the table has ``onError=quarantine``.
+        """
+        yield from read_quarantine(self.at(version))
+
+    def changes(
+        self, lower: int = 0, upper: int | None = None, *, emit_unchanged: bool = False
+    ) -> pa.Table:
+        """Return the changes of the epochs ``lower <= e < upper``, by default up to the newest.
+
+        Raises
+        ------
+        OptionError
+            The epochs do not exist yet, or end before they begin.
+        DataLossError
+            Changes among them are expired.
+        """
+        head = self.log.head()
+        if not 0 <= lower <= head.upper:
+            raise OptionError.invalid("lower", lower, f"a version from 0 to {head.upper}")
+        if upper is not None and not lower <= upper <= head.upper:
+            raise OptionError.invalid("upper", upper, f"a version from {lower} to {head.upper}")
+        names = tuple(head.schema.columns.names)
+        dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
+        options = ChangeOptions(columns=names, deduplication=dedup)
+        end = head.upper if upper is None else upper
+        batches = self.iter_changes(lower, end, options)
+        return pa.Table.from_batches(batches, schema=head.schema.changelog)
+
+    def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
+        """Return an iterator over the epochs of this table, as they come.
+
+        What is committed through this object comes at once, what others commit within a second
+        (`watchers`). A watcher that is slow holds up nobody: it reads what it missed from the log.
+        It holds no version either: give it a lease by `hold`, if it must not lose any.
+
+        Parameters
+        ----------
+        start : int, optional
+            The first version whose epoch is of interest; by default the one behind the newest.
+        fail_on_data_loss : bool
+            Whether it is an error if epochs were expired before they were seen; else a `Gap` comes
+            in their place.
+
+        Raises
+        ------
+        OptionError
+            ``start`` is beyond the version behind the newest.
+        """
+        upper = self._watchers.look().upper
+        if start is not None and not 0 <= start <= upper:
+            raise OptionError.invalid("start", start, f"a version from 0 to {upper}")
+        position = upper if start is None else start
+        return Watcher(self._watchers, position, fail_on_data_loss=fail_on_data_loss)
+
+    def iter_changes(
+        self,
+        lower: int,
+        upper: int,
+        options: ChangeOptions,
+        *,
+        hash_range: HashRange = ALL_HASHES,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of some epochs for a range of hashes."""
+        schema = self.log.head().schema
+        net = options.deduplication is Deduplication.NET_CHANGES
+        for stretch in cut_into_stretches(self.log, lower, upper, schema, net=net):
+            yield from read_changes(
+                self.store,
+                stretch,
+                options,
+                hash_range=hash_range,
+                threads=self.threads,
+            )

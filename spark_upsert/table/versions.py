@@ -1,0 +1,146 @@
+"""Which versions a read means: found here for readers, streams, the command line and `Table`.
+
+A version is named by its number, by a time, or by a word. Where changes begin and end may itself
+be left out of them. What comes back is half-open: changes of ``lower <= v < upper``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_upsert.errors import CorruptionError, DataLossError
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.store import Store
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Manifest
+
+_LOGGER = logging.getLogger(__name__)
+
+LATEST = "latest"
+"""As a start: what comes from now on."""
+
+EARLIEST = "earliest"
+"""As a start: the first version whose changes can still be read."""
+
+
+def manifest_at(log: Log, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
+    """Return the table at a version or at a time, by default the newest."""
+    if version is not None:
+        return log.at(version)
+    return log.head() if time_ms is None else log.at_timestamp(time_ms)
+
+
+def first_wanted(
+    log: Log,
+    *,
+    version: int | str | None = None,
+    time_ms: int | None = None,
+    is_inclusive: bool = True,
+    name: str = "startingVersion",
+) -> int | None:
+    """Return the first version whose changes are wanted, or None if nothing says.
+
+    Parameters
+    ----------
+    version : int or str, optional
+        A number, `LATEST` or `EARLIEST`.
+    time_ms : int, optional
+        Changes committed at or after a time (ms since 1970).
+    is_inclusive : bool
+        Whether the number or the time itself is wanted, too.
+    name : str
+        What the user calls it, for the error.
+
+    Raises
+    ------
+    DataLossError
+        The version does not exist yet, and could not be the next one either.
+    """
+    if time_ms is not None:
+        return log.version_at(time_ms - int(is_inclusive)) + 1
+    head = log.head()
+    if version == LATEST:
+        return head.upper
+    if version == EARLIEST:
+        return head.first_changes
+    if not isinstance(version, int):
+        return None
+    if version > head.upper:
+        raise DataLossError(
+            f"{name} {version} is beyond the next version, {head.upper}.",
+            hint=f"start at {head.upper} or before, or with 'latest'.",
+        )
+    return version + int(not is_inclusive)
+
+
+def upper_wanted(
+    log: Log,
+    *,
+    version: int | None = None,
+    time_ms: int | None = None,
+    is_inclusive: bool = True,
+    name: str = "endingVersion",
+) -> int:
+    """Return the version before which the wanted changes end, by default all there are.
+
+    Parameters are those of `first_wanted`.
+
+    Raises
+    ------
+    DataLossError
+        The version does not exist.
+    """
+    if time_ms is not None:
+        return log.version_at(time_ms - int(not is_inclusive)) + 1
+    head = log.head()
+    if version is None:
+        return head.upper
+    if version > head.version:
+        raise DataLossError(
+            f"{name} {version} is beyond the newest version, {head.version}.",
+            hint=f"end at {head.version} or before, or drop the option.",
+        )
+    return version + int(is_inclusive)
+
+
+def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss: bool) -> int:
+    """Return the version at which a read of changes from ``lower`` on begins.
+
+    Notes
+    -----
+    If the changes asked for are expired, ``fail_on_data_loss`` decides: the plan will raise, or
+    the read goes on at `Manifest.first_changes`. In between the table may have changed rows
+    that the reader never hears of, so that a later retraction may name a row that it does
+    not have: what is folded from such changes is not the table any more.
+    """
+    if fail_on_data_loss or lower >= newest.first_changes:
+        return lower
+    _LOGGER.warning(
+        "changes are expired and left out: %s",
+        Fields(
+            path=path,
+            gap_from=lower,
+            gap_to=newest.first_changes - 1,
+            reason="expired",
+            hint="what is folded from this read is not the table; read it anew",
+        ),
+    )
+    return newest.first_changes
+
+
+@contextmanager
+def expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
+    """Say so if a file is missing because a vacuum has overtaken a running read."""
+    try:
+        yield
+    except CorruptionError as error:
+        head = Log(store).head()
+        if version >= head.since:
+            raise
+        raise DataLossError.state_expired(
+            f"version {version}, which was expired while it was read,",
+            since=head.since,
+            newest=head.version,
+        ) from error

@@ -1,0 +1,333 @@
+"""Watchers: each sees every epoch of a table, in order, as soon as it is durable.
+
+    commit --> ring of the newest versions --> watchers, each with a position of its own
+    log    --> what the ring does not hold any more, or never held
+
+The bounded channel is one for all: a *ring* of the newest versions that this process committed.
+A watcher is a position, so that nobody is ever waited for: what a slow one has not taken when the
+ring goes round, it reads from the log. It *lags* then, until it has caught up.
+
+Commits through this object's log wake the watchers at once. Those of others are found by a look
+at the end of the log, made by one of those that wait, for all: after a quarter of the time since
+the last commit, between `LOOK_S_MIN` and `LOOK_S_MAX`. So there is no thread to start or to end,
+and a table that nobody waits for is not looked at.
+
+Rejected: a queue for each watcher, whose bound times their number is held by those that are
+stuck; and a thread that looks, which somebody must end and which has no one to tell its errors.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.errors import DataLossError
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+
+CAPACITY = 1024
+"""Versions of the ring. A commit of a few files has some kilobytes."""
+
+LOOK_S_MIN = 0.02
+LOOK_S_MAX = 1.0
+"""A look is two requests of an object store: one each second, however long nothing comes."""
+
+_QUARTER = 0.25
+
+ReadChanges: TypeAlias = Callable[[int, int], pa.Table]
+"""Returns the changes of the epochs ``lower <= e < upper``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedEpoch:
+    """An epoch that a watcher sees."""
+
+    version: int
+    """Its number."""
+    timestamp_ms: int
+    """When it was committed, since 1970."""
+    counters: Counters
+    """What its rows did."""
+    transactions: tuple[Transaction, ...]
+    live_rows: int
+    """Rows of the table behind it."""
+    is_late: bool
+    """Whether the watcher lagged, and read it from the log."""
+    read_changes: ReadChanges
+
+    def changes(self) -> pa.Table:
+        """Return what it changed (`Table.changes`).
+
+        Raises
+        ------
+        DataLossError
+            It has been expired meanwhile.
+        """
+        return self.read_changes(self.version, self.version + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Versions ``lower <= v < upper`` whose changes were expired before a watcher came to them."""
+
+    lower: int
+    upper: int
+
+
+WatchEvent: TypeAlias = SealedEpoch | Gap
+
+
+class Watchers:
+    """What all watchers of one table share. Safe for threads.
+
+    Parameters
+    ----------
+    log : Log
+    changes : callable
+    capacity : int
+        Versions of the ring.
+    clock, wait : callable, optional
+        The clock never goes back; ``wait(arrived, seconds)`` waits for something to come.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        changes: ReadChanges,
+        *,
+        capacity: int = CAPACITY,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[threading.Condition, float], bool] = threading.Condition.wait,
+    ) -> None:
+        self.log = log
+        self.changes = changes
+        self.capacity = capacity
+        self._clock = clock
+        self._wait = wait
+        self._arrived = threading.Condition()
+        self._ring: dict[int, Commit] = {}
+        self._upper = 0
+        self._came_s = clock()
+        self._looked_s = clock()
+        self._is_looking = False
+        log.listen(self._publish)
+
+    @property
+    def upper(self) -> int:
+        """The version behind the newest that is known of."""
+        return self._upper
+
+    def now_s(self) -> float:
+        """Return the time by the clock of the watchers."""
+        return self._clock()
+
+    def recent(self, version: int) -> Commit | None:
+        """Return a version that the ring holds."""
+        return self._ring.get(version)
+
+    def _publish(self, commit: Commit) -> None:
+        """Let the watchers know of a version that is durable. Waits for nobody."""
+        with self._arrived:
+            self._ring[commit.version] = commit
+            while len(self._ring) > self.capacity:
+                del self._ring[next(iter(self._ring))]
+            self._advance(commit.version + 1)
+
+    def _advance(self, upper: int) -> None:
+        if upper > self._upper:
+            self._upper, self._came_s = upper, self._clock()
+            self._arrived.notify_all()
+
+    def look(self) -> Manifest:
+        """Look at the end of the log."""
+        try:
+            head = self.log.head()
+            with self._arrived:
+                self._advance(head.upper)
+        finally:
+            with self._arrived:
+                self._is_looking = False
+                self._looked_s = self._clock()
+        return head
+
+    def wake(self) -> None:
+        """Let those that wait see whether they still should."""
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def wait_beyond(
+        self, position: int, until_s: float | None, is_over: Callable[[], bool]
+    ) -> bool:
+        """Wait for a version at or behind a position; False if it is over, or none came in time."""
+        while True:
+            with self._arrived:
+                while not is_over() and self._upper <= position:
+                    now_s, due_s = self._clock(), self._next_look_s()
+                    if due_s <= now_s:
+                        break
+                    if until_s is not None and until_s <= now_s:
+                        return False
+                    end_s = due_s if until_s is None else min(due_s, until_s)
+                    self._wait(self._arrived, end_s - now_s)
+                else:
+                    return not is_over()
+                self._is_looking = True
+            self.look()
+
+    def _next_look_s(self) -> float:
+        """Return when somebody should look; while somebody does, that is not yet."""
+        if self._is_looking:
+            return self._clock() + LOOK_S_MAX
+        rest_s = _QUARTER * (self._looked_s - self._came_s)
+        return self._looked_s + min(max(rest_s, LOOK_S_MIN), LOOK_S_MAX)
+
+
+class Watcher:
+    """One reader of the epochs of a table: an iterator, and a context manager (`Table.watch`).
+
+    To be used by one thread; `close` may be called by any.
+
+    Parameters
+    ----------
+    watchers : Watchers
+    position : int
+        The first version to see.
+    fail_on_data_loss : bool
+        Whether an expiry of what it has not seen is an error, or a `Gap`.
+    """
+
+    def __init__(
+        self, watchers: Watchers, position: int, *, fail_on_data_loss: bool = True
+    ) -> None:
+        self._watchers = watchers
+        self._position = position
+        self._fail_on_data_loss = fail_on_data_loss
+        self._is_lagging = False
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "lagging" if self.is_lagging else "live"
+        return f"Watcher(position={self._position}, lag={self.lag}, {state})"
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the iteration, for a thread that waits in it, too."""
+        self._is_closed = True
+        self._watchers.wake()
+
+    @property
+    def position(self) -> int:
+        """The first version that it has not seen."""
+        return self._position
+
+    @property
+    def lag(self) -> int:
+        """How many versions it has not seen, of those that are known of."""
+        return max(0, self._watchers.upper - self._position)
+
+    @property
+    def is_lagging(self) -> bool:
+        """Whether the ring has passed it; until it has caught up, it reads the log."""
+        return self._is_lagging or self.lag > self._watchers.capacity
+
+    def __iter__(self) -> Iterator[WatchEvent]:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        seen = self.take()
+        if seen is None:
+            raise StopIteration
+        return seen
+
+    def take(self, timeout_s: float | None = None) -> WatchEvent | None:
+        """Return the next epoch, once there is one.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            How long to wait at most; 0 looks, and waits for nothing. By default for ever.
+
+        Returns
+        -------
+        SealedEpoch, Gap or None
+            None if none came in time, or the watcher is closed.
+
+        Raises
+        ------
+        DataLossError
+            What comes next was expired. It is raised again each time.
+        OtherTableError, StorageError
+            The log could not be read. It may be tried again.
+        """
+        until_s = None if timeout_s is None else self._watchers.now_s() + timeout_s
+        while not self._is_closed:
+            while self._position < self._watchers.upper:
+                seen = self._step()
+                if seen is not None:
+                    return seen
+            self._is_lagging = False
+            if not self._watchers.wait_beyond(self._position, until_s, lambda: self._is_closed):
+                return None
+        return None
+
+    def _step(self) -> WatchEvent | None:
+        """Pass a version; None if it is no epoch."""
+        self._is_lagging = is_late = self.is_lagging
+        version, log = self._position, self._watchers.log
+        head = log.seen
+        if head is None or version < head.first_changes:
+            return self._gap()
+        commit = self._watchers.recent(version)
+        if commit is None:
+            try:
+                commit = log.commit(version)
+            except DataLossError:
+                gap = self._gap()
+                if gap is None:
+                    raise
+                return gap
+        self._position += 1
+        if not commit.is_epoch:
+            return None
+        return SealedEpoch(
+            version=version,
+            timestamp_ms=head.time_ms(version, commit.timestamp_ms),
+            counters=Counters.from_json(commit.counters),
+            transactions=commit.transactions,
+            live_rows=commit.live_rows,
+            is_late=is_late,
+            read_changes=self._watchers.changes,
+        )
+
+    def _gap(self) -> Gap | None:
+        """Pass what was expired, if that is allowed; None if nothing was."""
+        head = self._watchers.look()
+        lower, upper = self._position, head.first_changes
+        if lower >= upper:
+            return None
+        if self._fail_on_data_loss:
+            raise DataLossError.changes_expired(
+                f"what a watcher sees from version {lower} on",
+                lower=lower,
+                since=head.since,
+                newest=head.version,
+            )
+        self._position = upper
+        return Gap(lower=lower, upper=upper)

@@ -1,0 +1,207 @@
+"""The commit of a write set: look at the newest version, write what only it needs, propose.
+
+Whoever loses a race looks again, at the version that won. Mostly there is nothing to write: what
+the tasks staged fits behind any version. There is, where deletes were forgotten since and some
+commands are late, and for a truncate. Then the write set is *fitted* to the version. What is
+written for that is used for later versions, too, as long as they look the same to it; else it is
+removed, so that a commit leaves no file behind but what the table uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from spark_upsert.errors import ContentionError, TableNotFoundError, UpsertFlowError
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.write.admission import Admission
+from spark_upsert.table.write.ambiguity import Examples, warn
+from spark_upsert.table.write.guards import (
+    is_due,
+    is_new,
+    is_next_move,
+    require_no_gap,
+    require_placed,
+)
+from spark_upsert.table.write.scratch import Scratch, remove_runs
+from spark_upsert.table.write.truncate import Truncated, truncated
+from spark_upsert.table.write.write_set import Sealed, WriteSet
+
+
+def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None:
+    """Make an epoch visible, whole, exactly once (`Table.commit`).
+
+    Parameters
+    ----------
+    log : Log
+    write_set : WriteSet
+    admission : Admission
+        Asked right before each attempt, behind the version that it is to follow.
+
+    Returns
+    -------
+    Commit or None
+        None if its transactions are in the table already; what was staged is still there.
+    """
+    require_placed(write_set)
+    is_first = write_set.base.manifest.is_unborn
+    store = write_set.base.store
+    with Scratch(store) as scratch:
+        if is_first:
+            done = _commit_first(log, write_set, scratch)  # Nobody reads it yet: there is room.
+        else:
+            done = _commit_next(log, write_set, scratch, admission)
+        used = frozenset() if done is None else done.commit.paths
+        scratch.keep(used)
+    if done is None:
+        return None
+    remove_runs(store, (file for file in write_set.files if file.path not in used))
+    warn(done.commit, done.upon, done.examples)
+    return done.commit
+
+
+class _Done(NamedTuple):
+    """A commit that was made, and what a person should know about its rows."""
+
+    commit: Commit
+    upon: Manifest
+    examples: Examples
+
+
+def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | None:
+    unborn, url = write_set.base.manifest, write_set.base.store.url
+    if unborn.schema.engine.multiplicity is not None:
+        is_next_move(write_set, unborn)
+    else:
+        for transaction in write_set.transactions:
+            require_no_gap(transaction, unborn, url)
+    fitted = fit(write_set, unborn, scratch)
+    sealed = fitted.seal(unborn, ())
+    draft = replace(
+        sealed.draft, kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties
+    )
+    with _in_doubt(scratch):
+        commit = log.create(draft, table_id=unborn.table_id)
+    if commit is not None:
+        return _Done(commit, fitted.upon(unborn), sealed.examples)
+    if not is_new(write_set, log.head()):
+        return None
+    raise ContentionError(
+        f"another writer made the table at '{url}' while this one was at work. "
+        "Nothing was committed.",
+        hint="write it again; a query that is restarted does.",
+    )
+
+
+def _commit_next(
+    log: Log, write_set: WriteSet, scratch: Scratch, admission: Admission
+) -> _Done | None:
+    at_once = _commit_at_once(log, write_set, scratch, admission)
+    if at_once is not None:
+        return at_once
+    fitted: FittedWrites | None = None
+    for head in _heads(log, write_set):
+        if not is_due(log, write_set, head):
+            return None
+        if fitted is None or not fitted.fits(head):
+            scratch.keep(frozenset())
+            fitted = fit(write_set, head, scratch)
+        sealed = fitted.seal(head, log.commits(write_set.base.manifest.upper, head.upper))
+        admission.require(head, sealed.draft)
+        with _in_doubt(scratch):
+            commit = log.try_append(head, sealed.draft)
+        if commit is not None:
+            return _Done(commit, fitted.upon(head), sealed.examples)
+    raise AssertionError("the heads end with an error")
+
+
+def _commit_at_once(
+    log: Log, write_set: WriteSet, scratch: Scratch, admission: Admission
+) -> _Done | None:
+    """Propose behind the version that was seen last, mostly just now, without a look for newer.
+
+    Whether there is one, the put itself finds out. What it must be told of before is another table
+    in this place, so that it is proven that the version is there. Whatever else speaks against it
+    is left to the newest version to say.
+    """
+    head = log.seen
+    if head is None or write_set.truncated is not None or not write_set.is_judged_for(head):
+        return None
+    try:
+        if not is_due(log, write_set, head):
+            return None
+        sealed = write_set.seal(head, log.commits(write_set.base.manifest.upper, head.upper))
+        if not log.has(head) or admission.refusal(head, sealed.draft):
+            return None
+    except UpsertFlowError:
+        return None
+    with _in_doubt(scratch):
+        commit = log.try_append(head, sealed.draft)
+    return None if commit is None else _Done(commit, head, sealed.examples)
+
+
+def _heads(log: Log, write_set: WriteSet) -> Iterator[Manifest]:
+    """Yield the newest version for each attempt; a table that is gone is told from its bases."""
+    try:
+        yield from log.heads()
+    except TableNotFoundError:
+        for base in {each.base for each in write_set.staged}:
+            log.require(base, "the epoch")
+        raise
+
+
+@contextmanager
+def _in_doubt(scratch: Scratch) -> Iterator[None]:
+    """Leave what was written to a vacuum if a commit fails: it may have taken effect."""
+    try:
+        yield
+    except Exception:
+        scratch.leave()
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedWrites:
+    """A write set as it fits behind a version, and behind those that look the same to it."""
+
+    write_set: WriteSet
+    """Without the commands that are late there."""
+    head: Manifest
+    """The version for which it was fitted."""
+    truncated: Truncated | None
+
+    def fits(self, head: Manifest) -> bool:
+        """Return whether it fits behind a later version, too."""
+        if self.truncated is not None:
+            return (self.head.slices, self.head.low_water) == (head.slices, head.low_water)
+        return self.write_set.overwrite or head.forgot <= self.head.version
+
+    def upon(self, head: Manifest) -> Manifest:
+        """Return the table upon which the rows are judged: truncated, if that came among them."""
+        if self.truncated is None:
+            return head
+        return replace(self.truncated.after, version=head.version, schema=head.schema)
+
+    def seal(self, head: Manifest, between: Iterable[Commit]) -> Sealed:
+        """Return what to propose behind a version that it fits (`WriteSet.seal`)."""
+        sealed = self.write_set.seal(self.upon(head), between)
+        if self.truncated is None:
+            return sealed
+        return sealed._replace(draft=self.truncated.with_rows(sealed.draft))
+
+
+def fit(write_set: WriteSet, head: Manifest, scratch: Scratch) -> FittedWrites:
+    """Make a write set fit behind a version; what that takes is written durably."""
+    cut, upon, mark = None, head, write_set.truncated
+    if mark is not None:
+        write_set = replace(write_set, late_rows=LateRows.REJECT)
+        cut = truncated(Snapshot(write_set.base.store, head), mark, scratch)
+        upon = cut.after
+    if write_set.late_rows is not LateRows.APPLY and not write_set.is_judged_for(upon):
+        write_set = write_set.without_late(upon, scratch)
+    return FittedWrites(write_set=write_set, head=head, truncated=cut)

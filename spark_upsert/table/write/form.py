@@ -1,0 +1,164 @@
+"""What the driver knows of an envelope before it has seen a row.
+
+A `Form` is made from the columns of the rows and from options. It says which columns a table
+of such rows would have, what may order them, and makes the `Envelope` that travels to the
+tasks. Everything that can be wrong with options and columns is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import SchemaError
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.table.write.commands import Envelope, UpsertEnvelope
+
+
+class Form(Protocol):
+    """Rows of an envelope, by their columns alone."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns that are stored unless options say otherwise."""
+        ...
+
+    @property
+    def others(self) -> pa.Schema:
+        """Columns that are stored only if ``columnList`` names them."""
+        ...
+
+    @property
+    def orders(self) -> pa.Schema:
+        """All that may order commands; nested ones by their dotted names."""
+        ...
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the key columns if options do not say; empty if they must."""
+        ...
+
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return the order as names out of ``orders``, given those of ``sequenceBy``, if any."""
+        ...
+
+    @property
+    def scope(self) -> Scope:
+        """How far that order reaches."""
+        ...
+
+    def require_keys(self, keys: Sequence[str]) -> None:
+        """Raise `OptionError` if a column cannot be a key, because deletes do not carry it."""
+        ...
+
+    def envelope(self, schema: TableSchema, columns: pa.Schema) -> Envelope:
+        """Return the envelope for a table.
+
+        Parameters
+        ----------
+        schema : TableSchema
+        columns : pyarrow.Schema
+            Those of ``columns`` and ``others`` that are to be stored.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpsertForm:
+    """Plain columns."""
+
+    others: pa.Schema
+    """The columns of the rows."""
+    deletes: str | None = None
+    """The boolean column that marks deletes."""
+    nulls_as_deletes: bool = False
+    """Whether a row whose values are all null is a delete."""
+    keys: tuple[str, ...] = ()
+    scope: Scope = Scope.TABLE
+
+    @classmethod
+    def of(cls, rows: pa.Schema, deletes: str | None, *, nulls_as_deletes: bool) -> UpsertForm:
+        """Return the form of rows of some columns.
+
+        Raises
+        ------
+        SchemaError
+            The column of deletes is not there, or not boolean.
+        """
+        if deletes is not None:
+            deletes = find_column(deletes, rows.names, role="applyAsDeletes column")
+            type_ = rows.field(deletes).type
+            if not pa.types.is_boolean(type_):
+                raise SchemaError(
+                    f"the applyAsDeletes column '{deletes}' must be boolean, found {type_}.",
+                    hint=f"compute it before the write, for example df.withColumn('{deletes}', "
+                    "expr(\"op = 'd'\")).",
+                    column=deletes,
+                    role="applyAsDeletes column",
+                )
+        return cls(others=rows, deletes=deletes, nulls_as_deletes=nulls_as_deletes)
+
+    @property
+    def columns(self) -> pa.Schema:
+        """All columns but that of the deletes."""
+        return pa.schema([field for field in self.others if field.name != self.deletes])
+
+    @property
+    def orders(self) -> pa.Schema:
+        """All columns."""
+        return self.others
+
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named."""
+        return tuple(named)
+
+    def require_keys(self, keys: Sequence[str]) -> None:
+        """Accept any column: a row carries them all."""
+
+    def envelope(self, schema: TableSchema, columns: pa.Schema) -> UpsertEnvelope:
+        """Return the envelope for a table."""
+        own = schema.columns.names
+        return UpsertEnvelope(
+            schema=schema,
+            sources={find_column(name, own, role="column"): name for name in columns.names},
+            order=order_names(schema, self.orders),
+            deletes=self.deletes,
+            nulls_as_deletes=self.nulls_as_deletes,
+        )
+
+
+def order_names(schema: TableSchema, orders: pa.Schema) -> tuple[str, ...]:
+    """Return the names that a table's order columns have in the rows."""
+    return tuple(
+        find_column(field.name, orders.names, role="sequenceBy column") for field in schema.order
+    )
+
+
+Path = tuple[str, ...]
+
+
+def leaves(fields: pa.Schema | pa.StructType, above: Path = ()) -> Iterator[tuple[Path, pa.Field]]:
+    """Yield the fields that are no structs, with their paths from the top."""
+    for field in fields:
+        path = (*above, field.name)
+        if pa.types.is_struct(field.type):
+            yield from leaves(field.type, path)
+        else:
+            yield path, field
+
+
+def dotted(fields: pa.Schema | pa.StructType, above: Path = ()) -> list[pa.Field]:
+    """Return the same fields named by their paths."""
+    return [field.with_name(".".join(path)) for path, field in leaves(fields, above)]
+
+
+def at_path(column: pa.Array, path: Path) -> pa.Array:
+    """Return a nested field; null where anything above it is."""
+    for name in path:
+        column = pc.struct_field(column, [column.type.get_field_index(name)])
+    return column

@@ -1,0 +1,174 @@
+"""What must hold before a write set may be committed: asked of the newest version, each time anew.
+
+A write set is *due* if the table does not have it yet. If it is due and must not come in, its
+error says why. None of this looks at rows.
+"""
+
+from __future__ import annotations
+
+from spark_upsert.errors import ContentionError, DataError, DataLossError, OtherTableError, setting
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
+from spark_upsert.table.log.properties import keeps_rows
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.write.moves import (
+    NOTHING,
+    Verdict,
+    recorded_position,
+    refused,
+    require_move,
+)
+from spark_upsert.table.write.write_set import WriteSet
+
+
+def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
+    """Return whether a write set is not in the table yet; raise if it must not come there."""
+    url = write_set.base.store.url
+    if not is_new(write_set, head):
+        return False
+    for base in {each.base for each in write_set.staged}:
+        log.require_descent(head, base, "the epoch")
+    if write_set.base.manifest.schema.on_error is not head.schema.on_error:
+        raise ContentionError(
+            f"the error policy of '{url}' became '{head.schema.on_error.value}' while the epoch "
+            "was under way. Nothing was committed.",
+            hint="write it again; a query that is restarted does.",
+        )
+    _require_unfenced(write_set, head, url)
+    if head.schema.engine.multiplicity is not None:
+        return is_next_move(write_set, head)
+    if keeps_rows(head.properties):
+        _require_keeper(write_set, head, url)
+    for transaction in write_set.transactions:
+        _require_remembered(transaction, head, url)
+        require_no_gap(transaction, head, url)
+    return True
+
+
+def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
+    """Refuse what does not come of the query that keeps the rows of a view (`views.kept_rows`).
+
+    Raises
+    ------
+    DataError
+        It comes of no query.
+    OtherTableError
+        It comes of another one.
+    """
+    writers = {each.writer for each in write_set.transactions}
+    if not writers or not all(writer.startswith(QUERY) for writer in writers):
+        raise DataError(
+            f"the table at '{url}' keeps the rows of a view, which the query of that view writes "
+            "and nobody else. Nothing was committed.",
+            hint="write to the tables of the view, or into another table.",
+        )
+    others = sorted(name for name in head.transactions if name.startswith(QUERY))
+    others += [f"a query that was forgotten ({name})" for name in sorted(head.forgotten)]
+    if others and not writers <= head.transactions.keys():
+        raise OtherTableError(
+            f"the table at '{url}' keeps the rows of a view by '{others[0]}', and "
+            f"'{min(writers)}' writes: rows that are gone since would stay, and of rows that both "
+            "have changed the older one might win. Nothing was committed.",
+            hint="go on with the checkpoint of that query, or keep the view in a new path.",
+            path=url,
+        )
+
+
+def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
+    """Return whether a table of contributions has yet to take a step (`moves`).
+
+    Its own marker says more than the numbers of writers do, which steps that are skipped leave out.
+
+    Raises
+    ------
+    DataError
+        What is written is no step.
+    OtherTableError
+        It neither follows what the table has nor is in it.
+    """
+    url = write_set.base.store.url
+    if write_set.overwrite:
+        raise DataError(
+            f"the table at '{url}' is of contributions, which only add up: its contents cannot be "
+            "replaced. Nothing was committed.",
+            hint="keep the view in another path, or restore an older version of the table.",
+        )
+    move = require_move((each.move for each in write_set.staged), url)
+    recorded = NOTHING
+    if not head.is_unborn:
+        recorded = recorded_position(Snapshot(write_set.base.store, head))
+    verdict = move.judged(recorded)
+    if verdict is Verdict.REFUSE:
+        raise refused(move, recorded, url)
+    return verdict is Verdict.APPLY
+
+
+def is_new(write_set: WriteSet, head: Manifest) -> bool:
+    """Return whether no transaction of a write set is in the table; raise if only some are."""
+    count = len(write_set.transactions)
+    known = [each for each in write_set.transactions if head.has(each)]
+    if known and len(known) < count:
+        raise ContentionError(
+            f"of {count} transactions that were to be one version of '{write_set.base.store.url}', "
+            f"{len(known)} are in the table already (for example number {known[0].number} of "
+            f"'{known[0].writer}'). Nothing was committed.",
+            hint="stage the others again without the rows of those.",
+        )
+    return not known
+
+
+def require_placed(write_set: WriteSet) -> None:
+    """Refuse a truncate in an epoch of which nobody could say what came before it."""
+    if write_set.truncated is None:
+        return
+    if write_set.overwrite or write_set.late_rows is LateRows.APPLY:
+        raise DataError(
+            "the rows hold a truncate, and the write replaces the contents or applies late "
+            "rows, so that what is before the truncate would stay. Nothing was committed.",
+            hint="use mode 'append' and no lateRows=apply, or another 'onTruncate'.",
+        )
+
+
+def require_no_gap(transaction: Transaction, head: Manifest, url: str) -> None:
+    """Refuse a batch of a query whose earlier batches are not in the table."""
+    if not head.lacks(transaction):
+        return
+    last = head.transactions.get(transaction.writer)
+    found = "none of them" if last is None else f"those up to {last}"
+    raise OtherTableError(
+        f"'{transaction.writer}' writes its batch {transaction.number}, so that the table at "
+        f"'{url}' must hold all batches before it; found {found}. Nothing was committed.",
+        hint="was the table removed, made anew or restored from an older copy, or is this the "
+        "checkpoint of a query that wrote elsewhere? Put the table back, or give the query a "
+        "new checkpointLocation, so that it begins anew. To go on without what is missing, "
+        f"give {setting('allowMissingBatches', 'true')}.",
+        path=url,
+    )
+
+
+def _require_remembered(transaction: Transaction, head: Manifest, url: str) -> None:
+    """Refuse an epoch of a writer of which the table knows no more what it committed."""
+    if not head.has_forgotten(transaction.writer):
+        return
+    raise DataLossError(
+        f"'{transaction.writer}' has written to '{url}' and was silent for so long that it was "
+        f"forgotten: whether its epoch {transaction.number} is in the table cannot be told. "
+        "Nothing was committed.",
+        hint="look at the table; then write under another name (another 'txnAppId', or a query "
+        "with a new checkpointLocation that begins behind what the table has).",
+        writer=transaction.writer,
+    )
+
+
+def _require_unfenced(write_set: WriteSet, head: Manifest, url: str) -> None:
+    """Refuse an epoch whose staged files a vacuum may have taken for left behind."""
+    versions = [each.base_version for each in write_set.staged if each.files]
+    if versions and not head.accepts(min(versions)):
+        raise ContentionError(
+            f"the epoch was planned on version {min(versions)} of '{url}', and what was planned "
+            f"before version {max(head.since, head.fence)} is given up by now. Nothing was "
+            "committed.",
+            hint="write it again; a query that is restarted does. If a single batch takes so "
+            "long, run 'upsertflow expire' and 'vacuum' with a longer --retain and --grace.",
+        )

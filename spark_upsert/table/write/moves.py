@@ -1,0 +1,124 @@
+"""What makes a kept table take each step of its view once, whoever delivers it.
+
+Each write into a table of contributions brings one marker (`model.kept`): the position ``from``
+which its step goes and the one ``to`` which. The table's own marker is what it has *recorded*.
+
+    from = recorded    apply
+    to <= recorded     skip: the step is in the table already
+    otherwise          refuse: steps are missing, or it is of another way through the inputs
+
+The rule is asked of the version behind which the epoch is to come, in the very attempt that puts
+it there (`table.write.guards`). So two queries that write at once cannot both add a step, and
+whatever became of a checkpoint, no step counts twice or is left out.
+
+A position is a text (`kept_position`): which version of which table is reached, for each input, and
+how far a first snapshot is. Of a table that has no marker yet it is `NOTHING`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.errors import DataError, OtherTableError
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.kept import FROM, MARKER_PART, PART, TO
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.log.manifest import Slice
+
+NOTHING = ""
+"""The position of a table before its first step."""
+
+
+class Verdict(Enum):
+    """What becomes of a step."""
+
+    APPLY = "apply"
+    SKIP = "skip"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A step of a view: the positions before and behind it, as the marker has them."""
+
+    lower: str
+    upper: str
+
+    def judged(self, recorded: str) -> Verdict:
+        """Return what becomes of the step in a table that is at a position."""
+        if self.lower == recorded:
+            return Verdict.APPLY
+        return Verdict.SKIP if is_reached(self.upper, recorded) else Verdict.REFUSE
+
+
+def is_reached(position: str, recorded: str) -> bool:
+    """Return whether a table at one position has all that is up to another.
+
+    Raises
+    ------
+    DataError
+        A text is no position.
+    """
+    if position in (recorded, NOTHING):
+        return True
+    if recorded == NOTHING:
+        return False
+    return KeptPosition.read(recorded).has(KeptPosition.read(position))
+
+
+def recorded_position(snapshot: Snapshot) -> str:
+    """Return up to which position of its view a kept table is."""
+    manifest, schema = snapshot.manifest, snapshot.manifest.schema
+    keys = [
+        pa.array([MARKER_PART if name == PART else None], schema.columns.field(name).type)
+        for name in schema.keys
+    ]
+    hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+    # Each epoch brings a marker and the newest one holds: mostly one run is asked, however many.
+    for slice_ in _newest_first(manifest.slices):
+        alone = replace(manifest, slices=(slice_,))
+        found = Snapshot(snapshot.store, alone).find(hashes, keys)
+        if found.present[0]:
+            [to] = found.rows.take([TO], found.at)
+            return str(to[0].as_py())
+    return NOTHING
+
+
+def _newest_first(slices: Iterable[Slice]) -> list[Slice]:
+    return sorted(slices, key=lambda each: each.epochs.lower, reverse=True)
+
+
+def moves_in(entries: pa.RecordBatch) -> list[Move]:
+    """Return the step that the marker among some entries tells; there is one entry of a key."""
+    places = np.flatnonzero(np.asarray(entries.column(PART)) == MARKER_PART)
+    markers = entries.select([FROM, TO]).take(pa.array(places)).to_pylist()
+    return [Move(lower=marker[FROM], upper=marker[TO]) for marker in markers]
+
+
+def require_move(moves: Iterable[Move | None], url: str) -> Move:
+    """Return the step of a write, of which each task tells what it saw."""
+    found = {move for move in moves if move is not None}
+    if len(found) != 1:
+        raise DataError(
+            f"the table at '{url}' is of contributions: a write into it is one step of its view "
+            f"and brings one marker; found {len(found)}. Nothing was committed.",
+            hint="let the query of the view write it ('keep'), and nobody else.",
+        )
+    return next(iter(found))
+
+
+def refused(move: Move, recorded: str, url: str) -> OtherTableError:
+    """Return the error of a step that neither follows what a table has nor is in it."""
+    return OtherTableError(
+        f"the table at '{url}' is at {recorded or 'nothing'} of its view, and the write goes from "
+        f"{move.lower or 'nothing'} to {move.upper}. Nothing was committed.",
+        hint="is this the checkpoint of a query that kept another table, or was the table restored "
+        "or made anew? Give the query a new checkpoint: it begins where the table is.",
+        path=url,
+    )

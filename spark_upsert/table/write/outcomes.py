@@ -1,0 +1,171 @@
+"""What each command does to the table, decided against its persisted past, and the counts of it.
+
+With ``new`` the command and ``old`` the table's entry of its key just before the epoch:
+
+====================  =====  ===========  =================================
+order against old     new    old          outcome
+====================  =====  ===========  =================================
+smaller               any    any entry    STALE, no effect
+equal, equal content  any    any entry    DUPLICATE, no effect
+greater, or no entry  put    row          UPDATE: retract old, insert new
+greater, or no entry  put    no row       INSERT
+greater, or no entry  tomb   row          DELETE: retract old
+greater, or no entry  tomb   no row       ABSENT, no effect
+greater, or no entry  error  row          DISPLACED: retract old
+greater, or no entry  error  no row       QUARANTINED
+below the low-water   any    no entry     REJECTED, not even stored
+====================  =====  ===========  =================================
+
+How a command stands against the entry is the rule of `model.precedence`. The first two lines
+and the last hold only where order keys reach across epochs (`Scope.TABLE`); the last is the
+price of forgetting deletes, and a matter of `LateRows` (`table.log.tombstones`). A *tie*, of an
+equal order key and another content, is as a greater order key, or with `Ties.FIRST` as a smaller
+one. "No row" is no entry, a tombstone or an error entry. One decision per batch, never a loop over
+rows.
+
+Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six). Lines one
+and two are the rule of its predecessor ``upsert.rs`` and of Spark's AUTO CDC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.precedence import Precedence
+from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, TableSchema, is_live
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.entries.found import Found
+from spark_upsert.table.entries.mechanism import REPLACING, mechanism_of
+from spark_upsert.table.log.tombstones import LateRows, is_at_or_below
+from spark_upsert.table.run.rows import Rows
+
+
+class Outcome(IntEnum):
+    """What a command does."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 2
+    ABSENT = 3
+    STALE = 4
+    DUPLICATE = 5
+    REJECTED = 6
+    QUARANTINED = 7
+    DISPLACED = 8
+
+
+class Outcomes(NamedTuple):
+    """What commands do, one row each."""
+
+    kinds: npt.NDArray[np.int8]
+    """Values of `Outcome`."""
+    are_tied: Mask
+    """Whether the table's entry has an equal order key and another content."""
+    are_late: Mask
+    """Whether the key is unknown, and the order key not above the low-water mark."""
+
+    @classmethod
+    def joined(cls, pieces: Iterable[Outcomes]) -> Outcomes:
+        """Return the outcomes of consecutive pieces as one."""
+        return cls(*map(np.concatenate, zip(*pieces, strict=True)))
+
+
+def classify(
+    commands: Rows,
+    chosen: Positions,
+    found: Found,
+    *,
+    low_water: str | None = None,
+    late_rows: LateRows = LateRows.REJECT,
+    is_overwrite: bool = False,
+) -> Outcomes:
+    """Return the outcome of each command, one per key.
+
+    Parameters
+    ----------
+    commands : Rows
+    chosen : numpy.ndarray of int64, shape (n,)
+        Row numbers of the commands, one per key.
+    found : Found, shape (n,)
+        The table's entries of the same keys.
+    low_water : str, optional
+        The table's low-water mark.
+    late_rows : LateRows
+        What becomes of rows below it.
+    is_overwrite : bool
+        Whether the commands replace the contents: then they meet nothing that they lose to.
+    """
+    sent = commands.take([DIFF], chosen)[0].to_numpy()
+    hit = np.flatnonzero(found.present)
+    mechanism = REPLACING if is_overwrite else mechanism_of(commands.schema)
+    was, becomes, standing = mechanism.meet(commands, chosen[hit], found.rows, found.at[hit])
+    live = found.present
+    live[hit] = is_live(was)
+    diffs = sent.copy()
+    diffs[hit] = becomes.to_numpy()
+    kinds = np.where(live, Outcome.UPDATE, Outcome.INSERT).astype(np.int8)
+    are_tied, are_late = (np.zeros(len(chosen), dtype=np.bool_) for _ in range(2))
+    for diff, with_row, without in (
+        (TOMBSTONE, Outcome.DELETE, Outcome.ABSENT),
+        (ERROR, Outcome.DISPLACED, Outcome.QUARANTINED),
+    ):
+        kinds[diffs == diff] = np.where(live[diffs == diff], with_row, without)
+    # A late put below a delete: folded in, it leaves no row.
+    kinds[(sent == PUT) & (diffs == TOMBSTONE) & ~live] = Outcome.STALE
+    kinds[hit[~standing.win]] = Outcome.STALE
+    kinds[hit[standing.are_duplicates]] = Outcome.DUPLICATE
+    are_tied[hit] = standing.are_tied
+    if low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite):
+        unknown = ~found.present
+        # An error without an order says nothing of deletes: any of them may be newer.
+        unknown[hit] = ~_are_ordered(found.rows, found.at[hit])
+        asked = np.flatnonzero(unknown & _are_ordered(commands, chosen))
+        order_keys = commands.take(commands.schema.order_columns, chosen[asked])
+        are_late[asked[is_at_or_below(order_keys, low_water, commands.schema)]] = True
+        if late_rows is not LateRows.APPLY:
+            kinds[are_late] = Outcome.REJECTED
+    return Outcomes(kinds, are_tied, are_late)
+
+
+def may_reject(
+    schema: TableSchema, *, low_water: str | None, late_rows: LateRows, is_overwrite: bool
+) -> bool:
+    """Return whether any command can be `Outcome.REJECTED`; parameters as of `classify`."""
+    return _can_be_late(schema, low_water, is_overwrite) and late_rows is not LateRows.APPLY
+
+
+def _can_be_late(schema: TableSchema, low_water: str | None, is_overwrite: bool) -> bool:
+    reaches_back = Precedence.of(schema).order_reaches_back and not is_overwrite
+    return reaches_back and low_water is not None
+
+
+def _are_ordered(rows: Rows, chosen: Positions) -> Mask:
+    """Return which entries have an order. No forgotten delete is newer than one without."""
+    if not rows.schema.has_quarantine:
+        return np.ones(len(chosen), dtype=np.bool_)
+    [is_known] = rows.take(rows.schema.order_columns[:1], chosen)
+    return np.asarray(is_known, dtype=np.bool_)
+
+
+def count(outcomes: Outcomes) -> Counters:
+    """Count outcomes, under the names of `Counters`."""
+    numbers = np.bincount(outcomes.kinds, minlength=len(Outcome)).tolist()
+    return Counters(
+        inserts=numbers[Outcome.INSERT],
+        updates=numbers[Outcome.UPDATE],
+        deletes=numbers[Outcome.DELETE],
+        absent=numbers[Outcome.ABSENT],
+        stale=numbers[Outcome.STALE],
+        duplicates=numbers[Outcome.DUPLICATE],
+        rejected=numbers[Outcome.REJECTED],
+        quarantined=numbers[Outcome.QUARANTINED] + numbers[Outcome.DISPLACED],
+        displaced=numbers[Outcome.DISPLACED],
+        tied=int(outcomes.are_tied.sum()),
+        late=int((outcomes.are_late & (outcomes.kinds != Outcome.REJECTED)).sum()),
+    )

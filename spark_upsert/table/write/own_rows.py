@@ -1,0 +1,70 @@
+"""Rows of a table's own columns, which need no options to be understood: they are commands as is.
+
+What a write with options makes of rows is planned by `envelopes.write_plan`, which knows every
+envelope. An append by a program, and the records that the engine keeps in tables of its own, need
+the plain one alone, so that nothing here knows an option or a payload.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_upsert.model.engines import Rule
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.table.write.commands import Envelope
+from spark_upsert.table.write.contributions import as_collected
+from spark_upsert.table.write.form import UpsertForm, order_names
+
+
+def envelope_of_rows(
+    schema: TableSchema,
+    incoming: pa.Schema,
+    *,
+    deletes: str | None = None,
+    nulls_as_deletes: bool = False,
+) -> Envelope:
+    """Return how rows of plain columns become commands of a table as it is.
+
+    Values are cast to the table's types, and one that does not fit is an error when it comes.
+    Columns that the table lacks and that order the rows or mark deletes are not stored.
+
+    Parameters
+    ----------
+    schema : TableSchema
+        The table's.
+    incoming : pyarrow.Schema
+        The columns of the rows.
+    deletes : str, optional
+        The boolean column that marks deletes.
+    nulls_as_deletes : bool
+        Whether a row whose values are all null is a delete.
+
+    Raises
+    ------
+    SchemaError
+        A column is missing, unknown or cannot mark deletes.
+    """
+    types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}
+    for name in schema.columns.names:
+        if schema.engine.rule(name) is Rule.COLLECT:
+            types[name.lower()] = types[name.lower()].value_type
+    cast = pa.schema(
+        [field.with_type(types.get(field.name.lower(), field.type)) for field in incoming]
+    )
+    form = UpsertForm.of(cast, deletes, nulls_as_deletes=nulls_as_deletes)
+    order_names(schema, form.orders)  # Checked first: an order that is missing says most.
+    columns = as_collected(_stored(schema, form), schema.engine)
+    accepted = schema.accept(columns, merge=False)
+    assert accepted == schema, "a table is not altered by rows of its own columns"
+    return form.envelope(schema, columns)
+
+
+def _stored(schema: TableSchema, form: UpsertForm) -> pa.Schema:
+    """Return the columns that are stored: all but those that only order or mark deletes."""
+    own = {name.lower() for name in schema.columns.names}
+    apart = {name.lower() for name in schema.engine.column_order.values()}
+    apart |= {field.name.lower() for field in schema.order}
+    if form.deletes is not None:
+        apart.add(form.deletes.lower())
+    stored = [field for field in form.others if field.name.lower() not in apart - own]
+    return pa.schema(stored) if stored else form.columns

@@ -1,0 +1,62 @@
+"""A restore: an overwrite by the slices of an old version, which are there already.
+
+The commit lists the old slices with the epochs that they cover, so that everything that goes
+by epochs goes on as it did then: which entry wins, which deletes are old enough to be
+forgotten, which runs are merged. What came since is out of the table, as if it had never
+been sent: order keys of the present do not make rows of the past stale.
+
+So the **low-water mark** is that of the old version. Deletes that were forgotten since are
+tombstones again; a higher mark would reject commands that the table of then would have taken,
+for example those that are sent again after a mistake.
+
+**Transactions** are not of the contents: they say which batches a writer need not repeat, and
+stay. The schema stays, too: it only ever grows, and old rows show null in new columns.
+
+The changelog of the epoch compares the table before with the table behind it, as for any
+overwrite. Epochs that were staged before and sealed behind it are judged again; compactions that
+were planned before are dropped (`Table.commit_compactions`).
+
+A table that keeps the rows of a view is not restored: the query that writes it would go on with its
+next batch, and what came of the batches between would be missing. One that keeps groups tells its
+position at each version (`moves`), so that who keeps it begins there.
+
+Rejected: to write the old rows anew. It costs the table's size, forgets tombstones, and loses
+the epochs by which late commands are told from new ones.
+"""
+
+from __future__ import annotations
+
+from spark_upsert.errors import DataError
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest
+from spark_upsert.table.log.properties import keeps_rows
+
+
+def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
+    """Return the draft that makes the contents of ``head`` those of ``old``; pure.
+
+    None if they are the same.
+
+    Raises
+    ------
+    DataError
+        The table keeps the rows of a view.
+    """
+    if (head.slices, head.low_water) == (old.slices, old.low_water):
+        return None
+    if keeps_rows(head.properties):
+        raise DataError(
+            f"the table at '{url}' keeps the rows of a view, and cannot be restored to version "
+            f"{old.version}: the query that writes it would go on with its next batch, and what "
+            "came of those between would be missing. Nothing was committed.",
+            hint=f"read version {old.version} (versionAsOf), or keep the view in a new path.",
+        )
+    counters = Counters(retracted=head.live_rows, restored=old.live_rows)
+    return Draft(
+        kind=Kind.OVERWRITE,
+        compacted=old.slices,
+        restored=old.version,
+        low_water=old.low_water,
+        counters=counters.to_json(),
+        live_rows=old.live_rows,
+    )

@@ -1,0 +1,58 @@
+"""Runs that are written before it is certain that a version will use them.
+
+Nobody else knows of them, so whoever wrote them removes what is of no use. What cannot be removed,
+a vacuum will find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from contextlib import suppress
+from types import TracebackType
+
+import pyarrow as pa
+
+from spark_upsert.store import Store
+from spark_upsert.table.run.file import RunFile, new_run_path, write_run
+
+
+class Scratch:
+    """Writes runs, and removes them at the end of its block if that ends with an error."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._written: list[RunFile] = []
+
+    def write(self, rows: pa.RecordBatch) -> RunFile:
+        """Write a run durably."""
+        file = write_run(self._store, new_run_path(), rows)
+        self._written.append(file)
+        return file
+
+    def keep(self, paths: Set[str]) -> None:
+        """Remove what was written so far, but for some runs, which have an owner now."""
+        remove_runs(self._store, (file for file in self._written if file.path not in paths))
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave what was written so far to a vacuum: nobody knows if it has an owner."""
+        self._written.clear()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            self.keep(frozenset())
+
+
+def remove_runs(store: Store, files: Iterable[RunFile]) -> None:
+    """Remove runs of no use, as far as that is possible."""
+    for file in files:
+        with suppress(Exception):
+            store.delete(file.path)

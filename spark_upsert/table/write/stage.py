@@ -1,0 +1,183 @@
+"""What a task does with its commands: stash, resolve, write and count them. Nothing is visible yet.
+
+A task stashes its commands, writes them as one run (in files of disjoint hash ranges) and counts
+what they do to the table as of the version that the epoch was planned on. What all tasks staged
+is committed as one `WriteSet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Positions
+from spark_upsert.model.parallel import beside, in_order, useful_threads
+from spark_upsert.model.precedence import Precedence
+from spark_upsert.table.entries.counters import EMPTY, Counters
+from spark_upsert.table.entries.multiplicity import without_sums
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import TableVersion
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.run.file import RunFile
+from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.write.ambiguity import Examples, examples_of
+from spark_upsert.table.write.arrivals import in_table
+from spark_upsert.table.write.moves import Move, moves_in
+from spark_upsert.table.write.outcomes import Outcome, Outcomes, classify, count, may_reject
+from spark_upsert.table.write.scratch import Scratch
+from spark_upsert.table.write.stash import Stash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What one task has made durable, not yet visible."""
+
+    base: TableVersion
+    """The version against which the commands were counted."""
+    files: tuple[RunFile, ...] = ()
+    counters: Counters = EMPTY
+    examples: Examples = field(default_factory=dict)
+    """Keys of rows that a person should know about (`ambiguity`)."""
+    truncated: str | None = None
+    """The mark of the youngest truncate that came among the commands (`truncate`)."""
+    move: Move | None = None
+    """The step of which the marker came among contributions (`moves`)."""
+
+    @property
+    def base_version(self) -> int:
+        return self.base.version
+
+
+def stage(
+    snapshot: Snapshot,
+    commands: Iterable[pa.RecordBatch],
+    *,
+    overwrite: bool = False,
+    late_rows: LateRows = LateRows.REJECT,
+    threads: int = 1,
+) -> Staged:
+    """Write the commands of one task durably and count their effects.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The table when the epoch was planned.
+    commands : iterable of pyarrow.RecordBatch
+        Columns as `TableSchema.run`, any order.
+    overwrite : bool
+        Whether the epoch replaces the contents: then order keys of the past do not count.
+    late_rows : LateRows
+        What becomes of rows so old that their deletes may be forgotten.
+    threads : int
+        How many pieces of the keys are looked up at once.
+
+    Raises
+    ------
+    DataError
+        Rows are tied, or late, and the policy for them is that the write fails.
+    """
+    with Stash(snapshot.manifest.schema) as stash:
+        for batch in commands:
+            stash.add(batch)
+        return stage_sealed(
+            snapshot, stash, overwrite=overwrite, late_rows=late_rows, threads=threads
+        )
+
+
+def stage_sealed(
+    snapshot: Snapshot,
+    stash: Stash,
+    *,
+    overwrite: bool = False,
+    late_rows: LateRows = LateRows.REJECT,
+    threads: int = 1,
+) -> Staged:
+    """Seal a stash, write what wins durably and count its effects (`stage`).
+
+    After an error it may be repeated, on any snapshot.
+    """
+    files = []
+    counters = EMPTY
+    examples: dict[str, str] = {}
+    moves: list[Move] = []
+    schema = snapshot.manifest.schema
+    may_lose = may_reject(
+        schema,
+        low_water=snapshot.manifest.low_water,
+        late_rows=late_rows,
+        is_overwrite=overwrite,
+    )
+    reaches_back = Precedence.of(schema).order_reaches_back and not overwrite
+    with Scratch(snapshot.store) as scratch:
+        for sealed in stash.seal():
+            batch = in_table(sealed, snapshot, schema) if reaches_back else sealed
+            if schema.engine.multiplicity is not None:
+                moves += moves_in(batch)
+            rows = Rows(schema, [BatchPart(batch)])
+            judge = partial(
+                _judged, snapshot, rows, overwrite=overwrite, late_rows=late_rows, threads=threads
+            )
+            # The storage makes them durable while it is found out what they do.
+            early = 0 if may_lose else len(rows)
+            with beside(partial(scratch.write, batch), rows=early) as written:
+                outcomes = judge()
+                counters += count(outcomes)
+                examples |= examples_of(rows, np.arange(len(rows)), outcomes, late_rows)
+                stored = accepted(batch, outcomes)
+                if stored is batch:
+                    files.append(written())
+                elif stored.num_rows:
+                    files.append(scratch.write(stored))
+    return Staged(
+        base=snapshot.manifest.place,
+        files=tuple(files),
+        counters=counters + stash.counters,
+        examples={**examples, **stash.examples},
+        truncated=stash.truncated,
+        move=moves[0] if moves else None,
+    )
+
+
+def _judged(
+    snapshot: Snapshot, rows: Rows, *, overwrite: bool, late_rows: LateRows, threads: int
+) -> Outcomes:
+    """Return what all commands do to a snapshot, pieces of the keys at once."""
+    outcomes_in = partial(outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows)
+    useful = useful_threads(len(rows), threads)
+    pieces = np.array_split(np.arange(len(rows)), useful)
+    return Outcomes.joined(in_order(outcomes_in, pieces, useful))
+
+
+def outcomes_of(
+    snapshot: Snapshot,
+    rows: Rows,
+    chosen: Positions,
+    *,
+    overwrite: bool,
+    late_rows: LateRows,
+) -> Outcomes:
+    """Return what commands, one per key and sorted by hash, do to a snapshot."""
+    rows = Rows(without_sums(rows.schema), rows.parts)
+    # The table may have gained columns since.
+    manifest = replace(snapshot.manifest, schema=rows.schema)
+    found = Snapshot(snapshot.store, manifest).find(
+        rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
+    )
+    return classify(
+        rows,
+        chosen,
+        found,
+        low_water=snapshot.manifest.low_water,
+        late_rows=late_rows,
+        is_overwrite=overwrite,
+    )
+
+
+def accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
+    """Return the commands that are not rejected: those are counted, and never stored."""
+    accepted = outcomes.kinds != Outcome.REJECTED
+    return batch if bool(accepted.all()) else batch.filter(pa.array(accepted))

@@ -1,0 +1,486 @@
+"""Several appends as one epoch: each judged as if they came one after the other.
+
+The commands of each are sealed by its own caller. Together they are *staged*: what each does is
+counted against the table and the appends before it, and what is left of all of them is written as
+one run. Rows of one key are brought together by the rule of consecutive epochs, as a compaction of
+these would, so that whatever the scope, the engine and the policies of the table:
+
+- the table is what it would be had the appends come one after the other, and each is told the
+  counters that it would have been told then;
+- an append that cannot be applied is left out, and only its caller gets the error;
+- the version has one epoch of changes. Of a key that several of them touch it shows the one step
+  from before the first to behind the last, and its counters call the rows between *superseded* (or
+  duplicates), so that they agree with its changes: live rows and rows that came in are the sums.
+
+Rejected: one task of an epoch for each append. Within an epoch nothing orders the tasks, so that
+without order keys two appends to one key would be an error, ties would be decided by content, and
+with ``sequenceScope=epoch`` the first append could win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.errors import (
+    BatchTooLargeError,
+    ContentionError,
+    DataError,
+    TableFullError,
+    UpsertFlowError,
+)
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.shared_calls import told_to_another
+from spark_upsert.store import Store
+from spark_upsert.table.entries.counters import EMPTY, Counters
+from spark_upsert.table.entries.lookup import find
+from spark_upsert.table.entries.mechanism import mechanism_of
+from spark_upsert.table.entries.resolve import epochs_by_part
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.write.admission import Admission
+from spark_upsert.table.write.ambiguity import count_losers, examples_of
+from spark_upsert.table.write.guards import is_due
+from spark_upsert.table.write.outcomes import Outcomes, classify, count
+from spark_upsert.table.write.scratch import Scratch, remove_runs
+from spark_upsert.table.write.stage import Staged, outcomes_of, stage_sealed
+from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.write_set import WriteSet, shared_hashes
+
+BYTES_MAX = 8 << 20
+"""Commands of one version that several appends share. A larger append gains nothing from company,
+and would keep the others waiting."""
+
+MEMBERS_MAX = 1024
+"""Appends that share a version: so many transactions still are a small object of the log."""
+
+
+class Apart(Enum):
+    """What an append is told that has to commit by itself; nothing of it was committed."""
+
+    APART = "apart"
+
+
+class Committing(Protocol):
+    """Commits a write set if there is room for it (`Table.commit`)."""
+
+    def __call__(self, epoch: WriteSet, *, admission: Admission) -> Commit | None: ...
+
+
+APART: Final = Apart.APART
+
+AppendResult: TypeAlias = Commit | Apart | Exception | None
+"""What becomes of an append: its commit; None, if the table has its transaction already; that it
+is to come apart; or its error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """What one caller wants to append: commands in a stash, sealed by `sealed`."""
+
+    schema: TableSchema
+    """For which the commands were made."""
+    stash: Stash
+    commands: pa.RecordBatch
+    """One of each key, sorted by (hash, key)."""
+    transaction: Transaction | None = None
+    late_rows: LateRows = LateRows.FAIL
+
+    @property
+    def transactions(self) -> tuple[Transaction, ...]:
+        return () if self.transaction is None else (self.transaction,)
+
+
+def sealed(
+    schema: TableSchema, stash: Stash, transaction: Transaction | None, late_rows: LateRows
+) -> Append | None:
+    """Seal the commands of one caller; None if they are to be committed by themselves."""
+    if schema.engine.multiplicity is not None:
+        return None  # A step of a view is a version of its own (`table.write.moves`).
+    batches = list(stash.seal())
+    if stash.truncated is not None or stash.has_arrivals or len(batches) > 1:
+        return None  # Those that stand where they arrived are looked for in the table alone.
+    commands = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema.run)
+    if commands.nbytes > BYTES_MAX:
+        return None
+    return Append(
+        schema=schema,
+        stash=stash,
+        commands=commands,
+        transaction=transaction,
+        late_rows=late_rows,
+    )
+
+
+def joins(members: Sequence[Append], other: Append) -> bool:
+    """Return whether an append may share the version of some that came before it.
+
+    A version names the last number of a writer: of two appends of one writer the second comes
+    with the next one.
+    """
+    writers = {each.transaction.writer for each in members if each.transaction is not None}
+    return (
+        len(members) < MEMBERS_MAX
+        and (other.transaction is None or other.transaction.writer not in writers)
+        and other.late_rows is members[0].late_rows
+        and sum(each.commands.nbytes for each in members) + other.commands.nbytes <= BYTES_MAX
+    )
+
+
+def append_together(
+    log: Log,
+    snapshot: Snapshot,
+    members: Sequence[Append],
+    commit: Committing,
+    *,
+    admission: Admission,
+    threads: int = 1,
+) -> list[AppendResult]:
+    """Commit appends as one version; return what each is told, in their order.
+
+    Parameters
+    ----------
+    log : Log
+    snapshot : Snapshot
+        The newest version.
+    members : sequence of Append
+        As `joins` brings them together.
+    commit : callable
+        Commits a write set (`Table.commit`).
+    admission : Admission
+        Judges whether there is room, without a wait: who waits for room does so by itself.
+    threads : int
+        How many pieces of the keys of a lone append are looked up at once.
+    """
+    told: dict[int, AppendResult] = {}
+    due: dict[int, Append] = {}
+    for index, each in enumerate(members):
+        try:
+            if each.schema != snapshot.manifest.schema:
+                told[index] = APART
+            elif is_due(log, _write_set(snapshot, (), [each]), snapshot.manifest):
+                due[index] = each
+            else:
+                told[index] = None
+        except UpsertFlowError as error:
+            told[index] = error
+    if due and admission.refusal(snapshot.manifest) is not None:
+        told |= dict.fromkeys(due, APART)
+    elif due:
+        told |= _commit_due(log, snapshot, due, partial(commit, admission=admission), threads)
+    return [told[index] for index in range(len(members))]
+
+
+def _write_set(
+    snapshot: Snapshot, staged: tuple[Staged, ...], members: Sequence[Append]
+) -> WriteSet:
+    return WriteSet(
+        base=snapshot,
+        staged=staged,
+        transactions=tuple(t for each in members for t in each.transactions),
+        late_rows=members[0].late_rows,
+    )
+
+
+def _commit_due(
+    log: Log,
+    snapshot: Snapshot,
+    due: Mapping[int, Append],
+    commit: Callable[[WriteSet], Commit | None],
+    threads: int,
+) -> dict[int, AppendResult]:
+    """Commit what the table does not have yet."""
+    try:
+        together = stage_together(snapshot, list(due.values()), threads=threads)
+    except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
+        return _each_told(due, error)
+    told: dict[int, AppendResult] = {}
+    counted: dict[int, Counters] = {}
+    for index, verdict in zip(due, together.verdicts, strict=True):
+        if isinstance(verdict, Counters):
+            counted[index] = verdict
+        else:
+            told[index] = verdict
+    if together.staged is None:
+        return told
+    taken = {index: due[index] for index in counted}
+    try:
+        done = commit(_write_set(snapshot, (together.staged,), list(taken.values())))
+    except (TableFullError, BatchTooLargeError):  # It was not tried.
+        remove_runs(snapshot.store, together.staged.files)
+        return told | dict.fromkeys(taken, APART)
+    except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
+        if len(taken) > 1 and _is_for_some(log, taken.values(), error):
+            return told | dict.fromkeys(taken, APART)
+        return told | _each_told(taken, error)
+    if len(taken) == 1:
+        return told | dict.fromkeys(taken, done)
+    if done is None:  # Others were faster with the same transactions. Each finds out by itself.
+        return told | dict.fromkeys(taken, APART)
+    if done.version > snapshot.manifest.version + 1:
+        counted = _recounted(log, snapshot.store, done, taken, counted)
+    return told | {
+        index: replace(done, counters=counted[index].to_json(), transactions=each.transactions)
+        for index, each in taken.items()
+    }
+
+
+def _each_told(members: Mapping[int, Append], error: Exception) -> dict[int, AppendResult]:
+    """Tell each the error; the first gets the very one."""
+    first, *others = members
+    return {first: error, **{index: told_to_another(error) for index in others}}
+
+
+def _is_for_some(log: Log, members: Iterable[Append], error: Exception) -> bool:
+    """Return whether a commit was refused, as a whole, for what some of the appends are.
+
+    Rows are judged anew where another writer came between; and of transactions that another
+    writer has brought in meanwhile the others know nothing.
+    """
+    if isinstance(error, DataError):
+        return True
+    if not isinstance(error, ContentionError):
+        return False
+    asked = [each.transaction for each in members if each.transaction is not None]
+    head = log.seen
+    known = sum(head is not None and head.has(each) for each in asked)
+    return 0 < known < len(asked)
+
+
+def _recounted(
+    log: Log,
+    store: Store,
+    done: Commit,
+    taken: Mapping[int, Append],
+    counted: dict[int, Counters],
+) -> dict[int, Counters]:
+    """Return the counters of appends behind those that came between their plan and their commit.
+
+    The version is there, whatever this finds: where it cannot be told, the counters are those
+    against the version that was planned on.
+    """
+    try:
+        before = Snapshot(store, log.before(done.version))
+        verdicts = _judged(before, list(taken.values())).verdicts
+    except (OSError, UpsertFlowError):
+        return counted
+    again = dict(zip(taken, verdicts, strict=True))
+    return {i: v if isinstance(v := again[i], Counters) else counted[i] for i in taken}
+
+
+AppendVerdict: TypeAlias = Counters | Apart | DataError
+"""What an append does to the table and those before it; or why it may not come with them."""
+
+
+class Together(NamedTuple):
+    """Appends as one task of an epoch."""
+
+    staged: Staged | None
+    """None if none of them may come."""
+    verdicts: list[AppendVerdict]
+
+
+def stage_together(snapshot: Snapshot, members: Sequence[Append], *, threads: int = 1) -> Together:
+    """Write what is left of some appends durably, and count what each does.
+
+    Raises
+    ------
+    StorageError
+        Nothing is known of any of them.
+    """
+    if len(members) == 1:
+        return _staged_alone(snapshot, members[0], threads)
+    judged = _judged(snapshot, members)
+    if not any(isinstance(verdict, Counters) for verdict in judged.verdicts):
+        return Together(None, judged.verdicts)
+    files = []
+    if judged.commands.num_rows:
+        with Scratch(snapshot.store) as scratch:
+            files.append(scratch.write(judged.commands))
+    staged = Staged(
+        base=snapshot.manifest.place,
+        files=tuple(files),
+        counters=judged.counters,
+        examples=judged.examples,
+    )
+    return Together(staged, judged.verdicts)
+
+
+def _staged_alone(snapshot: Snapshot, member: Append, threads: int) -> Together:
+    try:
+        staged = stage_sealed(snapshot, member.stash, late_rows=member.late_rows, threads=threads)
+    except DataError as error:
+        return Together(None, [error])
+    return Together(staged, [staged.counters])
+
+
+class _Judged(NamedTuple):
+    """What appends do, one after the other, and what is left of them."""
+
+    verdicts: list[AppendVerdict]
+    commands: pa.RecordBatch
+    """Of those that may come: one of each key, sorted by (hash, key)."""
+    counters: Counters
+    """Of the version."""
+    examples: Mapping[str, str]
+
+
+def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _Judged:
+    """Judge appends against the table and those before them.
+
+    Mostly no two of them touch the same key, and all may come: then one look at the table tells
+    of all of them. Else they are judged one by one, so that it is known who may not.
+    """
+    at_once = _Judge(snapshot, members)
+    if at_once.admits_all():
+        return at_once.judged()
+    one_by_one = _Judge(snapshot, members)
+    one_by_one.admit_each()
+    return one_by_one.judged()
+
+
+class _Judge:
+    """The appends that were admitted so far.
+
+    Rows of keys that only one append touches are kept apart from those of *contested* keys, which
+    are brought together from append to append, as a compaction would.
+    """
+
+    def __init__(self, snapshot: Snapshot, members: Sequence[Append]) -> None:
+        self._snapshot = snapshot
+        self._members = members
+        self._schema = snapshot.manifest.schema
+        self._late_rows = members[0].late_rows
+        self._verdicts: list[AppendVerdict] = []
+        self._counters = EMPTY
+        self._examples: dict[str, str] = {}
+        self._alone = self._contested = pa.RecordBatch.from_pylist([], schema=self._schema.run)
+
+    def admits_all(self) -> bool:
+        """Judge all that is not contested at once; return whether all may come."""
+        rows = Rows(self._schema, [BatchPart(each.commands) for each in self._members])
+        contested = shared_hashes(rows.hashes, ())
+        counted = self._admit_at_once(rows, np.flatnonzero(~contested))
+        if counted is None:
+            return False
+        for member, alone, start in zip(self._members, counted, rows.starts, strict=False):
+            own = contested[start : start + member.commands.num_rows]
+            verdict = self._admit(member, member.commands.filter(pa.array(own)))
+            if not isinstance(verdict, Counters):
+                return False
+            self._verdicts.append(verdict + alone)
+        return True
+
+    def admit_each(self) -> None:
+        """Judge each append as a whole, and leave out those that may not come."""
+        for member in self._members:
+            self._verdicts.append(self._admit(member, member.commands))
+
+    def _admit_at_once(self, rows: Rows, chosen: Positions) -> list[Counters] | None:
+        """Admit rows whose hash no other has; return what those of each append do."""
+        chosen = chosen[np.argsort(rows.hashes[chosen])]
+        try:
+            outcomes = outcomes_of(
+                self._snapshot, rows, chosen, overwrite=False, late_rows=self._late_rows
+            )
+            examples = examples_of(rows, chosen, outcomes, self._late_rows)
+        except DataError:
+            return None
+        if bool(outcomes.are_late.any()):
+            return None
+        self._alone = _batch(rows, chosen)
+        self._counters += count(outcomes)
+        self._examples |= examples
+        owners = rows.part_of(chosen)
+        return [count(_of(outcomes, owners == index)) for index in range(len(rows.parts))]
+
+    def _admit(self, member: Append, commands: pa.RecordBatch) -> AppendVerdict:
+        """Admit commands of an append behind what was admitted; or return why they may not come.
+
+        Late rows come apart: they must not be brought together with others before they are left
+        out. So do rows that can be applied, but not be brought together, as sums that are too
+        large without those of the table.
+        """
+        rows = Rows(self._schema, [BatchPart(commands)])
+        everything = np.arange(len(rows))
+        try:
+            outcomes = self._outcomes(rows)
+            self._examples |= examples_of(rows, everything, outcomes, self._late_rows)
+        except DataError as error:
+            return error
+        if bool(outcomes.are_late.any()):
+            return APART
+        both = Rows(self._schema, [BatchPart(self._contested), *rows.parts])
+        try:
+            reduced = mechanism_of(self._schema).reduce(both, epochs=epochs_by_part(both, [0, 1]))
+            lost, examples = count_losers(both, reduced)
+        except DataError:
+            return APART
+        self._contested = reduced.batch()
+        self._counters += member.stash.counters + lost
+        self._examples |= {**member.stash.examples, **examples}
+        return member.stash.counters + count(outcomes)
+
+    def _outcomes(self, rows: Rows) -> Outcomes:
+        """Return what commands do to the table and to what was admitted before them."""
+        manifest, everything = self._snapshot.manifest, np.arange(len(rows))
+        if len(rows):
+            spanned = HashRange.spanning(rows.hashes[0], rows.hashes[-1])
+            state = self._snapshot.parts(spanned)
+        else:
+            state = []
+        before = (BatchPart(self._contested), manifest.upper)
+        keys = rows.take(self._schema.identity, everything)
+        found = find(self._schema, [*state, before], rows.hashes, keys)
+        return classify(
+            rows, everything, found, low_water=manifest.low_water, late_rows=self._late_rows
+        )
+
+    def judged(self) -> _Judged:
+        """Return what became of all of them."""
+        rows = Rows(self._schema, [BatchPart(self._contested)])
+        everything = np.arange(len(rows))
+        try:
+            outcomes = outcomes_of(
+                self._snapshot, rows, everything, overwrite=False, late_rows=self._late_rows
+            )
+            examples = examples_of(rows, everything, outcomes, self._late_rows)
+        except DataError:
+            return self._all_apart()
+        if bool(outcomes.are_late.any()):
+            return self._all_apart()
+        both = Rows(self._schema, [BatchPart(self._alone), *rows.parts])
+        return _Judged(
+            self._verdicts,
+            _batch(both, np.argsort(both.hashes, kind="stable")),
+            self._counters + count(outcomes),
+            {**self._examples, **examples},
+        )
+
+    def _all_apart(self) -> _Judged:
+        """Let each come by itself: together they are another thing than one after the other."""
+        apart: list[AppendVerdict] = [
+            APART if isinstance(each, Counters) else each for each in self._verdicts
+        ]
+        return _Judged(apart, self._alone, EMPTY, {})
+
+
+def _of(outcomes: Outcomes, mask: Mask) -> Outcomes:
+    kinds, are_tied, are_late = outcomes
+    return Outcomes(kinds[mask], are_tied[mask], are_late[mask])
+
+
+def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
+    names = rows.schema.run.names
+    return pa.RecordBatch.from_arrays(rows.take(names, chosen), schema=rows.schema.run)

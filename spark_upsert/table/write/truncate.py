@@ -1,0 +1,168 @@
+"""A truncate at an order key: all that is not younger goes, and stays away if it comes late.
+
+It is one version with the rows among which it came: an overwrite by what stays of the contents
+(entries that are younger; there are some only where changes arrived out of order) and by those
+rows. The version's **low-water mark** is the truncate's order key: so a row before the truncate is
+late, whether of the same epoch, of another task or of a later one, by the rule that guards
+forgotten deletes (`table.log.tombstones`).
+
+It may be repeated: where nothing is left below the mark, there is nothing to do.
+
+Rejected: a delete per key. A row that comes late, of a key that the table did not know, would
+come back. A version of its own, before that of the rows: a batch that is refused behind it, or
+whose process dies there, leaves an empty table, which readers see meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.conversions import convert
+from spark_upsert.model.epochs import Interval
+from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.schema import DIFF, TableSchema, is_live
+from spark_upsert.model.words import ordered_words
+from spark_upsert.table.compaction.worker import with_epochs
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.entries.mechanism import mechanism_of
+from spark_upsert.table.entries.resolve import epochs_by_part
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest, Slice
+from spark_upsert.table.log.tombstones import encode_mark, higher_mark, is_at_or_below
+from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.write.scratch import Scratch
+
+_FIELD = b"upsertflow.truncated"
+"""Of a batch of commands: the mark of the youngest truncate that came among them."""
+
+
+def with_truncates(
+    commands: pa.RecordBatch, order: Sequence[pa.Array], schema: TableSchema
+) -> pa.RecordBatch:
+    """Return commands that carry truncates.
+
+    Parameters
+    ----------
+    commands : pyarrow.RecordBatch
+    order : sequence of pyarrow.Array, each of length n > 0
+        The order keys of the truncates, without nulls, one array per `TableSchema.order` field.
+    """
+    columns = [convert(c, own.type) for c, own in zip(order, schema.order, strict=True)]
+    words = [word for column in columns for word in ordered_words(column)]
+    youngest = pa.array(np.lexsort(words[::-1])[-1:])
+    known = [pa.array([True])] * (len(schema.order_fields) - len(schema.order))
+    mark = encode_mark([*known, *(column.take(youngest) for column in columns)], schema)
+    return with_truncate(commands, mark)
+
+
+def with_truncate(commands: pa.RecordBatch, mark: str | None) -> pa.RecordBatch:
+    """Return commands, perhaps none, among which a truncate of this mark came, if it is one."""
+    if mark is None:
+        return commands
+    return commands.replace_schema_metadata(
+        {**(commands.schema.metadata or {}), _FIELD: mark.encode()}
+    )
+
+
+def truncated_at(commands: pa.RecordBatch) -> str | None:
+    """Return the mark of the youngest truncate among some commands, if there is one."""
+    found = (commands.schema.metadata or {}).get(_FIELD)
+    return None if found is None else found.decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """A version, and what a truncate would leave of it."""
+
+    before: Manifest
+    after: Manifest
+    """The table behind the truncate, upon which the rows of the epoch are judged."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it changes anything."""
+        return (self.before.slices, self.before.low_water) != (
+            self.after.slices,
+            self.after.low_water,
+        )
+
+    def with_rows(self, rows: Draft) -> Draft:
+        """Return the draft of an epoch, made upon ``after``, as one that truncates, too.
+
+        A row that stayed and that a command meets is counted once, by what the command did.
+        """
+        if not self.is_needed:
+            return rows
+        own = Counters.from_json(rows.counters)
+        met = own.result_count
+        contents = Counters(
+            retracted=self.before.live_rows - met, restored=self.after.live_rows - met
+        )
+        return replace(
+            rows,
+            kind=Kind.OVERWRITE,
+            compacted=self.after.slices,
+            low_water=self.after.low_water,
+            counters=(own + contents).to_json(),
+        )
+
+
+def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> Truncated:
+    """Return what a truncate leaves: the entries above its mark.
+
+    A pass over the whole table, a piece at a time. Pieces of which something goes are written
+    again; the others stay where they are.
+    """
+    head = snapshot.manifest
+    pieces = [_above(snapshot, chunk, mark, scratch) for chunk in snapshot.chunks()]
+    slices = tuple(slice_ for piece in pieces for slice_ in piece.slices)
+    after = replace(
+        head,
+        slices=slices if any(piece.is_cut for piece in pieces) else head.slices,
+        live_rows=sum(piece.live_rows for piece in pieces),
+        low_water=higher_mark(mark, head.low_water, head.schema),
+        forgot=head.upper,
+    )
+    return Truncated(before=head, after=after)
+
+
+class _Piece(NamedTuple):
+    """What a truncate leaves of a range of hashes."""
+
+    slices: tuple[Slice, ...]
+    live_rows: int
+    is_cut: bool
+    """Whether something goes."""
+
+
+def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -> _Piece:
+    schema = snapshot.manifest.schema
+    slices = [each for each in snapshot.manifest.slices if each.overlaps(hashes)]
+    parts = snapshot.parts(hashes)
+    rows = Rows(schema, [part for part, _ in parts])
+    if not len(rows):
+        return _Piece((), 0, is_cut=False)
+    epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
+    reduced = mechanism_of(schema).reduce(rows, epochs=epochs)
+    rows, winners = reduced.rows, reduced.at
+    kept = winners[~is_at_or_below(rows.take(schema.order_columns, winners), mark, schema)]
+    live_rows = int(is_live(rows.take([DIFF], kept)[0]).sum())
+    if len(kept) == len(winners):
+        untouched = (replace(each, live=each.live.intersect(hashes)) for each in slices)
+        return _Piece(tuple(untouched), live_rows, is_cut=False)
+    if not len(kept):
+        return _Piece((), 0, is_cut=True)
+    batch = pa.RecordBatch.from_arrays(rows.take(schema.run.names, kept), schema=schema.run)
+    if schema.has_quarantine:
+        came = np.array([epoch for _, epoch in parts], dtype=np.uint64)
+        batch = with_epochs(batch, came[rows.part_of(kept)])
+    covered = Interval(
+        lower=min(each.epochs.lower for each in slices),
+        upper=max(each.epochs.upper for each in slices),
+    )
+    return _Piece((Slice(file=scratch.write(batch), epochs=covered),), live_rows, is_cut=True)

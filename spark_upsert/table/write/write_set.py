@@ -1,0 +1,244 @@
+"""A write set: all that the tasks staged for one epoch, ready to be proposed behind any version.
+
+The tasks' counts add up exactly, except for keys that stand in more than one task, or that
+another writer changed since. Those keys, and only those, are judged again against the newest
+version. So a commit costs a look at the hashes of its own runs, and a lost race costs the rows
+that both writers touched.
+
+What others changed is what their commits added, not what the newest version still holds: of a
+delete that a compaction has forgotten since, nothing is left there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.table.entries.counters import EMPTY, Counters
+from spark_upsert.table.entries.cuts import cut_evenly
+from spark_upsert.table.entries.mechanism import mechanism_of
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
+from spark_upsert.table.log.tombstones import LateRows, higher_mark
+from spark_upsert.table.run.file import RUNS, RunFile, Span
+from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
+from spark_upsert.table.write.ambiguity import Examples, count_losers, examples_of, require_order
+from spark_upsert.table.write.outcomes import Outcome, Outcomes, count
+from spark_upsert.table.write.scratch import Scratch
+from spark_upsert.table.write.stage import Staged, accepted, outcomes_of
+
+SEAL_ROWS = 1 << 20
+"""Hashes that the seal compares at once: 8 MiB per task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSet:
+    """What all tasks have staged for one epoch; it fits behind any version."""
+
+    base: Snapshot
+    """The oldest version that a task has counted upon."""
+    staged: tuple[Staged, ...]
+    """In the order of the tasks."""
+    bases: Mapping[int, Snapshot] = field(default_factory=dict)
+    """Where tasks have counted upon different versions, each of these."""
+    transactions: tuple[Transaction, ...] = ()
+    """What the commit makes idempotent, all of it or nothing."""
+    overwrite: bool = False
+    allow_unordered: bool = False
+    late_rows: LateRows = LateRows.REJECT
+
+    @property
+    def truncated(self) -> str | None:
+        """The mark of the youngest truncate that came in the epoch."""
+        schema, youngest = self.base.manifest.schema, None
+        for each in self.staged:
+            youngest = higher_mark(youngest, each.truncated, schema)
+        return youngest
+
+    @property
+    def files(self) -> tuple[RunFile, ...]:
+        """What the tasks wrote, in their order."""
+        return tuple(file for each in self.staged for file in each.files)
+
+    def is_judged_for(self, head: Manifest) -> bool:
+        """Return whether it was known of all commands, when they were judged, if they are late.
+
+        It was not, if deletes have been forgotten since.
+        """
+        return self.overwrite or head.forgot <= self.base.manifest.version
+
+    def without_late(self, head: Manifest, scratch: Scratch) -> WriteSet:
+        """Return what is left where deletes have been forgotten since the commands were judged.
+
+        Rare. Runs that hold late commands are written again without them; the others stay.
+        """
+        newest = Snapshot(self.base.store, head)
+        staged = tuple(self._without_late(newest, each, scratch) for each in self.staged)
+        return replace(self, staged=staged)
+
+    def seal(self, head: Manifest, between: Iterable[Commit]) -> Sealed:
+        """Return the draft that makes the epoch visible right behind ``head``.
+
+        Parameters
+        ----------
+        head : Manifest
+        between : iterable of Commit
+            The versions behind the base up to ``head``. Read only if something was staged.
+
+        Raises
+        ------
+        DataError
+            Without order keys, two tasks hold different values of one key. Or rows are tied,
+            or late, and the policy for them is that the write fails.
+        """
+        newest = Snapshot(self.base.store, head)
+        counters = sum((each.counters for each in self.staged), EMPTY)
+        examples = {k: v for each in self.staged for k, v in each.examples.items()}
+        for rows, counted_by, chosen in self._contested(head, between):
+            correction, found = self._recount(newest, rows, counted_by, chosen)
+            counters += correction
+            examples |= found
+        if self.overwrite:
+            counters += Counters(retracted=head.live_rows - counters.result_count)
+        assert counters.is_balanced, counters
+        draft = Draft(
+            kind=Kind.OVERWRITE if self.overwrite else Kind.APPEND,
+            transactions=self.transactions,
+            added=self.files,
+            counters=counters.to_json(),
+            live_rows=head.live_rows + counters.live_delta,
+        )
+        return Sealed(draft, examples)
+
+    def _contested(
+        self, head: Manifest, between: Iterable[Commit]
+    ) -> Iterator[tuple[Rows, list[Staged], npt.NDArray[np.int64]]]:
+        """Yield the commands whose counts do not simply add up, range by range of the hash.
+
+        With all commands of the range and, for each part of those, the task that counted it.
+        """
+        writing = [each for each in self.staged if each.files]
+        if not writing:
+            return
+        epochs = [commit for commit in between if commit.is_epoch]
+        slices = tuple(slice_ for commit in epochs for slice_ in commit.slices())
+        # Where the past was replaced, or late rows are applied, it may be any key.
+        is_all = (
+            self.truncated is not None
+            or any(commit.kind is Kind.OVERWRITE for commit in epochs)
+            or (self.late_rows is LateRows.APPLY and not self.is_judged_for(head))
+        )
+        if len(writing) == 1 and not slices and not is_all:
+            return
+        newer = Snapshot(self.base.store, replace(head, slices=slices))
+        for hash_range in self._pieces(head, writing):
+            rows, counted_by = self._rows(head, writing, hash_range)
+            if is_all:
+                chosen = np.arange(len(rows))
+            else:
+                others = [part.hashes for part, _ in newer.parts(hash_range)]
+                chosen = np.flatnonzero(shared_hashes(rows.hashes, others))
+            if len(chosen):
+                yield rows, counted_by, chosen
+
+    def _pieces(self, head: Manifest, staged: Sequence[Staged]) -> list[HashRange]:
+        """Cut the hashes so that about `SEAL_ROWS` of what is staged are in each piece."""
+        files = [file for each in staged for file in each.files]
+        count = 1 + sum(file.rows for file in files) // SEAL_ROWS
+        if not head.schema.hash_prefix:
+            return ALL_HASHES.cut(count)
+        runs = (RUNS.open(self.base.store, file) for file in files)
+        return cut_evenly(ALL_HASHES, [(run.hashes, 1.0) for run in runs], count)
+
+    def _rows(
+        self, head: Manifest, staged: Sequence[Staged], hash_range: HashRange
+    ) -> tuple[Rows, list[Staged]]:
+        """Return the staged commands with hashes in a range, in the order of the tasks.
+
+        And the task of each part.
+        """
+        found = [
+            (each, Span.within(RUNS.open(self.base.store, file), hash_range))
+            for each in staged
+            for file in each.files
+            if file.hash_range.overlaps(hash_range)
+        ]
+        rows = Rows(head.schema, [RunPart(span) for _, span in found])
+        return rows, [each for each, _ in found]
+
+    def _base_of(self, staged: Staged) -> Snapshot:
+        """Return the version that a task has counted upon."""
+        return self.bases.get(staged.base_version, self.base)
+
+    def _recount(
+        self, newest: Snapshot, rows: Rows, counted_by: Sequence[Staged], chosen: Positions
+    ) -> tuple[Counters, Examples]:
+        """Return by how much the tasks' counts are wrong for contested commands."""
+        counted = EMPTY
+        owners = rows.part_of(chosen)
+        for owner in np.unique(owners):
+            own = self._base_of(counted_by[owner])
+            counted += count(self._outcomes_of(own, rows, chosen[owners == owner]))
+        reduced = mechanism_of(rows.schema).reduce(rows, chosen=chosen)
+        if not self.allow_unordered:
+            require_order(rows, reduced)
+        lost, examples = count_losers(rows, reduced)
+        outcomes = self._outcomes_of(newest, reduced.rows, reduced.at)
+        others = examples_of(reduced.rows, reduced.at, outcomes, self.late_rows)
+        return count(outcomes) + lost - counted, {**examples, **others}
+
+    def _outcomes_of(self, snapshot: Snapshot, rows: Rows, chosen: Positions) -> Outcomes:
+        return outcomes_of(
+            snapshot, rows, chosen, overwrite=self.overwrite, late_rows=self.late_rows
+        )
+
+    def _without_late(self, newest: Snapshot, staged: Staged, scratch: Scratch) -> Staged:
+        schema = newest.manifest.schema
+        files, counters, examples = [], staged.counters, dict(staged.examples)
+        for file in staged.files:
+            run = RUNS.open(newest.store, file)
+            rows = Rows(schema, [RunPart(Span.within(run))])
+            everything = np.arange(len(rows))
+            outcomes = self._outcomes_of(newest, rows, everything)
+            late = np.flatnonzero(outcomes.kinds == Outcome.REJECTED)
+            if not len(late):
+                files.append(file)
+                continue
+            examples |= examples_of(rows, everything, outcomes, self.late_rows)
+            # The table did know some of these keys when the task counted them.
+            was = count(self._outcomes_of(self._base_of(staged), rows, late))
+            counters += Counters(rejected=len(late)) - was
+            batch = rows.gathered(schema.run.names).parts[0]
+            assert isinstance(batch, BatchPart)
+            kept = accepted(batch.batch.cast(schema.run), outcomes)
+            if kept.num_rows:
+                files.append(scratch.write(kept))
+        return replace(staged, files=tuple(files), counters=counters, examples=examples)
+
+
+class Sealed(NamedTuple):
+    """What a seal gives."""
+
+    draft: Draft
+    examples: Examples
+    """Keys of rows that a person should know about (`ambiguity`)."""
+
+
+def shared_hashes(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:
+    """Return which hashes stand twice among their own, or among the others."""
+    order = np.argsort(own)
+    ordered = own[order]
+    same = ordered[1:] == ordered[:-1]
+    shared = np.zeros(len(own), dtype=np.bool_)
+    shared[order[1:][same]] = True
+    shared[order[:-1][same]] = True
+    for other in others:
+        places = np.minimum(np.searchsorted(other, own), len(other) - 1)
+        shared |= other[places] == own
+    return shared

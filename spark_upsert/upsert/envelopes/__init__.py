@@ -1,1 +1,0 @@
-"""Envelopes: how rows say what is inserted, updated and deleted."""
