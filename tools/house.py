@@ -19,6 +19,9 @@ Graph = Mapping[str, frozenset[str]]
 GROUND = LAYERS[0]
 """Every unit stands on it, so that lines to it would say nothing."""
 
+PARTS_MAX = 2
+"""Paragraphs of a docstring that the page has: what a room does, and how it is laid out."""
+
 _HEAD = """# The house
 
 This page is made from the code by `tools/house.py`.
@@ -96,9 +99,13 @@ def _described(unit: str, known: Mapping[str, Path]) -> Iterator[str]:
         place = path.relative_to(ROOT)
         folder = place.parent if place.name == "__init__.py" else place
         told = (ast.get_docstring(tree_of(path)) or "").replace("``", "`").split("\n\n")
-        prose = [part.replace("\n", " ") for part in told if not part.startswith(">>>")]
+        prose = [part.replace("\n", " ") for part in told if _is_prose(part)][:PARTS_MAX]
         yield f"[`{folder.as_posix()}`](../{folder.as_posix()}): {' '.join(prose)}"
         yield ""
+
+
+def _is_prose(part: str) -> bool:
+    return not part.startswith((">>>", " ", "-", "="))
 
 
 def _neighbours(unit: str, whole: Graph) -> str:
