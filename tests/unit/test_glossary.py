@@ -22,12 +22,13 @@ def entries() -> list[tuple[str, str, list[str]]]:
 
 @cache
 def defined() -> frozenset[str]:
-    """Return what the packages define: classes, functions, fields, and names of options."""
+    """Return what the packages define: classes, functions, fields, aliases; and all options."""
     found: set[str] = set()
     for path in (path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         found.update(re.findall(r"^ *(?:class|def) (\w+)\b", text, re.MULTILINE))
         found.update(re.findall(r"^    (\w+): ", text, re.MULTILINE))
+        found.update(re.findall(r"^(\w+)(?:: TypeAlias)? = ", text, re.MULTILINE))
         if path.parent.name in ("options", "model"):
             found.update(re.findall(r'"(\w+)"', text))
     return frozenset(found)
