@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import re
 import tomllib
 
@@ -59,6 +62,22 @@ def test_every_comment_about_running_stands_above_a_block() -> None:
         assert len(said) == len(marked), (
             f"{name}: write <!-- not run: why --> right above the fence"
         )
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in CODE if b.language == "python"], ids=lambda block: str(block)
+)
+def test_what_a_block_imports_of_the_engine_is_there(block: Block) -> None:
+    imports = [n for n in ast.walk(ast.parse(block.code)) if isinstance(n, ast.ImportFrom)]
+    ours = [(n.module, each.name) for n in imports if n.module for each in n.names]
+    missing = [
+        f"{module}.{name}"
+        for module, name in ours
+        if module.partition(".")[0] == "spark_upsert"
+        and not hasattr(importlib.import_module(module), name)
+        and importlib.util.find_spec(f"{module}.{name}") is None
+    ]
+    assert not missing, "write the name that the code has"
 
 
 def test_commands_of_the_pages_exist() -> None:
