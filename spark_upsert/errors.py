@@ -126,7 +126,7 @@ class UpsertFlowError(Exception):
         return str(self.fields.get("told", without))
 
     def name_settings(self, form: SettingForm) -> None:
-        """Name the settings of the hint as the one who reads it gives them.
+        """Name the settings of the hint as its reader gives them.
 
         Parameters
         ----------
@@ -673,7 +673,7 @@ class BatchTooLargeError(UpsertFlowError, ValueError):
 
 
 class ThrottledError(UpsertFlowError):
-    """A consumer is overloaded, and the table lets it slow down who writes; nothing was stored."""
+    """A consumer is overloaded, and the table lets it slow writers down; nothing was stored."""
 
     code = "THROTTLED"
 

@@ -13,15 +13,15 @@ Three frontiers decide everything:
 
 A command at ``ts`` is dropped if ``ts < p``, emitted if ``ts == p < i``, kept otherwise
 (`epochs.fate_of`); timestamps that the source left out are durable with the next one. Emitting is
-committing one epoch; the commit carries the timestamp, so that of several incarnations one wins
+committing one epoch; the commit carries the timestamp, so that one of several incarnations wins
 each timestamp, and the others see ``p`` move and drop.
 
 Inside Spark the micro-batch is the timestamp and Spark's checkpoint keeps the input
 frontier; there every batch is eligible at once, and the same `stage` and `seal` apply it.
 
 Any method that raised may be called again. Rows stay in the stash until the *log* shows their
-timestamp as durable, and what was staged for it stays as well: a commit whose outcome is
-unknown may still take effect, and the repeated one must name the same files.
+timestamp as durable, and what was staged for it stays as well: a commit of unknown outcome may
+still take effect, and the repeated one must name the same files.
 
 Source: Materialize, ``upsert_continual_feedback_v2.rs``. We differ in one point: the state is
 not an arrangement in memory that must be hydrated, but the table itself.

@@ -55,8 +55,9 @@ EPOCHS = _schema(
     bytes=pa.int64(),
     **_TABLE,
 )
-"""One row per epoch: who wrote it, its `Counters`, what it wrote (``files``, ``bytes``), and
-what the table consisted of behind it."""
+"""One row per epoch: its writer, its `Counters`, its ``files`` and ``bytes``, and what the table
+consisted of behind it.
+"""
 
 FILES = _schema(
     path=pa.string(),

@@ -20,7 +20,7 @@ __all__ = ["DefaultSource", "compact", "register", "view"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("upsertflow")`` known to a session whose code came as an archive.
+    """Make ``format("upsertflow")`` known to a session with its code in an archive.
 
     See `pyspark_upsertflow.registration`. After ``pip install`` it is not needed.
     """

@@ -53,7 +53,7 @@ def _run(
 def _worker(
     path: str, storage: Mapping[str, str], base: Manifest, jobs: Sequence[Job]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that does the jobs whose numbers it is given."""
+    """Return the function that does jobs by their numbers."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(path, storage)

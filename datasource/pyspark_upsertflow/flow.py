@@ -2,7 +2,7 @@
 
 A processing element is a part of one `mapInArrow`; operators within it call each other. A splitter
 gives rows the number of a task, and `repartitionById` brings them there: exactly, also with
-adaptive execution, which coalesces and splits only partitions whose number it may choose.
+adaptive execution, which coalesces and splits only where it may choose the number of partitions.
 
 The end of a micro-batch is the barrier: behind an exchange no task begins before all those before
 it have ended, and each operator drains when its input has.
@@ -56,10 +56,10 @@ def frames(
     *,
     is_stream: bool = False,
 ) -> dict[str, DataFrame]:
-    """Return what comes to each sink, by its full name; nothing runs before one is read.
+    """Return the frame that comes to each sink, by its full name; nothing runs before one is read.
 
-    Who reads several runs the flow as often. They may be united with others, or come to fewer
-    partitions; those of a stream may not: then the query fails.
+    Each frame that is read runs the flow once. A frame may be united with others, or coalesced to
+    fewer partitions; the query of a streaming frame fails then.
 
     Parameters
     ----------
@@ -183,7 +183,8 @@ def _compiled(
     Parameters
     ----------
     is_woken : bool
-        Whether tasks are told who they are, because Spark may number them otherwise: no stream.
+        Whether tasks are told their own numbers, because Spark may number them otherwise: no
+        stream.
     """
     if isinstance(plan, Graph):
         slots = parallelism_of(spark) or 1
@@ -319,7 +320,7 @@ def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _wakes(spark: SparkSession, stages: Stages) -> DataFrame:
-    """Return a row for each task of the first stage, which tells it who it is."""
+    """Return a row for each task of the first stage, with the task's own number."""
     schema = _shown(Border(stages, 0, carried).schema)
     nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in list(schema)[1:])
     task_count = stages.stages[0].task_count

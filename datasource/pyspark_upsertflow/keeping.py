@@ -97,9 +97,9 @@ def planned(
 
 
 def _put_off(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return how a plan is read and how its writer is told: no row goes through Java.
+    """Return the reader's and the writer's options for a plan: no row goes through Java.
 
-    Spark says who reads what, and who writes it reads it.
+    Spark assigns splits to tasks, and the writer's task reads the split that it writes.
     """
     return {**reads, "deferred": "true"}, {"deferred": put_off_text({**reads, "plan": text})}
 

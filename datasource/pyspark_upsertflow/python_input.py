@@ -6,8 +6,8 @@ So the head of such an input says nothing, `backlog` asks, and what was answered
 taken. All up to the answer is one step: only the source could cut it.
 
 Spark tells a source that a batch is done when it has asked for the end of the next one, and before
-it asks for the partitions of that. Some forget then what they have answered, and lose it. So a
-source is told here when it is asked the next time.
+it asks for the partitions of that. Some sources forget then what they have answered, and lose it.
+So a source is told here only when it is asked the next time.
 
 A source whose offset goes back (one that counts from 0 in each process, for example) loses rows
 without a word in Spark. Here a number of an offset that becomes smaller is an error.
@@ -67,7 +67,7 @@ _READERS_MAX = 16
 """Readers of others that a process keeps between its tasks."""
 
 _SPLIT_BYTES = 1 << 20
-"""What a partition is taken for, of which nobody knows how much it holds."""
+"""Bytes that a partition of unknown size is taken for."""
 
 _HEAD = Position.of({})
 _KEYS = frozenset({"offset", "origin"})
@@ -294,7 +294,7 @@ class PythonBatch:
         return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions or [None]]
 
     def steps(self) -> list[CountedStep]:
-        """Return the partitions in the order of the source; nobody can count their rows."""
+        """Return the partitions in the order of the source; their rows cannot be counted."""
         return _steps(self._source, self.splits())
 
     def identity(self) -> str:
@@ -472,12 +472,12 @@ class _Readers:
         self._idle: OrderedDict[str, ForeignStream] = OrderedDict()
 
     def take(self, pickled: bytes) -> ForeignStream:
-        """Return a reader that nobody else has."""
+        """Return a reader that no other thread has."""
         found = self._idle.pop(_key(pickled), None)
         return pickle.loads(pickled) if found is None else found
 
     def give_back(self, pickled: bytes, reader: ForeignStream) -> None:
-        """Keep a reader whose rows were read to their end."""
+        """Keep a reader after its rows were read to their end."""
         self._idle[_key(pickled)] = reader
         while len(self._idle) > _READERS_MAX:
             self._idle.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Register the source by hand, for a program whose code arrived as an archive.
+"""Register the source by hand, for a program that arrived as an archive.
 
 A package in ``site-packages`` is discovered by Spark and needs none of this. A jar or zip that
 came by ``--packages`` or ``--py-files`` is on the driver's ``sys.path``, but neither Spark's

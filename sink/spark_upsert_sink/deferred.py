@@ -1,11 +1,11 @@
 """Reads that are put off: what a task is to read goes through Spark, and its rows do not.
 
-Where the changes of a view are written into a table of ours as they are, Spark is to say who reads
-what, and when: it need not carry the rows from one process of Python through Java to the next. With
+Where the changes of a view are written into a table of ours as they are, Spark has to assign splits
+to tasks: it need not carry the rows from one process of Python through Java to the next. With
 ``deferred`` the reader gives one row for each split, of nothing but NULLs and, in `SPLIT`, the
 split (`spark_upsert.streams.reads.view_records`); the writer's task, to which Spark hands that row,
-reads and stages in one. A split is what it was, a function of two offsets, so that a task that is
-run again does the same again.
+reads and stages in one. A split is a function of two offsets, as always, so that a task that is run
+again does the same again.
 
 Only `keep` asks for it. The writer is told by its own options which view it reads, and in which
 way: whatever a row says, nothing but rows of that view are read.

@@ -15,8 +15,7 @@ from spark_upsert.table.write.stage import Staged
 class StagedMessage(WriterCommitMessage):
     """The durable, not yet visible work of one task.
 
-    The commit of a stream is not told its query; the task is. So each message says who it
-    belongs to.
+    The commit of a stream is not told its query; the task is. So each message names its query.
     """
 
     staged: Staged

@@ -15,12 +15,12 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 def query_of_task() -> str | None:
-    """Return the id of the query whose task this is; None if Spark does not say."""
+    """Return the id of this task's query; None if Spark does not say."""
     return _told(_QUERY_ID)
 
 
 def of_task() -> Transaction | None:
-    """Return the batch of the query whose task this is; None if Spark does not say."""
+    """Return the batch of this task's query; None if Spark does not say."""
     query_id, batch_id = _told(_QUERY_ID), _told(_BATCH_ID)
     if not (query_id and batch_id):
         return None

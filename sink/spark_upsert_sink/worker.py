@@ -1,10 +1,10 @@
 """What a process of Spark's does where it is used again for task after task: settle in, give back.
 
-Behind each task such a process collects garbage, all of it (`pyspark.daemon`), and that is to look
-at every object that there is: some 100 000, nearly all of modules, which live as long as it does.
-It takes 30 ms of processor time and more, four processes in a micro-batch of a kept view and most
-of what a small one costs. What is there when the first task begins is put aside instead: it is
-looked at once more, and then never again. It is still freed when nobody refers to it.
+Behind each task such a process collects garbage, all of it (`pyspark.daemon`), and the collector
+looks at every object that there is: some 100 000, nearly all of modules, which live as long as it
+does. It takes 30 ms of processor time and more, four processes in a micro-batch of a kept view and
+most of what a small one costs. What is there when the first task begins is put aside instead: it is
+looked at once more, and then never again. It is still freed when its last reference goes.
 
 What a task has allocated and freed again stays with the process: Arrow's pool and the allocator
 below Python keep pages for what comes next, and after some hundred tasks of different sizes hold
@@ -44,7 +44,7 @@ def give_back() -> None:
     if not _is_used_again():
         return
     pa.default_memory_pool().release_unused()
-    # Only of glibc, whose heaps grow with the largest arrays that were ever freed.
+    # Only of glibc: its heaps grow with the largest arrays that were ever freed.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))

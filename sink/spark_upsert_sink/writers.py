@@ -163,9 +163,9 @@ class _Write:
     def abort(self, messages: _Messages) -> None:
         """Remove what the tasks staged, unless a commit of it was tried.
 
-        Spark commits once every task has answered. A commit that raised may still take effect,
-        as long as its put is under way somewhere, so that the log of this moment cannot tell:
-        its files are left to a vacuum, behind whose frontier no such put comes through.
+        Spark commits once every task has answered. A commit that raised may still take effect, as
+        long as its put is under way somewhere, so that the log of this moment cannot tell: its
+        files are left to a vacuum; no such put comes through behind a vacuum's frontier.
         """
         if any(message is None for message in messages):
             store = self.table().store

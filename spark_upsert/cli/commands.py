@@ -78,7 +78,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # Whoever reads has seen enough; click ends without a word.
+            raise  # The reader of the pipe has seen enough; click ends without a word.
         except (UpsertFlowError, OSError) as error:
             # What is wrong may be data, or the name of a file.
             click.echo(escaped_lines(masked(f"Error: {error}")), err=True)
@@ -228,7 +228,7 @@ def _work_on_all(
         names = list(dict.fromkeys(name for line in shown for name in line))
         print_rows([dict.fromkeys(names) | line for line in shown], names, as_json=False)
     total: dict[str, Any] = {"tables": count, "shown": len(shown), "failed": failed}
-    if kept_by:  # Else nobody would know why nothing was done.
+    if kept_by:  # Else the user would not know why nothing was done.
         few = kept_by.most_common(_REASONS)
         total["bound_by"] = "; ".join(f"{why} ({tables} tables)" for why, tables in few)
     print_facts({"table": "", **total} if as_json else total, as_json=as_json)
@@ -411,7 +411,7 @@ def explain(
 
 
 def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
-    """Return a plan whose tables begin where a consumer has yet to read."""
+    """Return a plan of tables that begin where a consumer has yet to read."""
     inputs: list[InputOptions] = []
     for each in with_found_inputs(plan).inputs:
         with about_input(each.name):
@@ -423,7 +423,7 @@ def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
 
 
 def _version_behind(table: Table, consumer: str) -> int:
-    """Return the first version whose changes a consumer has yet to read."""
+    """Return the first version with changes that a consumer has yet to read."""
     held = {lease.consumer: lease.version for lease in table.consumers()}
     if consumer not in held:
         raise OptionError.invalid(
@@ -443,7 +443,7 @@ def _version_behind(table: Table, consumer: str) -> int:
 def consumers(
     path: str, storage: Mapping[str, str], hold: str | None, release: str | None, as_json: bool
 ) -> None:
-    """Show who holds a lease, on which version, and until when."""
+    """Show the consumers with a lease, on which version, and until when."""
     table = open_in(path, storage)
     if hold is not None:
         table.hold_all(hold)
@@ -463,7 +463,7 @@ def consumers(
 @_on_table
 @_as_json
 def pressure(path: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Show how far consumers are behind, against the caps, and who holds up writers."""
+    """Show how far consumers are behind, against the caps, and which ones hold up writers."""
     _show(Metadata.PRESSURE, path, storage, None, as_json=as_json)
 
 
@@ -540,7 +540,7 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show many tables, again and again: size, age, who is behind, priority, pressure.
+    """Show many tables, again and again: size, age, lagging consumers, priority, pressure.
 
     Each PATH is a table, or a folder of tables. A table that cannot be read is shown with what is
     wrong. In a pipe the lines of each look follow those of the look before.
@@ -568,11 +568,11 @@ def top(
 @_storage_options
 @_as_json
 def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Show the tables that one stream writes below ROOT: whose each is, and what it has.
+    """Show the tables that one stream writes below ROOT: name, query, rows and debt of each.
 
     ROOT is the folder before the first column of the stream's path; or the whole path, as in
     '/lake/{topic}', where no batch is in all tables yet. JSON begins with a line about all tables,
-    whose folder is empty.
+    with an empty folder.
     """
     found = list_tables(root, storage)
     if as_json:

@@ -25,7 +25,7 @@ from rich.text import Text
 from spark_upsert.model.durations import render_ms
 
 _PIPE_WIDTH = 240
-"""Columns of a line that nobody looks at in a terminal."""
+"""Columns of a line that does not go to a terminal."""
 
 _POSITIONS = frozenset(
     {
@@ -127,7 +127,7 @@ def _grid(
 def screen() -> Iterator[Callable[[Sequence[Mapping[str, Any]], str], None]]:
     """Yield a function that shows rows, with a line below them, in place of those before.
 
-    Where nobody looks, in a pipe, they come one after the other.
+    In a pipe, they come one after the other.
     """
     console = _console()
     if not console.is_terminal:

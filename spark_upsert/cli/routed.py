@@ -1,7 +1,8 @@
 """The tables below the root of a write into many: what each has, and work on all of them.
 
 The group table answers for the tables that it knows, in one read. Folders that it does not know are
-looked at, each by one request: a table that no whole batch has brought rows, or somebody else's.
+looked at, each by one request: a table that no whole batch has brought rows, or a table of another
+writer.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TableWork = Callable[[Table], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedLine:
-    """A table below a root; what nobody recorded is None."""
+    """A table below a root; a value that was never recorded is None."""
 
     folder: str
     name: str | None

@@ -8,9 +8,9 @@ TIMESTAMP_NTZ         a date, or a date, ``T`` or a space, and ``12:30[:00[.1234
 TIMESTAMP             the same, with ``Z``, ``+02``, ``+0200``, ``+02:00`` or, for UTC, nothing
 ====================  ================================================================
 
-Years are 0001 to 9999 (in UTC): others are no dates to Python, so that nobody could collect a
-row that holds one. A fraction that is finer than a microsecond is no TIMESTAMP, and a time with
-a zone is no TIMESTAMP_NTZ: both would have to become something else.
+Years are 0001 to 9999 (in UTC): others are no dates to Python, so that a row that holds one could
+not be collected. A fraction that is finer than a microsecond is no TIMESTAMP, and a time with a
+zone is no TIMESTAMP_NTZ: both would have to become something else.
 """
 
 from __future__ import annotations

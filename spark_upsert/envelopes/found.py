@@ -91,9 +91,9 @@ def found_options(
     Raises
     ------
     SchemaError
-        The schemas contradict each other, no table can hold what one says, or there is neither
-        a schema nor a table. Where rows that cannot be applied are kept (`ErrorPolicy`), payloads
-        whose own schema no table can hold, or contradicts the table, are such rows, and no error.
+        The schemas contradict each other, no table can hold what one says, or there is neither a
+        schema nor a table. Where the policy keeps rows that cannot be applied (`ErrorPolicy`), a
+        payload with such a schema is such a row, and no error.
     StorageError
         The registry does not answer: nothing is known of the rows.
 
@@ -210,7 +210,7 @@ def _instead(
 
 
 def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
-    """Return what is found of the sides whose schemas are not given.
+    """Return what is found of the sides without a given schema.
 
     Raises
     ------

@@ -20,7 +20,7 @@ The order is (partition, offset), and by default reaches only as far as one epoc
 ever, a key that moves to a partition of a lower number could never be written again, and the
 low-water mark of forgotten deletes in one partition would reject new keys of all lower ones.
 
-Source: Materialize, ``upsert_commands`` in ``render/sources.rs``, whose order holds within one
+Source: Materialize, ``upsert_commands`` in ``render/sources.rs``; its order holds within one
 timestamp, too.
 """
 

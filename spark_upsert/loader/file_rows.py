@@ -44,7 +44,7 @@ FOOTERS_MAX = 64
 """Footers that are kept, so that each row group of a file does not read its footer again."""
 
 COUNTED_AT_ONCE = 8
-"""Files whose footers are read at once: of a thousand in a bucket, one by one, that is a minute."""
+"""How many footers are read at once: one by one, a thousand in a bucket take a minute."""
 
 _FORMATS = ("parquet", "arrow")
 

@@ -81,9 +81,7 @@ class Loader:
     OptionError
         A setting is out of its range.
 
-    Notes
-    -----
-    Not for several threads at once. It has one pass over an epoch at a time: whoever begins another
+    Notes ----- Not for several threads at once. It has one pass over an epoch at a time: a second
     one ends the first. It travels by pickle with its position, and without what it has read.
     """
 
@@ -270,7 +268,7 @@ class Loader:
         self.close()
         self._splits = splits
         self._epoch = found.epoch
-        # Of another rank, whose last batch this one may not have.
+        # The position may be another rank's, with a last batch that this one lacks.
         self._batch = min(found.batch, len(self))
 
     # -- rows ------------------------------------------------------------------------

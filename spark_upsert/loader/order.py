@@ -19,8 +19,8 @@ Where each permutation comes from, exactly, so that every machine and version dr
                           replaced by their index, sorted; b is the bit length of n - 1
 
 Raw numbers are those of `model.wyrand`. Splits without rows are left out beforehand. Rejected:
-numpy's generators, whose permutations may change between its versions (NEP 19), and a buffer from
-which rows are drawn one by one, whose state would be all the rows in it.
+numpy's generators, because their permutations may change between its versions (NEP 19), and a
+buffer from which rows are drawn one by one, because its state would be all the rows in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The protocol of what is loaded: splits whose rows are counted before any is read.
+"""The protocol of what is loaded: splits, with their rows counted before any is read.
 
 A *source* says where rows are; planned, it is `Splits`: a value that knows which state of what it
 means, how many rows each split has, and how to read one. A record of it stands in each checkpoint,

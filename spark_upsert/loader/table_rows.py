@@ -53,7 +53,7 @@ class TableRows:
         As of `Table.open`.
     consumer : str, optional
         A name under which the version is kept from expiry while it is read, by a lease that lapses
-        when nobody reads (`Table.hold`, `Table.release`).
+        when the reading stops (`Table.hold`, `Table.release`).
     """
 
     path: str
@@ -194,7 +194,7 @@ class TableSplits:
         }
 
     def _kept(self) -> Table:
-        """Return the table, whose lease is renewed if it is due."""
+        """Return the table, and renew its lease if that is due."""
         with self._lock:
             if self._table is None:
                 self._table = self._source.open()

@@ -20,8 +20,8 @@ floats that are added up in another order may differ in their last bits. A sum t
 into its column is an error of the write, never wrapped.
 
 A table of *contributions* aggregates, too, and knows which of its sums counts the rows behind an
-entry (`MergeEngine.multiplicity`): there an entry whose sums are all zero is no row, and such a
-table takes each step of its source once (`model.kept`).
+entry (`MergeEngine.multiplicity`). There an entry of nothing but zero sums is no row, and the table
+takes each step of its source once (`model.kept`).
 
 Source: the merge engines of Apache Paimon's primary-key tables; the order key per column is
 its sequence group. Ours keeps late values of columns that nothing newer has set.
@@ -73,7 +73,7 @@ class MergeEngine:
 
     kind: Engine = Engine.DEDUPLICATE
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    """For `Engine.AGGREGATION`: the columns whose rule is not `Rule.LAST`."""
+    """For `Engine.AGGREGATION`: the columns with a rule other than `Rule.LAST`."""
     column_order: Mapping[str, str] = field(default_factory=dict)
     """For `Rule.LAST`: the order column of the rows, where it is not the ``sequenceBy`` one."""
     multiplicity: str | None = None
@@ -110,8 +110,8 @@ class MergeEngine:
             "column_order": dict(self.column_order),
         }
         if self.multiplicity is not None:
-            # A kind of its own: who knows none would fold such a table as any other, show what has
-            # cancelled out as rows, and write into it without a marker.
+            # A kind of its own: an older release would else fold such a table as any other, show
+            # what has cancelled out as rows, and write into it without a marker.
             counted = {"kind": CONTRIBUTIONS, "multiplicity": self.multiplicity}
             record |= {"version": CONTRIBUTIONS_VERSION, **counted}
         return record

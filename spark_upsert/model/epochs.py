@@ -1,8 +1,8 @@
 """Epochs, intervals of them, and how a stash that feeds a table compares them with frontiers.
 
-An **epoch** is logical time: the version of the table that made the changes visible. The
-**upper** of a table is the first epoch that is not sealed, always exclusive; ``since`` is
-the first epoch whose state can still be read exactly. At all times
+An **epoch** is logical time: the version of the table that made the changes visible. The **upper**
+of a table is the first epoch that is not sealed, always exclusive; ``since`` is the first epoch
+with a state that can still be read exactly. At all times
 
     0 <= since <= upper,   and both only advance.
 

@@ -95,7 +95,7 @@ class HashRange:
         return HashRange(self.first, hash_), HashRange(hash_, self.end)
 
     def cut(self, count: int) -> list[HashRange]:
-        """Cut the range into ``count >= 1`` neighbours whose widths differ by one at most."""
+        """Cut the range into ``count >= 1`` neighbours; their widths differ by one at most."""
         bounds = [self.first + self.width * index // count for index in range(count + 1)]
         return [HashRange(first, end) for first, end in pairwise(bounds)]
 

@@ -61,7 +61,7 @@ from spark_upsert.model.words import (
 
 HASH_VERSION = 1
 PREFIXED_VERSION = 2
-"""The version of a hash whose upper half is that of the first key columns."""
+"""The version of a hash that has the hash of the first key columns as its upper half."""
 HASH_BITS = 64
 HASH_END = 1 << HASH_BITS
 """The exclusive upper bound of all hashes."""

@@ -9,10 +9,10 @@ row decides anything, and a cut decides nothing either:
 so that many small batches give the sequence of one big one. That holds as long as the counts are
 those of complete inputs; of an input that grows, the sequence depends on when its rows were seen.
 
-Nobody needs the whole count of a long input: with a limit m, all counts from m on mean the same,
-because an input with m rows left cannot run dry before the last of m rows is given, and an order
-remembers of an input that ran dry nothing at all. So ``min(rows, m)`` is enough, and a lower bound
-is enough if it is at least m.
+A caller never needs the whole count of a long input. With a limit m, all counts from m on mean the
+same: an input with m rows left cannot run dry before the last of m rows is given, and an order
+forgets an input that ran dry. So ``min(rows, m)`` is enough, and a lower bound is enough if it is
+at least m.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Picks = npt.NDArray[np.int64]
 """The index of the input that gives the k-th row."""
 
 PICKS_AT_ONCE = 1 << 16
-"""512 KiB: whoever needs a long order gets it in arrays of this length."""
+"""Length of the arrays that a long order comes in: 512 KiB each."""
 
 _FEWEST_DRAWS = 64
 """Draws that are made at once where inputs run dry often; it doubles where they do not."""
@@ -90,7 +90,7 @@ class Seeded:
 
 
 Order = Concat | RoundRobin | Seeded
-"""Where an exact order stands: a value, whose JSON form a checkpoint may keep."""
+"""Where an exact order stands: a value with a JSON form, which a checkpoint may keep."""
 
 
 def order_from_json(record: Mapping[str, Any]) -> Order:

@@ -11,17 +11,17 @@ epoch     epoch, order     that of the latest epoch; in it the greatest order ke
 arrival   place            the latest entry
 ========  ===============  ==================================================================
 
-What is equal then is of one epoch. Of one task, the later row wins. Between tasks nothing is
-later, and the greater content does, by an order that means nothing but is always the same, so
-that a retry whose tasks are numbered otherwise decides the same. With `Ties.FIRST` an earlier
-epoch, and an earlier row of a task, wins between equal order keys; with the engine
-``first-row`` the smallest order key does, and the earliest epoch or place that is compared.
+What is equal then is of one epoch. Of one task, the later row wins. Between tasks nothing is later,
+and the greater content wins, by an order that means nothing but is always the same, so that a retry
+with other numbers of tasks decides the same. With `Ties.FIRST` an earlier epoch, and an earlier row
+of a task, wins between equal order keys; with the engine ``first-row`` the smallest order key does,
+and the earliest epoch or place that is compared.
 
-So it is a total order of the entries of one task, and of entries of which no two are of one task
-and epoch (equal contents apart, which nobody can tell apart): who wins does not depend on who is
-compared first. It is none of the rows of several tasks, among which places and contents could
-decide in a circle. So each task reduces its own rows first; what is left, a compaction, a look-up
-and a reader of changes may compare in any grouping.
+So the rule is a total order of the entries of one task, and of entries of which no two are of one
+task and epoch (equal contents cannot be told apart and do not matter): the winner does not depend
+on which entries are compared first. It is no total order of the rows of several tasks, because
+places and contents could decide in a circle. So each task reduces its own rows first. A compaction,
+a look-up and a reader of changes may then compare the rest in any grouping.
 
 Contents are looked at in ties only: a total order pays nothing for them. The rule knows
 nothing of runs; `table.entries.resolve`, `table.entries.lookup`, the changelog and the outcomes of
@@ -259,7 +259,7 @@ def _words(by: By, members: Positions, order: OrderOf, epochs: EpochOf | None) -
 def _keep_greatest_contents(
     members: Positions, firsts: Positions, candidate: Mask, contents: ContentOf
 ) -> None:
-    """Leave those candidates of each group whose content is the greatest."""
+    """Leave the candidates with the greatest content of each group."""
     counts = np.diff(firsts, append=len(members))
     rivals = np.add.reduceat(candidate.astype(np.int64), firsts) > 1
     tied = np.flatnonzero(np.repeat(rivals, counts) & candidate)

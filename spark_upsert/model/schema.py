@@ -23,7 +23,7 @@ column             type      meaning
 ``__raw_value``    binary    error entries: the value as it came, if there was one
 ``__reason``       string    error entries: why; tombstones without an order: what they are
 ``__epoch``        uint64    error entries of merged runs: when it came; null in an
-                             appended run, whose epoch the log knows
+                             appended run: the log knows it
 =================  ========  ====================================================
 
 The changelog adds four columns behind the table's own; their names are the contract of

@@ -2,15 +2,15 @@
 
 The first caller *leads*: it carries out its own call and those that wait behind it, while others
 come and wait. When it is done, the first of those leads. So there is no thread of our own to start,
-to end or to lose, and who comes alone is not delayed: its call is carried out at once. Where
-somebody waits already, a leader waits for more: until nobody came for `SLICE_S`, or its *window* is
+to end or to lose, and a lone caller is not delayed: its call is carried out at once. Where another
+call waits already, a leader waits for more: until no call came for `SLICE_S`, or its *window* is
 over.
 
     waiting = leader, second, third | fourth, ...        in the order in which they came
               ------ one round -----   ------ the next: fourth leads
 
-Rejected: a thread that commits for all (somebody must end it, and a lone caller pays two switches
-of threads), and a window for all (it delays the lone caller).
+Rejected: a thread that commits for all (it has to be ended, and a lone caller pays two switches of
+threads), and a window for all (it delays the lone caller).
 
 Source: group commit as of LevelDB, ``DBImpl::Write`` (the first writer in the queue writes for
 those behind it); the slices and the window are those of slopus/topics.
@@ -32,10 +32,10 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 SLICE_S = 0.0005
-"""Who waits for more gives up when nobody came for so long."""
+"""How long a leader that waits for more goes without a new call before it begins."""
 
 WAITING_MAX = 4096
-"""Calls that wait; who comes then waits for room first. Each is a thread, and holds its rows."""
+"""Most calls that wait; a further caller waits for room. Each is a thread and holds its rows."""
 
 
 @dataclass(eq=False, slots=True)
@@ -103,7 +103,7 @@ class SharedCalls(Generic[In, Out]):
         ContentionError
             The thread that led was interrupted; whether the call took effect is not known.
         """
-        if self._leader == threading.get_ident():  # From within a round: nobody else will.
+        if self._leader == threading.get_ident():  # From within a round: no other thread will.
             return self._carry_out([call])[0]
         ticket: _Ticket[In, Out] = _Ticket(call)
         try:
@@ -130,7 +130,7 @@ class SharedCalls(Generic[In, Out]):
                 self._is_led = ticket.is_leading = True
 
     def _leave(self, ticket: _Ticket[In, Out]) -> None:
-        """Take back a call that nobody has begun to carry out."""
+        """Take back a call that no leader has begun to carry out."""
         with self._lock:
             if ticket not in self._waiting:
                 return

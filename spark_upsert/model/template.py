@@ -168,7 +168,7 @@ class Template:
         )
 
     def try_values(self, folder: str) -> tuple[str, ...] | None:
-        """Return the values whose folder it is; None if there are none."""
+        """Return the values that a folder stands for; None if it is no folder of the template."""
         found = self._pattern.fullmatch(folder)
         if found is None:
             return None

@@ -101,7 +101,7 @@ def _is_unsigned(type_: pa.DataType) -> bool:
 
 
 def _elements(buffer: pa.Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """View a buffer as numbers; Arrow lets it end in the middle of one that nobody reads."""
+    """View a buffer as numbers; Arrow lets it end in the middle of one that is never read."""
     return np.frombuffer(buffer, dtype=dtype, count=buffer.size // np.dtype(dtype).itemsize)
 
 
@@ -140,7 +140,7 @@ def keep_low_bytes(words: Words, counts: npt.NDArray[np.int64]) -> Words:
 
 
 def ordered_words(array: pa.Array) -> list[Words]:
-    """Return words whose lexicographic order is the order of the values (nulls apart)."""
+    """Return words with the order of the values as their lexicographic order (nulls apart)."""
     if is_text(array.type):
         return _ordered_text(array)
     words = fixed_words(array)

@@ -12,7 +12,7 @@ raw numbers is computed at once, and the state behind them is known beforehand.
 
 Source: fastrand 2.3.0, ``Rng::u64`` and ``Rng::usize`` on a 64-bit machine. That package promises
 the same numbers for no other version; here the algorithm is fixed, because checkpoints hold its
-state. Rejected: numpy's own generators, whose bounded draws may change between versions.
+state. Rejected: numpy's own generators, because their bounded draws may change between versions.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class TooMuch(Exception):
 
 
 def in_time(connection: type[Any], clock: Clock = time.monotonic) -> type[Any]:
-    """Return a class of connections (of urllib3) whose answers are read in time or not at all.
+    """Return a class of connections (of urllib3) that read an answer in time or not at all.
 
     A read that is too late is a `TimeoutError`, which urllib3 takes for that of a socket.
     """
@@ -47,7 +47,7 @@ def in_time(connection: type[Any], clock: Clock = time.monotonic) -> type[Any]:
 
 
 class _TimedSocket:
-    """A socket whose file, of which there is one for each answer, has a time of its own."""
+    """A socket that gives the file of each answer a time limit of its own."""
 
     def __init__(self, sock: Any, clock: Clock) -> None:
         self._sock = sock

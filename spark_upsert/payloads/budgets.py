@@ -1,10 +1,10 @@
-"""How large a schema may be that a payload, a registry or an option brings.
+"""The budget of a schema that a payload, a registry or an option brings.
 
 What a text says may be larger than the text: 20 types that each name the one below twice are 2 kB,
 and a million fields. So what counts is the *parts* of a schema once each name is replaced by what
-it names, and they are counted before anything is made of them: who reads a schema asks `require`
-at each part, and stops at the first one too many. Whatever is made of a schema afterwards costs
-time and memory in proportion to its parts.
+it names, and they are counted before anything is made of them: a reader of a schema asks `require`
+at each part, and stops at the first one too many. All later work on the schema costs time and
+memory in proportion to its parts.
 
 A schema beyond its budget is bad as its payloads are, under the policy of the table.
 """
@@ -17,8 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 SCHEMA_BYTES_MAX = 1 << 20
-"""Of a schema's text, with those that it refers to: a registry keeps schemas in a topic, whose
-messages have at most a MiB unless its owner says otherwise."""
+"""Bytes of a schema's text, with the texts that it refers to.
+
+A registry keeps schemas in a topic, where messages have at most a MiB unless its owner says
+otherwise.
+"""
 
 PARTS_MAX = 10_000
 """Types in a schema, each counted as often as it is named. The widest tables that Debezium reads

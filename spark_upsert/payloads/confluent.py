@@ -31,7 +31,7 @@ class ConfluentDecoder:
         return self.inner.fields
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Decode payloads whose header is right."""
+        """Decode payloads with a right header."""
         ids = header_ids(payloads)
         lacks = pc.and_(payloads.is_valid(), ids.is_null())
         reasons = pc.if_else(lacks, "it lacks the header of Confluent's wire format", None)

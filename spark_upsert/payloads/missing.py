@@ -1,9 +1,9 @@
-"""What a registry did not have: remembered for a while, so that it is not asked for all the time.
+"""A cache of the schema ids that a registry did not have, so that they are asked for seldom.
 
-A payload may name any id. One that the registry does not have is asked for once in `MISSING_S`, so
-that a schema which is registered afterwards is soon found. What is remembered is bounded, and the
-bound is one of requests, too: while `MISSING_MAX` ids of a registry are missing, further ones are
-not asked for. A batch whose rows name ten thousand ids that nobody registered costs no more.
+A payload may name any id. An id that the registry does not have is asked for once in `MISSING_S`,
+so that a schema which is registered afterwards is soon found. The cache is bounded, and its bound
+is one of requests, too: while `MISSING_MAX` ids of a registry are missing, further ones are not
+asked for. So a batch of rows with ten thousand unregistered ids costs no more.
 
 Rejected: to remember what is missing for as long as a process lives (a schema that came a second
 later would be bad for days), and to ask for each id of a batch (ten thousand requests, batch after

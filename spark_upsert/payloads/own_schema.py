@@ -93,7 +93,8 @@ class CountedFields:
     left_out: frozenset[str] = frozenset()
     """Names in lower case."""
     images: tuple[str, ...] = ()
-    """Fields whose members are the columns, as `before` and `after` of an event; none: all are."""
+    """Fields with the columns as members, as `before` and `after`; if none, fields are columns.
+    """
 
     def of(self, fields: pa.Schema) -> pa.Schema:
         """Return the fields that count.
@@ -153,7 +154,7 @@ class Inline:
 
 @dataclass(frozen=True)
 class ByRegistry:
-    """Payloads behind Confluent's header, whose schemas a registry has."""
+    """Payloads behind Confluent's header; a registry has their schemas."""
 
     settings: RegistrySettings
     kind: str
@@ -390,7 +391,7 @@ def fields_in(
     expected : pyarrow.Schema, optional
         The table's own fields: of a schema that contradicts them nothing counts.
     is_tolerant : bool
-        Whether payloads are bad, and no error, whose schema no table can hold.
+        Whether a schema that no table can hold makes its payloads bad, and is no error.
 
     Raises
     ------
@@ -489,7 +490,7 @@ def _contradiction(what: str, column: str) -> SchemaError:
 
 @dataclass(frozen=True)
 class OwnDecoder:
-    """Decodes payloads by their own schemas into fields that hold what they say.
+    """A decoder of payloads by their own schemas, into fields that hold what they say.
 
     Parameters
     ----------
@@ -497,8 +498,8 @@ class OwnDecoder:
     fields : pyarrow.Schema
         What is asked for. A schema may lack some of it, which is null then.
     is_tolerant : bool
-        Whether payloads are bad, and no error, whose schema no table can hold, or has another type
-        or spelling for a field.
+        Whether a schema that no table can hold, or that has another type or spelling for a field,
+        makes its payloads bad, and is no error.
     """
 
     schemas: Schemas

@@ -4,12 +4,12 @@
     GET /subjects/{subject}/versions/{version}        a referenced schema, for ever
     GET /subjects/{subject}/versions/latest           what is newest, never kept
 
-What is for ever is asked for once in a process (`_memory`), by address, asker and id: where one
-address serves several tenants, who asks decides whose schemas it has. A registry that does not
-answer is an outage, as of a storage: an error after some tries, and nothing is known of the
-payloads. So is an answer that is no registry's: endless, late, packed beyond all measure or no
-JSON (`payloads.answers`). An id that it does not know, and a schema of it that cannot be read, is
-said of the payloads that name it, and not asked for again for a while (`payloads.missing`).
+A process asks for what is for ever once (`_memory`), by address, account and id: one address may
+serve several tenants, each with schemas of its own. A registry that does not answer is an outage,
+as of a storage: an error after some tries, and nothing is known of the payloads. An answer that is
+no registry's is an outage, too: endless, late, packed beyond all measure or no JSON
+(`payloads.answers`). An id that the registry does not know, or a schema that cannot be read, makes
+the payloads that name it bad, and is not asked for again for a while (`payloads.missing`).
 
 The client is urllib3: retries with pauses, pooled connections, TLS and proxies, in one package of
 pure Python that needs no other. Rejected: the registry client of ``confluent-kafka``, which brings
@@ -286,7 +286,7 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
             total=max(1, settings.tries // len(settings.urls)) - 1,
             backoff_factor=settings.backoff_s,
             status_forcelist=_BUSY,
-            redirect=0,  # Elsewhere nobody is to get the password.
+            redirect=0,  # No other address is to get the password.
             raise_on_redirect=False,
             raise_on_status=False,
             respect_retry_after_header=False,

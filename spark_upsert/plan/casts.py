@@ -139,7 +139,7 @@ def _seconds_of_moment(value: Datum, type_: pa.DataType) -> Datum:
 
 
 def _utc(value: Datum) -> Datum:
-    """Return moments as those of UTC, whose dates and texts are meant."""
+    """Return moments in UTC: their dates and texts are those of UTC."""
     return value.view(pa.timestamp(value.type.unit, tz="UTC"))
 
 

@@ -351,10 +351,10 @@ class _Evaluation:
         return pc.and_kleene(first, second) if name == "AND" else pc.or_kleene(first, second)
 
     def _where(self, is_open: Datum, tree: Tree, batch: pa.RecordBatch) -> Datum:
-        """Return values for the rows that are looked at; those of others mean nothing.
+        """Return values for the rows that are looked at; values of other rows mean nothing.
 
-        All rows are computed at once if that works. If a row has no value, which is rare, it may
-        be one that nobody looks at: then only the others are computed.
+        All rows are computed at once if that works. If a row has no value, which is rare, it may be
+        one that no branch looks at: then only the rows that are looked at are computed.
         """
         try:
             return self._of(tree, batch)

@@ -51,6 +51,6 @@ def _any(found: Any) -> bool:
 
 @cache
 def _longer() -> dict[str, str]:
-    """Return the letters whose upper case are several."""
+    """Return the letters with an upper case of several letters, such as the sharp s."""
     letters = map(chr, range(0x80, sys.maxunicode + 1))
     return {letter: letter.upper() for letter in letters if len(letter.upper()) > 1}

@@ -64,7 +64,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The value of the first branch whose condition is true, else another."""
+    """The value of the first branch with a true condition, else another."""
 
     branches: tuple[tuple[Tree, Tree], ...]
     otherwise: Tree

@@ -2,9 +2,9 @@
 
 All processes of a user on a machine share one flat folder, whatever their tables.
 
-- A copy is written as ``<name>.part`` under an exclusive ``flock`` and then renamed. Whoever
-  wants the same object waits for the lock and finds the copy. A crash releases the lock, so
-  that a ``.part`` file that can be locked is a leftover.
+- A copy is written as ``<name>.part`` under an exclusive ``flock`` and then renamed. Another
+  process that wants the same object waits for the lock and finds the copy. A crash releases the
+  lock, so that a ``.part`` file that can be locked is a leftover.
 - A copy ends with a trailer that holds its length. Copies are not synced, because they can be
   fetched again; a torn one lacks its trailer and is fetched again.
 - The least recently mapped copies are removed first. A removed one stays readable for those
@@ -138,7 +138,7 @@ class LocalCopies:
     def _fill(self, copy: Path, fetch: WriteCopy) -> pa.Buffer:
         part = copy.with_name(copy.name + _PART)
         with _claimed(part) as file:
-            buffer = _try_map(copy)  # Somebody else may have fetched it while we waited.
+            buffer = _try_map(copy)  # Another process may have fetched it while this one waited.
             if buffer is not None:
                 return buffer
             size = fetch(file)
@@ -209,7 +209,7 @@ def _try_map(copy: Path) -> pa.Buffer | None:
 
 @contextmanager
 def _claimed(part: Path) -> Iterator[CopyFile]:
-    """Open an empty file that nobody else has claimed; it is gone afterwards, unless renamed."""
+    """Open an empty file that this process alone claims; it is gone afterwards, unless renamed."""
     while True:
         with usable(part.parent):
             handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -229,7 +229,7 @@ def _claimed(part: Path) -> Iterator[CopyFile]:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Return whether an open file still has a name; who waited for its lock may hold another."""
+    """Return whether an open file still stands under its name; another may have replaced it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

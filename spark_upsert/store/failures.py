@@ -34,7 +34,10 @@ _BAD_IDENTITY = re.compile(
     r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|AuthenticationFailed|InvalidAccessKeyId"
     r"|XAdminUserNotFound)</Code>"
 )
-"""The Versity gateway answers 404 with the last one: nothing is absent but who asks."""
+"""Codes of credentials that a server does not accept.
+
+The Versity gateway sends the last one with status 404: the account is absent, and not an object.
+"""
 _OTHER_REGION = re.compile(
     r"incorrectly configured region|AuthorizationHeaderMalformed|PermanentRedirect"
 )
@@ -130,7 +133,7 @@ def is_cut_short(error: StorageError) -> bool:
 
 
 def may_pass(error: StorageError) -> bool:
-    """Return whether repeating the request can help: nobody answered, or the server is at fault."""
+    """Return whether repeating the request can help: no answer came, or the server is at fault."""
     status = error.fields.get("status")
     return status is None or status >= 500 or status in (408, 409, 429)
 

@@ -105,7 +105,8 @@ class LocalFolder:
     def open(self, name: str) -> pa.NativeFile:
         target = self._root / name
         with translated("read", target), opened_regular(target) as file:
-            # Not mapped: whoever touches a page behind the end of a file that is cut short dies.
+            # Not mapped: a process that touches a page behind the end of a file cut short is
+            # killed.
             return pa.OSFile(file.path, "rb")
 
 

@@ -2,14 +2,13 @@
 
 The order of durable writes, the only copy of the rule:
 
-1. write a file under its final name (unique, so that nobody looks for it) or a temporary one,
-2. ``fsync`` the file,
-3. for a commit: ``link`` it to its final name, which fails if that exists,
-4. ``fsync`` the folder.
+1. write a file under its final name (unique, so that no reader looks for it) or a temporary one, 2.
+``fsync`` the file, 3. for a commit: ``link`` it to its final name, which fails if that exists, 4.
+``fsync`` the folder.
 
-Who finds a version that another has made repeats step 4 (`LocalStore.sync`), because that
-one may have been killed before it; the same holds for folders: before a file lies in one, or a
-version is linked there, it and each folder above it are durable in their parents. A reader can
+A process that finds a version which another has made repeats step 4 (`LocalStore.sync`), because
+the other may have been killed before it. The same holds for folders: before a file lies in one, or
+a version is linked there, it and each folder above it are durable in their parents. A reader can
 therefore see a version only if all that it names is durable, as long as the writer finishes its
 data files before it commits.
 
@@ -94,7 +93,7 @@ class LocalStore:
 
     def sync(self, path: str) -> None:
         target = self._root / path
-        # Who may only read cannot do more.
+        # A process that may only read cannot do more.
         with translated("sync", target), suppress(PermissionError):
             sync_folder(target.parent)
 
@@ -222,12 +221,12 @@ def _number(folder: Path) -> _Number:
 
 
 class _Folders:
-    """Folders whose names this process has made durable, each with the number that it had then.
+    """Folders with names that this process has made durable, each with its inode number then.
 
-    What was removed and made again has another number, or, as numbers are given again, was made
-    by this process, which forgets it then. Left is that another process has done both, was given
-    the same number and was killed before it synced; who commits there then is durable only as soon
-    as the file system has written the folder by itself.
+    A folder that was removed and made again has another number. Numbers are given again, too; where
+    this process made the folder anew, it forgets the old one. One case is left: another process did
+    both, was given the same number and was killed before it synced. A commit there is durable only
+    as soon as the file system has written the folder by itself.
     """
 
     def __init__(self, count_max: int = 1 << 14) -> None:

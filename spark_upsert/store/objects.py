@@ -5,10 +5,10 @@ a put may be lost after it took effect, and a client that repeats it finds its o
 takes it for another's: the writer would commit twice. So the puts that create are repeated
 here and not by the client, and one that exists after a doubtful try is compared.
 
-Runs are immutable: each is fetched once into a bounded local folder (`store.copies`), a small one
-is put there by who writes it, and mapped from there, in ranges, so that neither memory nor the
-time of one request grows with the object. An upload is one request, or many parts that appear
-together.
+Runs are immutable. A reader fetches each once into a bounded local folder (`store.copies`), in
+ranges, and maps it from there, so that neither memory nor the time of one request grows with the
+object. A writer puts its own small runs there at once. An upload is one request, or many parts that
+appear together.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class ObjectStore:
                 if late or not may_pass(error):
                     raise
             else:
-                # After a doubtful try, an object that holds our bytes is ours: they hold a
-                # token that nobody else has.
+                # After a doubtful try, an object that holds our bytes is ours: they hold a token
+                # that no other writer has.
                 return created or (tries > 0 and self.read(path) == data)
             time.sleep(random.random() * min(_PAUSE_SECONDS * 2**tries, _PAUSE_SECONDS_MAX))
             tries += 1
@@ -364,10 +364,10 @@ class ObjectUpload:
 
 
 _conditional_buckets: set[str] = set()
-"""Buckets whose server was seen to refuse a put of what exists."""
+"""Buckets that were seen to refuse a put of what exists."""
 
 _runtime_process: int | None = None
-"""The process whose threads carry obstore's requests."""
+"""The process that has the threads of obstore's requests."""
 
 
 def _refuse_after_fork() -> None:

@@ -28,7 +28,7 @@ class ObjectInfo:
     modified_s: float
     """When it was last written, in seconds since 1970 by the storage's own clock."""
     is_link: bool = False
-    """Whether it, or its folder, is a link to another place, whose files are not the table's."""
+    """Whether it, or its folder, is a link to another place: files there are not the table's."""
 
 
 class MappedFile(NamedTuple):
@@ -101,9 +101,9 @@ class Store(Protocol):
         ...
 
     def sync(self, path: str) -> None:
-        """Make an object durable that exists, but whose writer may not have come to that.
+        """Make an existing object durable, because its writer may not have come to that.
 
-        Called for a commit that its finder has not made, before anyone acts upon it.
+        A reader or writer calls it for a commit of another writer, before it acts upon the commit.
         """
 
     def put(self, path: str, data: bytes) -> None:
@@ -121,9 +121,9 @@ class Store(Protocol):
     def mapped_file(self, path: str) -> MappedFile | None:
         """Return the present state of what `map` maps; None if it is gone or no file.
 
-        A process that touches a mapped file behind its end is killed by the system, and one that
-        reads what another wrote into the file reads that: so it is asked before a read. What is
-        gone stays readable for those who have mapped it.
+        The system kills a process that touches a mapped file behind its end, and what another
+        process wrote into the file is read as if it were ours. So a reader asks before a read. A
+        file that is gone stays readable for all processes that have mapped it.
         """
         ...
 
@@ -136,7 +136,7 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects directly below a folder whose paths sort behind ``after``, sorted."""
+        """Yield the objects directly below a folder with paths behind ``after``, sorted by path."""
         ...
 
     def folders(self, prefix: str) -> Iterator[str]:

@@ -49,11 +49,11 @@ _WRONG = (
 """What parsing a value of the wrong form may raise."""
 
 UNREADABLE = (CorruptionError, NewerFormatError, EarlierFormatError)
-"""That there is a record, which this version cannot read: for who can do without it."""
+"""The errors of a record that this version cannot read, for callers that can do without it."""
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """Return a record as JSON whose last field is the CRC-32 of all before it."""
+    """Return a record as JSON; its last field is the CRC-32 of all before it."""
     body = json.dumps(record, separators=(",", ":")).encode()
     return body[:-1] + _checksum(body)
 

@@ -1,8 +1,8 @@
 """How much of mapped files is in memory, and how to give it back.
 
-The kernel may take mapped pages back at any time, but until it wants them they count as memory
-of the process, and whoever watches over workers counts them too. A look-up that touches one
-entry maps the 64 KiB around it, so that a few thousand of them would pin a whole table.
+The kernel may take mapped pages back at any time, but until it wants them they count as memory of
+the process, and a monitor of workers counts them too. A look-up that touches one entry maps the 64
+KiB around it, so that a few thousand of them would pin a whole table.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def resident_bytes() -> int:
 
 
 def release_mapped(buffer: pa.Buffer) -> None:
-    """Give the pages of a mapped file back; whoever reads on gets them anew.
+    """Give the pages of a mapped file back; a further read loads them anew.
 
     Parameters
     ----------
     buffer : pyarrow.Buffer
-        A whole mapped file that nobody writes. The contents of any other memory would be lost.
+        A whole mapped file that no process writes. The contents of any other memory would be lost.
     """
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
     advice = getattr(mmap, "MADV_DONTNEED", None)

@@ -1,11 +1,11 @@
-"""Folders for rows that do not fit into memory: one for whoever spills, and gone when he is.
+"""Folders for rows that do not fit into memory: each spiller has one, which ends with it.
 
-They lie where Spark has its own such files: it tells its Python workers, which disk that is, and
+They lie where Spark has its own such files: Spark tells its Python workers which disk that is, and
 clears it behind an executor (`SPARK_LOCAL_DIRS`). Elsewhere they lie where the system keeps
 temporary files (`TMPDIR`).
 
-A process that is killed leaves its folder behind. A folder is held by a lock, which ends with the
-process, so that who makes the next one beside it removes those that nobody holds.
+A process that is killed leaves its folder behind. Each folder is held by a lock, which ends with
+the process. A process that makes the next folder beside it removes those without a holder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SWEPT_MAX = 64
 
 
 class SpillFolder:
-    """A folder of its own, until `remove`, the end of whoever holds it, or of the process.
+    """A folder of its own, until `remove`, or the end of its holder or of the process.
 
     Parameters
     ----------
@@ -67,13 +67,13 @@ def _usual_parent() -> Path:
 
 
 def _made(parent: Path) -> tuple[Path, int]:
-    """Return a new folder, and the lock that says that somebody has it."""
+    """Return a new folder, and the lock that says that it is held."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Before it was locked, somebody who made his own may have removed it.
+            # Before it was locked, a process that made its own may have removed it.
             if os.fstat(lock).st_nlink:
                 return folder, lock
             os.close(lock)
@@ -87,7 +87,7 @@ def _remove(folder: Path, lock: int, owner: int) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove folders whose process is gone."""
+    """Remove folders left behind by processes that are gone."""
     for folder in islice(_left_in(parent), _SWEPT_MAX):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -35,7 +35,7 @@ def translated(verb: str, path: Path) -> Iterator[None]:
     Parameters
     ----------
     verb : str
-        What is tried, for the message; whoever tries to ``read`` is told of absence as such.
+        What is tried, for the message; a ``read`` is told of absence as such.
     path : pathlib.Path
         What it is tried on.
     """

@@ -1,4 +1,4 @@
-"""Names that nobody has used before: of data files, and of the versions of a log."""
+"""Names that were never used before, for data files and for the versions of a log."""
 
 from __future__ import annotations
 

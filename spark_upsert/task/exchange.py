@@ -42,14 +42,13 @@ class Feed(BatchSource, Protocol):
 class Exchange:
     """Queues between some producers and some consumers.
 
-    Parameters
-    ----------
-    progress : Progress
-        Of the task: everything here is done under its lock, and noted if it changes anything.
+    Parameters ---------- progress : Monitor
+        The task's monitor. The exchange works under its lock, and notes every change with it.
     schema : pyarrow.Schema
     consumers : int
     route : callable
-        Who gets what.
+        The partitioner: shares a batch out among the consumers. By default all rows go to the
+        first.
     capacity : int
         Batches in a queue; one that is full stops the producers.
     """
@@ -87,7 +86,7 @@ class Exchange:
         return Producer(self)
 
     def has_room(self) -> bool:
-        """Say whether a batch may be put in, whoever will get it."""
+        """Say whether a batch may be put in: every consumer's queue has room."""
         with self._progress.lock:
             return all(len(queue) < self._capacity for queue in self._queues)
 

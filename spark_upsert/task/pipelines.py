@@ -5,8 +5,8 @@ ends in an exchange: that of the node above it, or the task's own output. The ri
 is a chain of its own.
 
 **How many drivers.** A chain has as many as the task allows, but one where more would change what
-comes out: with a join, a limit, numbers, given rows, a mixed union, or groups whose rows are
-not partitioned by some of their keys; and all that stands below a node for which the order of rows
+comes out: with a join, a limit, numbers, given rows, a mixed union, or groups that are not
+partitioned by some of their keys; and in all chains below a node for which the order of rows
 matters. So the rows do not depend on the number of drivers. With one, their order does not depend
 on anything but the splits.
 """
@@ -61,18 +61,16 @@ from spark_upsert.task.scanning import ScanFeed, SplitQueue, SplitReader, Values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """What a task gives to those who run its plan.
+    """What a task hands to the builder of its pipelines.
 
-    Parameters
-    ----------
-    progress : Progress
-        The lock of all queues, and what wakes those who wait for one.
+    Parameters ---------- progress : Monitor
+        The lock of all queues, and the change counter that wakes waiting threads.
     width : int
         How many drivers a chain may have.
     readers : mapping of str to Reader
-        What reads the splits of a scan, by its name.
+        The reader of a scan's splits, by the scan's name.
     lookups : mapping of str to Lookup
-        Where an index lookup join looks keys up, by its name.
+        Where an index lookup join looks keys up, by the join's name.
     stands_next : callable
         `Signal.DRAINED` under a barrier, `Signal.ENDED` if no more splits come, else `Signal.WAIT`.
     has_tail : callable
@@ -89,18 +87,20 @@ class TaskSettings:
 
 @dataclass(slots=True)
 class Pipelines:
-    """All that runs a plan.
+    """The drivers, queues and exchanges that run a plan.
 
     Parameters
     ----------
     drivers : list of Driver
-        Those near the output first: who runs them in this order makes only what is taken.
+        Drivers near the output first: a caller that runs them in this order makes only what is
+        taken.
     queues : dict of str to SplitQueue
-        Of each scan.
+        The queue of each scan, by its name.
     exchanges : list of Exchange
         The first one is the output of the task.
     drops : dict of str to callable
-        What gives up, until the barrier, what a node and all below it give.
+        A function for each node: it gives up, until the barrier, the rows of the node and of all
+        below it.
     """
 
     drivers: list[Driver] = field(default_factory=list)
@@ -243,7 +243,7 @@ class _Builder:
                 for feed, own_stages in ((each[0], each[2]) for each in stages)
             ]
             self._note_drops(chain, drivers)
-            # Above those that were built meanwhile, from whom these take.
+            # Before the drivers that were built meanwhile, because these take from them.
             self.built.drivers[place:place] = drivers
             own.extend(drivers)
         assert exchange is not None, "a node without inputs"

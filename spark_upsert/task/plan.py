@@ -1,7 +1,7 @@
-"""What a task does, as values: a tree of nodes, whose leaves are scans or given rows.
+"""What a task does, as values: a tree of nodes; its leaves are scans or given rows.
 
-Every node has a name (``id``), the only one of its kind in the plan; splits are given to a leaf by
-it, and errors tell it. A node says *what*; what reads a split or looks up a key is given
+Every node has a name (``id``), unique in the plan: splits are added to a leaf by this name, and
+errors give it. A node says *what* to do; the readers of splits and the look-ups of keys are given
 to the task beside the plan. So a plan is a value with a text (`plan_json`).
 """
 
@@ -239,7 +239,7 @@ class Aggregation(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Node):
-    """A join whose right side is a chain of its own."""
+    """A join; its right side is a chain of its own."""
 
     left: Node
     right: Node
@@ -248,7 +248,7 @@ class Join(Node):
     right_keys: tuple[str, ...]
     batch_rows: int = 1 << 14
     memory_bytes_max: int | None = None
-    """Of the right rows that are held at once."""
+    """Bound of the right rows that the join holds at once."""
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "batch_rows", "memory_bytes_max")
@@ -273,7 +273,7 @@ class MergeJoin(Join):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashJoin(Join):
-    """A join whose right side is held whole until the barrier."""
+    """A join that holds its right side whole until the barrier."""
 
     kind: ClassVar[str] = "hash_join"
 
@@ -290,7 +290,7 @@ class IndexLookupJoin(Node):
     join: JoinKind
     keys: tuple[str, ...]
     prefetch: int = 4
-    """Batches whose look-ups are under way at once."""
+    """How many batches may have look-ups under way at once."""
     batch_rows: int = 1 << 14
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Idle tasks of a process, to be used again: a task that was left at a barrier is as good as new.
 
-A task that ended in any other way, by an error or because nobody wanted its rest, is closed and not
-used again. So what is kept holds nothing of anybody's rows, only its plan, made ready.
+A task that ended in any other way, by an error or because its reader stopped early, is closed and
+not used again. So an idle task holds no rows of an earlier read, only its plan, made ready.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TaskPool:
         self._lock = Lock()
 
     def taken(self, plan: Node) -> LentTask:
-        """Lend a task of a plan, which nobody else has meanwhile."""
+        """Lend a task of a plan; no other reader has it meanwhile."""
         return LentTask(self, plan)
 
     def take_out(self, plan: Node) -> Task:

@@ -1,7 +1,7 @@
-"""How those who run one task learn that something has changed: one lock, and a count of changes.
+"""A monitor for the threads of one task: one lock, and a count of changes under it.
 
-Who finds nothing to do noted the count before looking, and waits until it is another one: no
-change between the look and the wait is slept over.
+A waiter reads the change counter *before* it looks for work, and sleeps only while the counter is
+unchanged. So no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Monitor:
         """How often something has changed."""
 
     def note(self) -> None:
-        """Note a change: wake up all who wait for one."""
+        """Note a change: wake up all waiting threads and fulfil all futures."""
         with self.lock:
             self.changes += 1
             if self._asleep:

@@ -34,7 +34,7 @@ _ARROW = (".arrow", ".feather", ".ipc")
 
 
 class VersionSplit(NamedTuple):
-    """The rows of a version whose keys have some hashes."""
+    """The rows of a version with key hashes in a range."""
 
     manifest: Manifest
     hash_range: HashRange = ALL_HASHES
@@ -57,7 +57,7 @@ def read_arrow(split: Any) -> Iterable[pa.RecordBatch]:
 
 
 def of_files(columns: Sequence[str]) -> SplitReader:
-    """Return what reads some columns of local files, whose paths the splits are.
+    """Return a reader of some columns of local files; a split is the path of a file.
 
     Their endings tell what they are: ``.parquet``, or ``.arrow``, ``.feather`` and ``.ipc``.
     """

@@ -1,7 +1,7 @@
-"""Leaves: the queue of splits of a scan, who reads them, and rows that stand in the plan.
+"""Leaves: the queue of splits of a scan, the source that reads them, and rows in the plan.
 
-A barrier is handed out to each driver of a leaf once, when no split is left before it. What a split
-is, only the reader of its leaf knows (`SplitReader`).
+A leaf hands a barrier to each of its drivers once, when no split is left before it. Only the reader
+of a leaf knows what a split is (`SplitReader`).
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ fail, abort         release                    release         nothing
 .. [3] Refuse it if a leaf has no more.
 .. [4] Unless no leaf gets more splits: then there is an end to pull to.
 
-*Release*: whoever waits for the barrier is told that it is over, so that nobody waits for ever; who
-is told looks at the task. The count of barriers stays.
+*Release*: the task fulfils the futures of the barrier, so that no caller waits for ever; a caller
+then asks the task how it ended. The count of barriers stays.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ class Action(Enum):
     BEGIN_BARRIER = auto()
     JOIN_BARRIER = auto()
     ALREADY_OVER = auto()
-    """Who asked is told so at once."""
+    """The future of the barrier is fulfilled at once."""
     END_BARRIER = auto()
     END_LEAF = auto()
     RELEASE = auto()
-    """Close all, and tell who waits."""
+    """Close all, and fulfil the futures of the barrier."""
 
 
 _NO_MARKS: Mapping[str, int] = MappingProxyType({})
 
 
 class State(NamedTuple):
-    """What the table goes by. A tuple, like events, for three are made for each split that is read.
+    """The state that the table steps through.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class State(NamedTuple):
     marks : mapping of str to int
         The highest number of a split of a leaf that is done, where one was told.
     barriers : int
-        How many have begun; who joins one does not count.
+        How many have begun; a request that joins one does not count.
     """
 
     leaves: frozenset[str]

@@ -10,7 +10,7 @@ HISTOGRAM_SECONDS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitCounts:
-    """Splits of data; what a barrier hands to each driver is none.
+    """Counts of the splits of data; a barrier is no split.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ class SplitCounts:
     queued : int
         Not begun.
     finished : int
-        Read to their end, or given up because nobody needs their rows.
+        Read to their end, or given up because the plan needs no more rows of them.
     """
 
     total: int = 0
@@ -37,7 +37,7 @@ class Statistics:
         Begun.
     splits : SplitCounts
     rows : int
-        Handed to whoever pulls.
+        Handed to the caller that pulls.
     histogram : tuple of int
         How many barriers took 0 to 1 seconds, 1 to 2, and so on, from request to end.
     """

@@ -20,7 +20,7 @@ give the same rows in the same order. With more, threads work ahead within bound
 come between the same barriers, in any order. The task itself is used by one thread at a time.
 
 **Failure.** Whatever an operator raises comes out of `next`. All is closed by then, and the future
-of the barrier is fulfilled, not failed: who waited for it looks at the task.
+of the barrier is fulfilled, not failed: its waiter asks the task how it ended.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Task:
         self._rows = 0
         self._begun = 0.0
         self._futures: list[Future[None]] = []
-        """Of those who wait for the barrier."""
+        """The futures of the barrier that were given to callers."""
         self._threads: list[Thread] = []
         self._failure: Exception | None = None
         self._is_released = False
@@ -213,7 +213,7 @@ class Task:
         return future
 
     def abort(self) -> None:
-        """End at once; whoever waits is told. Nothing, if the task runs no more."""
+        """End at once, and fulfil the barrier's futures; nothing if the task runs no more."""
         self._end_by(Plain.ABORT)
 
     close = abort
@@ -340,7 +340,7 @@ class Task:
             self.request_barrier()
             yield from self.iter_batches()
             return
-        # Nobody is to be woken up, and all is one event: of small splits this is what is felt.
+        # No thread has to be woken up, and all is one event: small splits gain most by this.
         self._require_leaf(node)
         self._apply(ReadSplit(node))
         self._begun = self._clock()
@@ -406,7 +406,7 @@ class Task:
             queue.add_barrier()
 
     def _begin_anew(self) -> None:
-        """Open the task behind a barrier, and tell who waits for that."""
+        """Open the task behind a barrier, and fulfil the barrier's futures."""
         self._histogram.add(self._clock() - self._begun)
         self._apply(Plain.ALL_DRAINED)
         self._progress.note()
@@ -482,7 +482,7 @@ class Task:
     # -- the end
 
     def _fail(self, error: Exception) -> None:
-        """Fail by the first error; who pulls next gets it."""
+        """Fail by the first error; the next pull raises it."""
         with self._progress.lock:
             if self._apply(Plain.FAIL) is Action.RELEASE:
                 self._failure = error
@@ -501,7 +501,7 @@ class Task:
         raise failure
 
     def _end_by(self, event: Plain) -> None:
-        """Close everything, and tell who waits."""
+        """Close everything, and fulfil the futures of the barrier."""
         with self._progress.lock:
             self._apply(event)
             self._progress.note()

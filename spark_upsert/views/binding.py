@@ -18,7 +18,7 @@ from spark_upsert.views.scan import OpenBase, ScanRelation
 
 
 def bind(plan: Node, open_base: OpenBase) -> Relation:
-    """Return the relation of a plan, whose rows have a key.
+    """Return the relation of a plan, for a view: its rows must have a key.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
 
 
 def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) -> Relation:
-    """Return the relation of a plan, whose rows need no key: they are only summed.
+    """Return the relation of a plan for sums: its rows need no key.
 
     Parameters
     ----------

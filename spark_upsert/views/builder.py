@@ -265,7 +265,7 @@ class Plan:
             bind_group(node, self._open)
         else:
             grown._bound()
-        # Behind the check, whose errors tell of all columns that there are.
+        # Behind the check, because its errors tell of all columns that there are.
         return replace(self, node=pruned(node)) if isinstance(node, Group | Project) else grown
 
     def _bound(self) -> Relation:

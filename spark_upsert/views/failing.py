@@ -1,12 +1,12 @@
-"""Rows of which a formula has no value, as `100 DIV x` has none where `x` is 0: it is NULL there.
+"""Rows for which a formula has no value, as `100 DIV x` where `x` is 0: the view shows NULL.
 
-So a view is defined at every position, whatever stands in its tables, and what it once said of a
-row can be taken back. Whether such a NULL may be *shown* is another question, which the one who
-reads decides (`OnError`). By default a batch stops that leaves one behind, as long as the row is
-still so in the newest version of its table: once it is repaired, a batch that ends before the
-repair passes, and the next one brings the repair.
+So a view is defined at every position, whatever stands in its tables, and it can take back what it
+once said of a row. The reader decides whether such a NULL may be *shown* (`OnError`). By default a
+batch that leaves one behind fails, as long as the row is still so in the newest version of its
+table. Once the row is repaired, a batch that ends before the repair passes, and the next one brings
+the repair.
 
-What has no value is found row by row by halves: the others are computed together.
+Rows without a value are found by halving the batch; all others are computed together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_upsert.views.pairs import RelationRows, concat
 from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct
 
 NOTED_MAX = 1 << 20
-"""Rows whose keys are held until it is known what became of them: what is more is no accident."""
+"""Most keys of failing rows that a task holds until their fate is known; more are no accident."""
 
 
 class ComputeColumn(Protocol):
@@ -41,15 +41,15 @@ class ComputeColumn(Protocol):
 
 
 class NodeFormulas:
-    """The formulas of a node, and the rows that were met of which one has no value (`Formulas`).
+    """The formulas of a node, and the rows met so far for which one has no value (`Formulas`).
 
     Parameters
     ----------
     node : Node
     bounds : sequence of Column
-        Over the rows of the input.
+        The formulas, over the rows of the input.
     input_ : Relation
-        Whose rows are found again by their key.
+        The input; its rows are found again by their key.
     """
 
     def __init__(self, node: Node, bounds: Sequence[ComputeColumn], input_: Relation) -> None:

@@ -1,11 +1,11 @@
 """A table that keeps the rows of a view: puts and deletes, ordered by the version of their step.
 
 Any order and any repetition of the batches of *one* query gives one table, as each row has the
-version of the step that made it. Of two queries that is not so: they may take the epochs of two
+version of the step that made it. Two queries would break this: they may take the epochs of two
 tables in another order, so that the same version stands for other positions, and an older row of
-one may have a greater version than the newest of the other. And who begins anew never hears of the
-rows that went before. So such a table takes what one query writes and nothing else; the rule is
-asked of the version behind which an epoch comes (`table.write.guards`).
+one may have a greater version than the newest of the other. And a query that begins anew never
+hears of the rows that went before. So such a table takes what one query writes and nothing else; a
+commit asks for it at the version that its epoch follows (`table.write.guards`).
 """
 
 from __future__ import annotations

@@ -73,14 +73,14 @@ def places(wanted: Positions, among: Positions) -> Positions:
 
 
 def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
-    """Return all pairs of places whose codes are equal, by the place in ``left``.
+    """Return all pairs of places with equal codes, ordered by the place in ``left``.
 
     Negative codes equal none.
     """
     table = np.full(max(left.max(initial=-1), right.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
     own = np.flatnonzero(right >= 0)
     counts = np.bincount(right[own], minlength=len(table))
-    if counts.max(initial=0) <= 1:  # Nobody has two partners: there is nothing to sort.
+    if counts.max(initial=0) <= 1:  # No row has two partners: there is nothing to sort.
         table[right[own]] = own
         partners = table[left]
         matched = np.flatnonzero((left >= 0) & (partners != NOWHERE))

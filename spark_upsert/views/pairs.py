@@ -154,11 +154,11 @@ class Pairs:
         return self.where(self.has_old | self.has_new)
 
     def without_same_bits(self) -> Pairs:
-        """Drop pairs whose rows are the same bit by bit: no expression can tell them apart."""
+        """Drop pairs of rows that are the same bit by bit: no expression can tell them apart."""
         return self.where(self.differs_by_bits())
 
     def changed(self) -> Pairs:
-        """Drop pairs whose rows are equal as the engine compares: what leaves a plan."""
+        """Drop pairs of rows that are equal as the engine compares, for rows that leave a plan."""
         return self.where(self.differs())
 
     def differs(self) -> Mask:
@@ -203,7 +203,7 @@ def _bits(rows: RelationRows) -> list[pa.Array]:
 
 
 def _as_bits(column: pa.Array) -> pa.Array:
-    """Return a column whose floats are the integers of the same bits, nested ones as well."""
+    """Return a column with its floats as the integers of the same bits, nested ones as well."""
     type_ = column.type
     if pa.types.is_floating(type_):
         return column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[type_.bit_width])

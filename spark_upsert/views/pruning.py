@@ -19,14 +19,14 @@ Wanted: TypeAlias = frozenset[str] | None
 
 
 def pruned(node: Node, wanted: Wanted = None) -> Node:
-    """Return a plan that gives the same, and whose scans have what something in it reads.
+    """Return a plan with the same result; its scans have only columns that something in it reads.
 
     Parameters
     ----------
     node : Node
-        Its columns were found (`binding`).
+        The root of a plan with its columns found (`binding`).
     wanted : frozenset of str, optional
-        What is read of its rows besides their key.
+        The columns that are read of its rows besides their key.
     """
     match node:
         case Scan():

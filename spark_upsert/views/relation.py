@@ -77,7 +77,7 @@ class Looked(NamedTuple):
 class Driving(NamedTuple):
     """The table that stands leftmost in a plan: each row of the plan comes of one of its rows.
 
-    (Of a full join a row may come of the right side alone, whose key then stands for it.)
+    (A row of a full join may come of the right side alone; the right key then stands for it.)
     """
 
     columns: tuple[str, ...]
@@ -150,17 +150,17 @@ class Relation(Protocol):
 
     @property
     def dropped(self) -> str | None:
-        """A column of the key that a projection has dropped, if there is no key."""
+        """The key column that a projection has dropped; None while there is a key."""
         ...
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The tables whose rows make a row, as far as its columns tell: the leftmost first."""
+        """The tables that a row is made of, as far as its columns tell: the leftmost first."""
         ...
 
     @property
     def driving(self) -> Driving:
-        """The leftmost table. Without a key, of a relation below this one."""
+        """The leftmost table; without a key, that of a relation below this one."""
         ...
 
     @property
@@ -170,7 +170,7 @@ class Relation(Protocol):
 
     @property
     def formulas(self) -> tuple[Formulas, ...]:
-        """Those of this node and of all below it."""
+        """The formulas of this node and of all nodes below it."""
         ...
 
     @property
@@ -189,7 +189,7 @@ class Relation(Protocol):
         ----------
         columns : sequence of str
         moving : str
-            Whose changes ask for it, for the error.
+            The path of the table with the changes, for the error.
 
         Raises
         ------
@@ -201,28 +201,28 @@ class Relation(Protocol):
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the rows of keys that a step touched, at all of its times.
 
-        Keys that did not change may be among them. All of a key is in one piece, and a piece holds
-        about as many rows as one of an index (`CHUNK_ROWS`), however many rows a changed one
-        reaches.
+        Keys that did not change may be among them. All rows of a key are in one piece. A piece
+        holds about as many rows as a piece of an index (`CHUNK_ROWS`), however many rows a changed
+        row reaches.
         """
         ...
 
     def look_up(self, keys: RelationRows, at: At) -> Looked:
-        """Return the rows of keys, which are those of `key`, in any order; none twice."""
+        """Return the rows of keys (of the columns `key`), in any order; none twice."""
         ...
 
     def having(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows whose columns, those of ``values``, hold one of the values' rows.
+        """Yield the rows that hold one row of ``values`` in the columns of ``values``.
 
-        A value may come twice, and NULL in it joins nothing. Of the rows, the ones whose driving
-        keys have hashes in a range, each once; in pieces, as an index names their keys.
+        A value may come twice, and NULL in it joins nothing. Only rows with a driving-key hash in
+        the range are given, each once; in pieces, as an index names their keys.
         """
         ...
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
-        """Return all rows whose driving keys have hashes in a range."""
+        """Return all rows with a driving-key hash in a range."""
         ...
 
 

@@ -96,7 +96,7 @@ class BaseTable(Protocol):
         ...
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
-        """Return all rows whose keys have hashes in a range."""
+        """Return all rows with a key hash in a range."""
         ...
 
 

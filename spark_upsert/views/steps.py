@@ -1,9 +1,9 @@
 """The steps of a micro-batch: the epochs of all tables, one after the other.
 
-Tables have no common clock, so that their epochs are put in *an* order: by commit time, then by the
-place of the table in the plan, then by version. It is a function of both positions and of the logs
-alone: whoever replays a batch takes the same way. Epochs of one table are never out of order, as
-its commit times never fall.
+Tables have no common clock, so the planner of steps puts their epochs in *an* order: by commit
+time, then by the place of the table in the plan, then by version. The order is a function of both
+positions and of the logs alone: a replay of a batch takes the same way. Epochs of one table are
+never out of order, as its commit times never fall.
 """
 
 from __future__ import annotations

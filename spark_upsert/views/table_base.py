@@ -49,7 +49,8 @@ class TableBase:
         self._names = self._schema.names
         self._table = table
         self._newest = Table(table.store)
-        """Whose log never rests: an index may show what came after a reader began."""
+        """The table with a log that never rests: an index may show what came after a reader began.
+        """
 
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
         """Return the hashes of keys (`Base.hashes`)."""

@@ -194,16 +194,16 @@ class View:
         }
 
     def require(self, at: VersionsByInput, pinned: VersionsByInput, who: str, hint: str) -> None:
-        """Raise unless these are the very tables that somebody remembers.
+        """Raise unless these are the very tables that a checkpoint, or another record, names.
 
         Parameters
         ----------
         at : mapping of str to Place
-            Of the tables that are followed, as `places` tells.
+            Places of the tables that are followed, as `places` tells.
         pinned : mapping of str to Place
-            Of those at fixed versions, as `pinned` tells.
+            Places of the tables at fixed versions, as `pinned` tells.
         who, hint : str
-            Whose memory it is, and what to do (`Log.require`).
+            The name of the record, and what the user can do (`Log.require`).
 
         Raises
         ------

@@ -48,7 +48,7 @@ class Choice:
 
     way: Way = Way.LOOK_UPS
     share: float = 0.0
-    """Of the rows that may have changed; 0 where nobody asked."""
+    """How many of the rows that may have changed; 0 where it was not asked for."""
     worth_scanning: float = 1.0
     """From which share on snapshots are compared."""
 

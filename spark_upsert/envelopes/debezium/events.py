@@ -13,9 +13,9 @@ another one, a put without ``after``, a delete with ``after`` or without a key, 
 could not be read. **What is broken never deletes**: a delete is an event that says so in two
 places, or a record of Kafka without a value.
 
-The key is that in ``after``, else in ``before``, else apart from the event: in the record's key.
-An update whose key differs from that in ``before`` is two commands: a delete of the old key,
-then a put of the new one.
+The key is that in ``after``, else in ``before``, else apart from the event: in the record's key. An
+update with another key than the one in ``before`` is two commands: a delete of the old key, then a
+put of the new one.
 
 A large value that PostgreSQL did not send (`_UNSENT`) is not the value: an error, or with the
 merge engine ``partial-update`` no change.

@@ -208,7 +208,7 @@ def _keys(key: Written, columns: pa.Schema, unsaid: Unsaid) -> Decoder | None:
 
 @dataclass(frozen=True)
 class RecordForm:
-    """Records of Kafka whose values are change events.
+    """Records of Kafka with change events as values.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ class RecordForm:
     image : pyarrow.Schema
         The columns of ``before`` and ``after``.
     event : pyarrow.Schema
-        What stands beside them.
+        The other columns of the event.
     make_keys : callable
         Takes the key columns; returns None if it is not known how keys are written.
     make_values : callable

@@ -179,7 +179,7 @@ def require_fits(own: pa.Schema, columns: WantedColumns) -> None:
     Raises
     ------
     BadFile
-        It lacks one, has one in another type, has one twice, or has one that nobody would read.
+        It lacks one, has one in another type, has one twice, or has one that would not be read.
     """
     for name in own.names:
         if own.names.count(name) > 1:

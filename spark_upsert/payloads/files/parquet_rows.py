@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
 
 _COLUMN_BYTES = 1 << 16
-"""Of a column's chunk is read at once on a local disk; by default all of it."""
+"""Bytes of a column's chunk that are read at once on a local disk; by default all of it."""
 
 _LOOKED_AT = 16
 """Rows that are read first where nothing tells how large they are."""
@@ -29,16 +29,17 @@ _TOO_FEW = 8
 """A row group is opened anew for larger batches only if they have so many times the rows."""
 
 _ANEW_MAX = 8
-"""So often, in a row group whose rows are now small and now large; then batches only shrink."""
+"""Times that a row group of rows now small, now large is opened anew; then batches only shrink.
+"""
 
 _AIM_BYTES = BATCH_BYTES // 2
-"""What is aimed at: rows differ, and a batch that exceeds the bound is held until it is cut."""
+"""Bytes to aim at: rows differ, and a batch that exceeds the bound is held until it is cut."""
 
 _DICTIONARIES = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
 def opened_for_rows(file: pa.NativeFile) -> pq.ParquetFile:
-    """Return an open file whose rows are to be read."""
+    """Return an open file for reading its rows."""
     if isinstance(file, pa.OSFile):
         return pq.ParquetFile(
             file, page_checksum_verification=True, pre_buffer=False, buffer_size=_COLUMN_BYTES

@@ -1,8 +1,9 @@
 """The two formats of files that hold texts: JSON, an object in each line, and CSV.
 
-A text is what is declared, exactly, or the file is refused with the line or row at which it is not.
-JSON is decoded as payloads are (`payloads.json.text`). Of CSV, Arrow only finds the values: its own
-readings of numbers take ``0x10``, ``N/A`` and ``1e999`` for values that nobody wrote.
+A text is exactly of the declared type, or the reader refuses the file with the number of the line
+or row. JSON is decoded as payloads are (`payloads.json.text`). Of CSV, Arrow only finds the values:
+its own readings of numbers take ``0x10``, ``N/A`` and ``1e999`` for values that their writer did
+not mean.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from spark_upsert.conversions.times import days_of, micros_of
 from spark_upsert.payloads.decimals import decimal_of
 
 DEPTH_MAX = 200
-"""Python's reader recurses, and its stack is shared with whoever calls us."""
+"""Most levels of nesting: Python's reader recurses, on the stack of the functions above it."""
 
 
 class TooDeep(Exception):

@@ -1,4 +1,4 @@
-"""JSON payloads whose arrays mean far more than they say (`budgets.VALUES_PER_BYTE`).
+"""JSON payloads with arrays that mean far more than they say (`budgets.VALUES_PER_BYTE`).
 
 An item of two bytes, ``{}``, has a place for each member of its type once it is in columns. Where
 items have few members nothing can be wrong. Where they have many, commas and brackets are counted

@@ -19,7 +19,7 @@ from spark_upsert.table.log.unused import remove_unused
 
 
 def commit_compactions(store: Store, log: Log, compacted: Iterable[Compacted]) -> int:
-    """Make compactions visible; return how many. One whose runs are gone is dropped."""
+    """Make compactions visible; return how many. A compaction of runs that are gone is dropped."""
     count = 0
     for each in compacted:
         if log.append(partial(_draft, store, log, each)) is not None:

@@ -49,14 +49,14 @@ class Compacted:
     low_water: str | None = None
     """The greatest order key among the tombstones that were dropped."""
     forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
-    """Hashes of the keys whose tombstones were dropped, ascending."""
+    """Hashes of the keys of dropped tombstones, ascending."""
 
     @property
     def base_version(self) -> int:
         return self.base.version
 
     def is_safe(self, store: Store, head: Manifest) -> bool:
-        """Return whether no run that came since holds a key whose tombstone was dropped.
+        """Return whether no run that came since holds the key of a dropped tombstone.
 
         Such a run may hold a command that is stale against the tombstone.
         """
@@ -91,7 +91,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
             break
         RUNS.settle(rows=0)
     files = [piece.file for piece in pieces if piece.file is not None]
-    # Of deletes past their retention only those stay whose key a newer run holds.
+    # Deletes past their retention stay only if a newer run holds their key.
     is_held = job.is_oldest and all(s.epochs.upper <= job.forget_before for s in job.slices)
     mark = None
     for piece in pieces:

@@ -85,7 +85,7 @@ class Counters:
 
     @property
     def result_count(self) -> int:
-        """Eligible commands whose key had a row."""
+        """Eligible commands for a key that had a row."""
         return self.updates + self.deletes + self.displaced
 
     @property

@@ -1,10 +1,11 @@
-"""Cuts of a range of hashes into pieces of like many entries, where hashes are not uniform.
+"""Cuts of a range of hashes into pieces with about as many entries, for hashes that cluster.
 
 Hashes of whole keys are uniform: equal widths hold about the same. Where the upper half of a hash
-is made of the first key columns (`TableSchema.hash_prefix`), a common value is a range 2**32 wide
-with as many entries as rows have it. Whoever bounds memory by a piece asks here.
+is made of the first key columns (`TableSchema.hash_prefix`), all rows with a common value lie in
+one range 2**32 wide. Readers that bound their memory by a piece take their cuts from here.
 
-What is looked at need not be verified: any bounds make a valid cut, and the same files the same.
+The hashes that are looked at need not be verified: any bounds make a valid cut, and the same files
+always make the same cut.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find the entry that the table holds for each of many keys.
 
-The keys come sorted by hash. Each run is searched once for all of them; among the runs that
-hold a key, `model.precedence` decides. The cost is O(keys * runs * log rows), with values
-untouched: whoever needs a column gathers it by position afterwards.
+The keys come sorted by hash. Each run is searched once for all of them; among the runs that hold a
+key, `model.precedence` decides. The cost is O(keys * runs * log rows), with values untouched: a
+caller that needs a column gathers it by position afterwards.
 """
 
 from __future__ import annotations

@@ -82,10 +82,10 @@ class Snapshot:
     def having_prefix(
         self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows whose key begins with some values, each once, in any order.
+        """Yield the rows with keys that begin with some values, each once, in any order.
 
-        What is read are the ranges of hashes of those values, and of these the blocks that hold
-        the keys; the cost follows the rows that are found.
+        It reads the hash ranges of those values, and of these the blocks that hold the keys; the
+        cost follows the rows that are found.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class Snapshot:
 
 
 def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, the small ones copied into one: each costs whoever takes it about the same."""
+    """Yield batches, with small ones copied into one: a batch costs its reader much the same."""
     small = [batch for batch in batches if batch.nbytes < _SMALL_BYTES and batch.num_columns]
     if len(small) > 1:
         yield from pa.Table.from_batches(small).combine_chunks().to_batches()

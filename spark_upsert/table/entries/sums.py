@@ -7,8 +7,8 @@ itself can overflow, and no partial one. Arrow's own sums wrap silently.
 Values so small that all of them together fit into 64 bits, as nearly all do, are added up whole:
 the differences of one running sum, a fifth of the time.
 
-Whoever adds up in several passes keeps limbs: `limbs_of` values, `carried` behind each pass, and
-`from_limbs` at the end.
+A caller that adds up in several passes keeps limbs: `limbs_of` values, `carried` behind each pass,
+and `from_limbs` at the end.
 
 Averages of decimals are rounded half up to four more digits (`average_type`), from sums that may be
 beyond what a decimal of 128 bits can hold.

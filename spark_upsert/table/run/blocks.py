@@ -10,8 +10,8 @@ string hashing is fast", 2014): any other content is overlooked once in 2**32, a
 bit never. numpy computes it for many blocks in one call, without the interpreter's lock, at
 about the speed of memory.
 
-Rejected: CRC-32, which Python offers for one piece at a time only, so that small blocks cost
-a call each, and large ones the reading of what nobody asked for.
+Rejected: CRC-32, which Python offers for one piece at a time only, so that small blocks cost a call
+each, and large ones the reading of bytes that are not wanted.
 """
 
 from __future__ import annotations

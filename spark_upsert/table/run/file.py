@@ -181,7 +181,7 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
     ----------
     store : Store
     path : str
-        A name that nobody has used before.
+        A name that was never used before.
     rows : pyarrow.RecordBatch, shape (n,), n > 0
         Sorted by (hash, key), one entry per key; columns as `TableSchema.run`.
     """
@@ -375,7 +375,7 @@ class Run:
                 self._learn(layout)
 
     def _learn(self, layout: Layout) -> None:
-        """Examine a column whose blocks happen to be verified, so that it is never asked again."""
+        """Examine a column once its blocks happen to be verified, so that it is done only once."""
         if not all(self._blocks.has_verified(*extent) for extent in layout.extents):
             return
         if layout.is_plain:
@@ -384,7 +384,7 @@ class Run:
             self._examine_rows(layout, 0, self.file.rows)
 
     def _verify_texts(self, layouts: Sequence[Layout], positions: Positions) -> None:
-        """Verify the bytes of texts at some positions, whose offsets are verified."""
+        """Verify the bytes of texts at some positions; their offsets are verified already."""
         if not layouts:
             return
         try:
@@ -490,19 +490,19 @@ class _Opened(NamedTuple):
 
 @dataclass
 class RunCache:
-    """Open runs of this process, the least recently used closed first.
+    """Least-recently-used cache of the open runs of this process.
 
-    Bounded by number: an open run is a mapping and one byte per block, not its contents; with what
-    is known of its columns some 30 KiB. Tables that are written and compacted for hours have
-    thousands of runs, one after the other, of which only the last are ever asked for again: so
-    beyond some, those are closed that nobody has asked for in a while. What is touched of the
-    contents counts as memory of the process until it is given back, and is bounded by `settle`.
-    Keyed by immutable files, so that an entry is never out of date.
+    The cache is bounded by number: an open run is a mapping and one byte per block, not its
+    contents; with what is known of its columns some 30 KiB. Tables that are written and compacted
+    for hours have thousands of runs, one after the other, and only the last are ever used again. So
+    beyond a number of runs the cache closes those without a recent use. Touched pages count as
+    memory of the process until they are given back; `settle` bounds them. The keys are immutable
+    files, so that an entry is never out of date.
     """
 
     count_max: int = 4096
     rested_max: int = 128
-    """So many stay open though nobody asks for them."""
+    """How many runs stay open without being in use."""
     rest_s: float = 60.0
     """How long the others do. A query asks for its runs in each of its batches."""
     trusted_s: float = 3600.0
@@ -533,7 +533,7 @@ class RunCache:
             return known.run
 
         def on_damage() -> None:
-            # It may be the local copy of a remote object: whoever tries again fetches another.
+            # It may be the local copy of a remote object: the next try fetches another.
             store.forget(file.path)
             with self._lock:
                 self._runs.pop(key, None)
@@ -580,9 +580,9 @@ class RunCache:
     def settle(self, rows: int) -> None:
         """Give mapped memory back if it is more than some rows call for; between steps of work.
 
-        Only who works frugally (`table.run.frugal`) does. So the memory of a worker follows its
-        batches and not its table. What is given back
-        costs some microseconds per 64 KiB when it is touched again.
+        It does so only for frugal work (`table.run.frugal`). So the memory of a worker follows its
+        batches and not its table. Memory that was given back costs some microseconds per 64 KiB
+        when it is touched again.
 
         Parameters
         ----------
@@ -615,7 +615,7 @@ class Span:
 
     @classmethod
     def within(cls, run: Run, hash_range: HashRange = ALL_HASHES) -> Span:
-        """Return the rows of a run whose hashes are in a range."""
+        """Return the rows of a run with hashes in a range."""
         if hash_range.covers(run.file.hash_range):
             return cls(run, 0, len(run.hashes))
         start, stop = hash_range.rows_of(run.hashes)

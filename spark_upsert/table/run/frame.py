@@ -1,10 +1,10 @@
 """The one batch of a run file, from bytes that may say anything.
 
-Checksums find accidents. Whoever can write to the table's folder can write a file whose
-checksums are right and whose contents are not, and Arrow believes what it reads: an offset
-that leads out of a buffer ends the process. So a file is parsed here and nowhere else:
+Checksums find accidents. Any user with write access to the table's folder can write a file with
+right checksums and wrong contents, and Arrow believes what it reads: an offset that leads out of a
+buffer ends the process. So files are parsed here and nowhere else:
 
-- the messages at the beginning of the file are read, whose blocks are verified, and never
+- the parser reads the messages at the beginning of the file, in verified blocks, and never
   the footer, which could point elsewhere;
 - a batch that says it is compressed is refused before anything is unpacked: our writers never
   compress, and a kilobyte may unpack to terabytes;
@@ -103,7 +103,7 @@ def _require_within(batch: pa.RecordBatch, body: pa.Buffer) -> None:
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Return whether a message, whose flatbuffer Arrow has verified, holds a compressed batch."""
+    """Return whether a message holds a compressed batch; Arrow has verified its flatbuffer."""
     data = memoryview(metadata)
     try:
         message = _number("<I", data, 0)

@@ -1,10 +1,10 @@
-"""Who shares a machine for hours works frugally: mapped memory is given back between steps.
+"""Frugal work, for processes that share a machine: mapped memory is given back between steps.
 
-A task of Spark does, and says so for its own work and nobody else's: within `frugal`, or while
-an iterator is advanced that it passes through `frugally`. Plain Python has the process to itself
-and keeps what it has mapped. Why, and what it costs: ``docs/adr/0012``.
+A task of Spark works frugally, and says so for its own work alone: within `frugal`, or while it
+advances an iterator that it passed through `frugally`. Plain Python has the process to itself and
+keeps what it has mapped. Why, and what it costs: ``docs/adr/0012``.
 
-Rejected: a switch of the process, which the first task would turn for all that comes after it.
+Rejected: a switch of the process; the first task would turn it for all later work.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Layout:
             yield (self.values + ((positions + 1) * self.bits - 1) // 8) // BLOCK_BYTES
 
     def text_blocks_at(self, positions: Numbers) -> Numbers:
-        """Return the blocks of the bytes of texts, whose offsets are verified.
+        """Return the blocks of the bytes of texts; their offsets are verified already.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Layout:
             yield self.values + start * self.bits // 8, self.values + (stop * self.bits + 7) // 8
 
     def text_ranges_of(self, start: int, stop: int) -> Iterator[Range]:
-        """Yield the range of the bytes of texts, whose offsets are verified.
+        """Yield the range of the bytes of texts; their offsets are verified already.
 
         Raises
         ------

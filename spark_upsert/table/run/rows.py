@@ -1,11 +1,10 @@
 """Rows of several places, addressed as one.
 
 Runs on disk, rows picked of them, and batches in memory are **parts**, and nothing else is (what a
-manifest lists are *slices* of files). `Rows` lines parts up, so that a row is one
-number, and gathers any columns of any rows with one call per part. A part that lacks a
-column (it was written before the table gained it) yields nulls; one that holds a narrower
-type is widened on the way out. One that was written before the table had a quarantine holds
-no row whose order is unknown.
+manifest lists are *slices* of files). `Rows` lines parts up, so that a row is one number, and
+gathers any columns of any rows with one call per part. A part that lacks a column (it was written
+before the table gained it) yields nulls; a part that holds a narrower type is widened on the way
+out. A part that was written before the table had a quarantine holds no row of unknown order.
 """
 
 from __future__ import annotations

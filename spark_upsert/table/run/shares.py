@@ -1,8 +1,8 @@
-"""How much of what one reader may hold at once is left to each of several in one process.
+"""The share of the memory bound that each of several readers in one process has.
 
 A read of a table bounds what it holds by itself. Where a task reads sixteen tables beside each
-other, sixteen times that would be no bound for the task. So who reads in a merge says how many
-share, in its own thread (`shared_by`), and pieces are cut accordingly.
+other, sixteen times that would be no bound for the task. So a reader in a merge says how many share
+the bound, in its own thread (`shared_by`), and its pieces are cut accordingly.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def is_plain(type_: pa.DataType) -> bool:
 
 
 def require_sound(array: pa.Array) -> None:
-    """Raise unless Arrow may use an array, whose buffers are as long as they must be.
+    """Raise unless Arrow may use an array; its buffers are known to be long enough.
 
     Raises
     ------

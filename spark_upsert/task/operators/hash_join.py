@@ -1,8 +1,8 @@
-"""A join whose right side is held whole until the barrier, so that neither has to be sorted.
+"""A hash join: it holds the right side whole until the barrier, so neither has to be sorted.
 
 The right side is *built* first: all its rows until its own barrier, indexed by their keys. Then
-each left batch is looked up in it. Left rows wait until it is built. What is held has a bound;
-beyond it is an error and no spill.
+each left batch is looked up in it. Left rows wait until it is built. The bytes that it holds have a
+bound; a larger right side is an error and does not spill.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _ranks(column: pa.Array) -> Words:
 
 
 def first_descent(keys: Sequence[pa.Array]) -> int | None:
-    """Return the first row whose key is smaller than the one before it; None in ascending rows."""
+    """Return the first row with a smaller key than the row before it; None in ascending rows."""
     count = len(keys[0]) - 1
     if count < 1:
         return None

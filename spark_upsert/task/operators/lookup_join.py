@@ -136,7 +136,7 @@ class LookupJoinRows:
         self._joined = None
         threads, self._threads = self._threads, None
         if threads is not None:
-            # Whoever closes the table behind this must not close it under a look-up.
+            # The table may be closed right behind this, but never while a look-up reads it.
             threads.shutdown(wait=True, cancel_futures=True)
 
     @property

@@ -17,8 +17,8 @@ barrier. Where they end thus follows from the rows alone and not from which side
 union above, which takes batches in turn, has one order.
 
 **Giving up early.** Once a side is over and none of its rows is held, the other may be of no use
-for the rest of the barrier (`side_to_drop`). That is asked of what is held, not of keys: sides
-advance together, so that a side whose rows are all gone has met every key that could match.
+for the rest of the barrier (`side_to_drop`). The join looks at the rows that it holds, not at keys:
+sides advance together, so that a side without held rows has met every key that could match.
 """
 
 from __future__ import annotations

@@ -108,10 +108,10 @@ class Operator(Protocol):
         ...
 
     def waiting_on(self) -> Future[Any] | None:
-        """Return what it waits for while it gives nothing: asked when a chain is stuck.
+        """Return what it waits for while it gives nothing: a driver asks when its chain is stuck.
 
-        Also if that is there by now: whoever asks has found nothing to do a moment before, and
-        would wait for ever for what came in between.
+        The future is returned even if it is done by now. The driver found nothing to do a moment
+        before; given None, it would wait for ever for what came in between.
         """
         ...
 
@@ -121,7 +121,7 @@ class Operator(Protocol):
 
 
 class Context(Protocol):
-    """What an operator may ask of those who run it."""
+    """What an operator may ask of the task that runs it; `Pipelines` implements it."""
 
     def drop_input(self, node: str) -> None:
         """Throw away what the plan node ``node`` and all below it give until the barrier.

@@ -3,7 +3,8 @@
     result at version v  =  the groups of V(recorded position at v)
 
 Each step is one epoch: contributions, and the marker that names where the step goes from and to.
-The table takes it exactly once, whoever delivers it and how often (`table.write.moves`).
+The table takes a step exactly once, however many writers deliver it and how often
+(`table.write.moves`).
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class KeptBase:
         return aligned(rows, keys)
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
-        """Return all groups whose hashes are in a range (`Base.scan`)."""
+        """Return all groups with hashes in a range (`Base.scan`)."""
         rows = [no_rows(self._grouping.result)]
         whole = whole_groups(self._grouping, hash_range)
         if version is not None and not whole.is_empty:

@@ -19,10 +19,11 @@ from spark_upsert.views.ways import pairs_by_piece
 
 
 def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bool:
-    """Bring the table that keeps a grouped view up to date; it is made if there is none.
+    """Bring the table that keeps a grouped view up to date; create it if there is none.
 
-    It leaves a lease on each table of the view, for as long as leases last (`LEASE_MS`): the next
-    refresh begins there, and a table that nobody writes is compacted and expired, too.
+    A refresh leaves a lease on each table of the view, for as long as leases last (`LEASE_MS`),
+    because the next refresh begins there. It renews the leases even if there is nothing to do: a
+    table without a writer may be compacted and expired, too.
 
     Returns
     -------
@@ -35,7 +36,7 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
     PlanError
         The table keeps another view.
     OtherTableError
-        Somebody else brought it to a position that does not lie on the way, or a table of the view
+        Another writer brought it to a position that does not lie on the way, or a table of the view
         is not the one that it was brought to its position from.
     DataLossError
         The changes that it lacks are expired.

@@ -90,7 +90,7 @@ def _require_fitting(whole: _Doubles, scale: int, digits: int) -> None:
 
 
 def _shifted(numbers: npt.NDArray[np.int64], scale: int) -> pa.Array:
-    """Return whole numbers as decimals whose last ``scale`` digits they are."""
+    """Return whole numbers as decimals with ``scale`` digits behind the point: 5 is 0.05 by 2."""
     column = pa.array(numbers).cast(pa.decimal128(19, 0))
     return pa.Array.from_buffers(pa.decimal128(19, scale), len(column), column.buffers())
 

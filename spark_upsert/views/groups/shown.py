@@ -1,12 +1,13 @@
 """A kept table as its readers see it: the rows of groups at a version, and how they change.
 
-All entries of a group have hashes of one range (`TableSchema.hash_prefix`). So whoever reads a part
-of the hashes reads whole groups: a range is rounded to theirs (`whole_groups`), and rounded ranges
-are neighbours as before. What is held at once are the entries of `Snapshot.chunks`, or of one
-group, if that has more.
+All entries of a group have hashes of one range (`TableSchema.hash_prefix`). So a read of a part of
+the hashes reads whole groups: its range is rounded to theirs (`whole_groups`), and rounded ranges
+are neighbours as before. A reader holds the entries of one chunk at once (`Snapshot.chunks`), or of
+one group, if that has more.
 
-The changed groups of an epoch are those of its entries. Both rows of them are made of all of their
-entries, before the epoch and behind it, so that one that loses its smallest value finds the next.
+The changed groups of an epoch are those of its entries. Both rows of a group, before the epoch and
+behind it, are made of all its entries, so that a group that loses its smallest value finds the
+next.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class ShownGroups:
         return result(self.grouping, entries, url=self.store.url)
 
     def _snapshot(self, manifest: Manifest) -> Snapshot:
-        # One group whose sums do not fit leaves the others readable (`result`).
+        # A group with sums that do not fit leaves the others readable (`result`).
         engine = replace(manifest.schema.engine, has_null_for_overflow=True)
         schema = replace(manifest.schema, engine=engine)
         return Snapshot(self.store, replace(manifest, schema=schema))
