@@ -1,8 +1,8 @@
-"""When memory is short: who pauses, who spills, and when all go on. Pure: it looks and returns.
+"""Memory pressure: which readers pause, which holders spill, and when all go on. Pure decisions.
 
-Readers pause above 0.80 of the limit and go on below 0.70, so that they do not stop and go with
-every batch. One rule stands above it: an input that somebody waits for is never paused, or nobody
-would ever make room (`MemoryPressure.may_read`).
+Readers pause above 0.80 of the limit and go on below 0.70 (hysteresis), so that they do not stop
+and go with every batch. One rule stands above that: an input that the merge waits for is never
+paused, or no room would ever be made (`MemoryPressure.may_read`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ PAUSE_PERCENT = 80
 RESUME_PERCENT = 70
 
 MEMORY_BYTES = 512 << 20
-"""The limit, if nothing else is asked for."""
+"""The default limit."""
 
 
 class Relief(Enum):
-    """What may be done when memory is short."""
+    """The means that are allowed when memory is short."""
 
     PAUSE = "pause"
     SPILL = "spill"
@@ -28,14 +28,14 @@ class Relief(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPressure:
-    """How short memory is.
+    """The state of memory: its limit, and whether readers are paused.
 
     Parameters
     ----------
     limit_bytes : int
-        What may be used.
+        The most that may be used.
     relief : Relief
-        What may be done.
+        The means that are allowed.
     is_paused : bool
         Whether readers are paused.
     """
@@ -66,12 +66,12 @@ class MemoryPressure:
         Parameters
         ----------
         is_awaited : bool
-            Whether somebody takes nothing else until that input has given more, or has ended.
+            Whether the merge can take nothing else until this input has given more, or has ended.
         """
         return is_awaited or not self.is_paused
 
     def spill_bytes(self, used_bytes: int) -> int:
-        """Return how much has to be spilled when so much is used: down to the mark of going on."""
+        """Return how many bytes to spill when so much is used: down to 0.70 of the limit."""
         if self.relief is Relief.PAUSE or used_bytes * 100 <= self.limit_bytes * PAUSE_PERCENT:
             return 0
         return used_bytes - self.limit_bytes * RESUME_PERCENT // 100
@@ -82,7 +82,7 @@ class MemoryPressure:
 
 
 class Holding(IntEnum):
-    """What holds memory, in the order in which it is spilled."""
+    """Kinds of holders of memory, in the order in which they are spilled."""
 
     NODE_BUFFER = 0
     GRACE_HASH = 10
@@ -94,7 +94,7 @@ class Holding(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Somebody who holds memory that could be spilled."""
+    """A part of a merge that holds memory which could be spilled."""
 
     name: str
     holding: Holding = Holding.NODE_BUFFER
@@ -102,10 +102,10 @@ class Holder:
 
 
 def choose_spills(holders: Iterable[Holder], bytes_needed: int) -> tuple[Holder, ...]:
-    """Return who has to spill so that so many bytes become free.
+    """Return the holders that have to spill so that so many bytes become free.
 
-    What is cheapest to read back goes first, then whoever holds most, so that files are few; names
-    decide between equals. If all together hold too little, all of them are returned.
+    The kind that is cheapest to read back goes first, then the holder of most bytes, so that files
+    are few; names decide between equals. If all together hold too little, all are returned.
     """
     chosen: list[Holder] = []
     for holder in sorted(holders, key=lambda each: (each.holding, -each.bytes, each.name)):

@@ -1,21 +1,21 @@
-"""The threads of a merge: each reads one input into its channel, and waits where there is no room.
+"""The threads of a merge: each reads one input into its channel, and waits while that is full.
 
-At most `width` inputs are open at once, each with a thread and a channel; an input counts as open
-until all of it was taken, and only then does its thread open the next one, in the order in which
-they were declared. So between the inputs and whoever takes there are never more than
+At most `width` inputs are open at once, each with a thread and a channel. An input counts as open
+until all of it was taken; only then does its thread open the next one, in the order in which they
+were declared. So between the inputs and the consumer there are never more than
 
     width * (capacity + batch)
 
 events: full channels, and a batch in the hand of each reader, as large as its input makes it
 (`portions`).
 
-There is one lock, and nothing is polled: a reader waits for room in its own channel, and who takes
-waits for something to take. An input that fails, and a merge that is closed, wake all who wait. A
-reader whose input is silent cannot be woken; it is a daemon, nobody waits for it longer than
+There is one lock, and nothing is polled: a reader waits for room in its own channel, and the
+consumer waits for any event. A failed input and a closed merge wake all waiting threads. A reader
+with a silent input cannot be woken; it is a daemon, closing waits for it no longer than
 `join_seconds`, and it ends as soon as its input gives something or the process ends.
 
-Rejected: a `queue.Queue` per input. Its waits end by a time-out only, many of them cannot be
-waited for at once, and it counts batches where the bound is one of rows.
+Rejected: a `queue.Queue` per input. Its waits end by a time-out only, a thread cannot wait for many
+of them at once, and it counts batches where the bound is one of rows.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ JOIN_SECONDS = 1.0
 """How long closing waits for readers whose inputs may be silent."""
 
 OpenInput = Callable[[], Iterator[Any]]
-"""Opens an input, in the thread that will read it."""
+"""A callable that opens an input, in the thread that will read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much a merge reads ahead.
+    """The bounds of reading ahead in a merge.
 
     Parameters
     ----------
     width : int
         Inputs that are open at once.
     capacity : int
-        Events that are queued of each of them.
+        Events of each open input that are queued.
     batch_rows : int
         Rows of a batch that is handed over; never more than fit into a channel.
     batch_bytes : int
-        Bytes of such a batch; one of a single row may have more.
+        Bytes of such a batch; a batch of a single row may have more.
     memory_bytes : int or None
-        Bytes that are queued of all inputs together. Above 0.80 of it all readers pause, below
-        0.70 they go on (`pressure`); each may add a batch that it has in its hand.
+        Bytes of all inputs together that are queued. Above 0.80 of this all readers pause, below
+        0.70 they go on (`pressure`); each may add the batch that it has in its hand.
     """
 
     width: int = WIDTH
@@ -86,9 +86,9 @@ class Bounds:
 
 
 class Delivery(NamedTuple):
-    """What a merge hands over: of which input, and a batch or a mark.
+    """A batch or a mark that a merge hands over, with the name of its input.
 
-    It measures as what it holds, so that it may pass another channel.
+    Its row count and bytes are those of its item, so that it may pass another channel.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Delivery(NamedTuple):
 
 
 class Cancelled(Exception):
-    """The merge was closed while somebody waited in it."""
+    """The merge was closed while a thread waited in it."""
 
 
 class _Reader:
@@ -126,13 +126,13 @@ class _Reader:
 
 
 class MergeReaders:
-    """All inputs of a merge, as a context: within it they are read, behind it no thread is left.
+    """The readers of all inputs of a merge: a context that starts their threads, and ends them.
 
     Parameters
     ----------
     inputs : mapping of str to callable
-        Each opens an input: an iterator of batches, and of marks if there are any. It is closed by
-        its own ``close``, if it has one, in its own thread.
+        Each opens an input: an iterator of batches, and of marks if there are any. Its thread
+        closes it by its ``close``, if it has one.
     bounds : Bounds
         How much is read ahead.
     counters : Counters or None
@@ -156,7 +156,7 @@ class MergeReaders:
         self._counters = MergeCounters() if counters is None else counters
         self._join_seconds = join_seconds
         self._clock = clock
-        # The garbage collector may close a merge that nobody holds any more, from one of its own
+        # The garbage collector may close a merge without any reference left, from one of its own
         # threads and anywhere: also where that thread has the lock.
         self._lock = RLock()
         self._something = Condition(self._lock)
@@ -165,8 +165,7 @@ class MergeReaders:
         self._open: dict[str, _Reader] = {}
         self._finished: set[str] = set()
         self._ready: deque[_Reader] = deque()
-        """Readers with something queued: the cursor stands before the first, and who was served
-        goes behind all others."""
+        """Readers with something queued: the first is served next, and then goes to the end."""
         self._queued_bytes = 0
         self._pressure = (
             None
@@ -174,7 +173,7 @@ class MergeReaders:
             else MemoryPressure(limit_bytes=bounds.memory_bytes, relief=Relief.PAUSE)
         )
         self._awaited: str | None = None
-        """The input that is asked for while it has nothing."""
+        """The input that the consumer waits for while nothing of it is queued."""
         self._failure: BaseException | None = None
         self._is_closed = False
         self._threads: list[Thread] = []
@@ -200,16 +199,16 @@ class MergeReaders:
         self.close()
 
     def close(self) -> None:
-        """End all threads; whoever waits is woken. Twice is harmless."""
+        """End all threads, and wake those that wait. Twice is harmless."""
         with self._lock:
             self._end()
         if current_thread() in self._threads:
-            return  # It may have the lock, for which others wait before they end.
+            return  # This thread may have the lock, for which others wait before they end.
         deadline = time.monotonic() + self._join_seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    # -- who takes ------------------------------------------------------------------------------
+    # -- the consumer ---------------------------------------------------------------------------
 
     def take_ready(self) -> Delivery | None:
         """Wait until any input has something, and return it with the name; None: all have ended.
@@ -217,7 +216,7 @@ class MergeReaders:
         Raises
         ------
         Exception
-            The one by which an input failed; it names the input (`about_input`). It is raised at
+            The error of an input that failed; it names the input (`about_input`). It is raised at
             once, whatever others have queued.
         Cancelled
             Another thread closed the merge.
@@ -251,7 +250,7 @@ class MergeReaders:
                 self._something.wait()
 
     def _await(self, name: str) -> None:
-        """Let an input go on that is paused: it is the only one that can make room."""
+        """Let a paused input go on: it is the only one that can make room."""
         self._awaited = name
         if self._pressure is not None and name in self._open:
             self._open[name].room.notify()
@@ -272,7 +271,7 @@ class MergeReaders:
         if self._is_closed:
             raise Cancelled
 
-    # -- who reads ------------------------------------------------------------------------------
+    # -- the readers ----------------------------------------------------------------------------
 
     def _work(self) -> None:
         """Read one input after the other, as long as there are any."""
@@ -346,7 +345,7 @@ class MergeReaders:
         return self._pressure.may_read(is_awaited=is_awaited)
 
     def _account(self, size: int) -> None:
-        """Count bytes that came or went, and let all go on if it is time."""
+        """Count bytes that came or went, and let paused readers go on when memory allows."""
         if self._pressure is None:
             return
         self._queued_bytes += size

@@ -1,4 +1,4 @@
-"""Merges over threads: live interleave, and concat whose later inputs are read ahead."""
+"""Merges over threads: live interleave, and concatenation that reads later inputs ahead."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def live(
     counters: MergeCounters | None = None,
     join_seconds: float = JOIN_SECONDS,
 ) -> Generator[Delivery, None, None]:
-    """Yield what any input has ready; of those that have something, each in turn.
+    """Yield what is ready; inputs that have something come in turn (round robin).
 
     Each input keeps its order, and nothing is lost or given twice; between inputs no order is
-    promised. A slow input delays nobody. Who takes slowly, or stops, slows or stops all inputs: no
-    more than ``width * (capacity + batch_rows)`` rows are taken from them and not handed over.
+    promised. A slow input does not delay others. A consumer that is slow, or stops, slows or stops
+    all inputs: no more than ``width * (capacity + batch_rows)`` rows are taken from them and not
+    handed over.
 
     No thread runs before the first ``next``. Closing the generator ends all of them.
 
@@ -46,11 +47,11 @@ def live(
     width : int
         Inputs that are open at once; others wait until one has ended.
     capacity : int
-        Rows that are queued of each input.
+        Rows of each input that are queued.
     batch_rows, batch_bytes : int
-        What an input gives beyond it is cut. Rows also at the capacity.
+        The most that a batch has; a larger one is cut. Rows are also cut at the capacity.
     memory_bytes : int or None
-        Bytes that are queued of all inputs together, before they pause; None: only rows count.
+        Bytes of all inputs together that are queued before readers pause; None: only rows count.
     counters : Counters or None
         To be looked at from outside.
     join_seconds : float
@@ -119,10 +120,10 @@ def concat(
 def streamed(
     items: Iterable[Any], *, capacity: int = OUTPUT_EVENTS, join_seconds: float = JOIN_SECONDS
 ) -> Generator[Any, None, None]:
-    """Yield what a merge yields, which works on in a thread until so many events wait.
+    """Yield what a merge yields, while the merge works ahead in a thread of its own.
 
-    For a sink whose own work shall run beside the merge. Without it nothing waits behind a merge:
-    who takes is whom it works for.
+    It is for a sink that works beside the merge; at most ``capacity`` events wait between the two.
+    Without it nothing is queued behind a merge: the merge runs in the consumer's thread.
     """
     bounds = Bounds(width=1, capacity=capacity)
     with MergeReaders({"": lambda: iter(items)}, bounds, join_seconds=join_seconds) as readers:

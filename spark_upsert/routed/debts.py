@@ -1,10 +1,9 @@
-"""The compactions that tables are due for: one queue of all of them, served by the scheduler.
+"""The queue of the tables that are due for compactions, served by the scheduler.
 
-Who is next follows from what the group recorded with its newest whole batch, and from nothing else:
-who waits and since when, the priorities that tables have, whose turn it was, and as the time at
-which to look that of the batch itself. So whoever plans the next batch, however often, finds the
-same order. A table is served by its turn, whatever its compactions cost: what bounds them is how
-much of the order a batch works off.
+The order is a pure function of the group's newest whole batch: the tables that wait and since when,
+their priorities, the turn, and the batch's own timestamp as "now". So every planner of the next
+batch finds the same order, however often it plans. A table is served in its turn, whatever its
+compactions cost; the cost is bounded by how much of the order one batch works off.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ class Debts:
 
     schedule: Schedule
     service: Service
-    """All that wait, by folder, in the order in which they are to be compacted."""
+    """Folders of all waiting tables, in the order in which they are to be compacted."""
     owed: Mapping[str, int]
-    """How many compactions each is due for."""
+    """The number of compactions that each table is due for."""
     next_ms: int
-    """Who waits anew does so since then at the earliest: a clock may stand still, or go back."""
+    """The earliest time at which a table may begin to wait anew: a clock may stand or go back."""
     tasks: int
-    """That the order is dealt out to: as many as the last batch had."""
+    """The number of tasks that the order is dealt out to: as many as the last batch had."""
 
     @classmethod
     def of(cls, group: TableGroup) -> Debts:
-        """Return the queue of a group; tables with parked rows are left as they are."""
+        """Return the queue of a group; tables with parked rows are left out."""
         batch = group.batch
         waiting = group.members.waiting()
         due = {each.folder: each for each in waiting if each.debt and not each.parked}
@@ -54,19 +53,19 @@ class Debts:
 
     @property
     def shares(self) -> tuple[Sequence[str], ...]:
-        """Folders, as they are dealt out: each task has those that come next in a row of tasks."""
+        """The order dealt out to the tasks in turn (round robin): the folders of each task."""
         names = self.service.names
         return tuple(names[index :: self.tasks] for index in range(min(self.tasks, len(names))))
 
     def after(self, visited: Collection[str], owed: Mapping[str, int], now_ms: int) -> Schedule:
-        """Return who waits behind a batch, and whose turn it is.
+        """Return the waiting tables and the turn after a batch.
 
         Parameters
         ----------
         visited : collection of str
-            Folders of the tables that had their turn. Those that owe more wait anew, behind all.
+            Folders of the tables that had their turn. Tables that owe more wait anew, behind all.
         owed : mapping of str to int
-            What tables are due for, as far as the batch has looked at them.
+            How many compactions tables are due for, as far as the batch has looked at them.
         now_ms : int
             When the batch is recorded, by a clock.
         """

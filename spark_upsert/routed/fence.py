@@ -1,11 +1,12 @@
-"""The fence: who has lost the root comes into no table behind the new query, and into few others.
+"""The fence: a query that has lost the root cannot write behind the new query, and little else.
 
-Tables are not one transaction, so that no single put can shut the old query out of all of them. But
-a query that takes the root over says so in the group before it touches any table. So whoever finds
-the newest epoch of a table to be of a query that the group did not know when the batch began, asks
-the group anew before it puts its own. That costs nothing as long as nobody else writes. Of the
-tables that the new query has not written no log tells; so each batch asks once for so many tables,
-too, and what it may still bring is bounded: those, and the ones that are under way just then.
+Tables are not one transaction, so no single put can shut the old query out of all of them. But a
+query that takes the root over says so in the group before it touches any table. So a batch that
+finds the newest epoch of a table written by a query that the group did not know when the batch
+began, asks the group anew before it puts its own epoch. That costs nothing while only one query
+writes. Tables that the new query has not written yet show no sign of it in their logs; so a batch
+also asks once every `ASK_EVERY` tables. What the old query may still write is bounded: those
+tables, and the ones that are under way just then.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from spark_upsert.routed.group import GroupTable, newest_query
 from spark_upsert.table.log.manifest import Manifest
 
 ASK_EVERY = 32
-"""Tables of a batch between two times that the group is asked. A look is two requests, and so many
-tables are some 200."""
+"""Tables of a batch between two questions to the group. A question is two requests; writing so
+many tables is some 200."""
 
 
 class Fence:
@@ -27,9 +28,9 @@ class Fence:
     Parameters
     ----------
     group_table : GroupTable
-        It was looked at when the batch was allowed.
+        The group, as it was seen when the batch was allowed.
     writer : str
-        As `Transaction.writer`.
+        The query that writes (`Transaction.writer`).
     """
 
     def __init__(self, group_table: GroupTable, writer: str) -> None:
@@ -38,25 +39,25 @@ class Fence:
         head = group_table.table.log.seen
         self._known = {writer, *(head.transactions if head else ())}
         self.lost: OtherTableError | None = None
-        """Why the batch is not to come into any further table, once that is known."""
+        """The reason why the batch must not write any further table, once that is known."""
         self._begun = count()
 
     def begin(self) -> OtherTableError | None:
-        """Return why a batch is not to begin with a further table; on any thread."""
+        """Return why the batch must not begin with a further table, if so; on any thread."""
         begun = next(self._begun)
         if begun and begun % ASK_EVERY == 0:
             self.look()
         return self.lost
 
     def refusal(self, head: Manifest) -> OtherTableError | None:
-        """Return why nothing of the batch may come behind a version of a table."""
+        """Return why the batch must not write behind a version of a table, if so."""
         newest = newest_query(head)
         if self.lost is None and newest is not None and newest not in self._known:
             self.look()
         return self.lost
 
     def look(self) -> None:
-        """Ask the group whose the root is now."""
+        """Ask the group which query owns the root now."""
         self.lost = self.lost or self._group_table.refusal(self._writer)
 
     def require(self) -> None:

@@ -1,4 +1,4 @@
-"""Scheduling: who is served next, and what gives way under pressure.
+"""Scheduling: which input is served next, and what gives way under pressure.
 
 >>> from spark_upsert.schedule import Schedule
 

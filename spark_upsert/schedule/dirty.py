@@ -1,8 +1,8 @@
-"""The inputs that have something, in the order in which they began to wait.
+"""The queue of inputs that have something, ordered by waiting time.
 
-An input is in it once at most, however often more comes, and its place and time change by service
-alone. So there is one line, and the line of a band is the part of it that is in the band: who comes
-into another band stands there by the time it has waited, and within a band nobody is overtaken.
+An input is in the queue once at most, however often more comes, and only service changes its place
+and its time. A band's queue is the sub-sequence of its members. So an input that changes its band
+keeps its place by age, and within a band no input overtakes another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DirtySet:
     Parameters
     ----------
     waiting : iterable of (str, int)
-        Name and time in milliseconds; the times do not fall.
+        The name of an input and since when it waits, in milliseconds; times do not fall.
     """
 
     __slots__ = ("_since_ms",)
@@ -59,15 +59,15 @@ class DirtySet:
         return now_ms - since_ms
 
     def marked(self, names: Iterable[str], now_ms: int) -> DirtySet:
-        """Return it with some that have something, behind those that were in it already.
+        """Return the queue with further inputs at its end; an input that is in it keeps its place.
 
-        Who was in it stays where it was. If the clock went back nobody waits since later than now:
-        a time yet to come would keep who has it, and all behind it, from growing older.
+        If the clock went back, waiting times later than now are set to now: a time yet to come
+        would keep its input, and all inputs behind it, from growing older.
         """
         return self._with({}, names, now_ms)
 
     def served(self, names: Iterable[str], left: Iterable[str], now_ms: int) -> DirtySet:
-        """Return it without those that were served; those that have more wait anew, behind all."""
+        """Return the queue without served inputs; those with more wait anew, behind all."""
         return self._with(dict.fromkeys(names), left, now_ms)
 
     def _with(self, gone: dict[str, None], names: Iterable[str], now_ms: int) -> DirtySet:

@@ -4,8 +4,8 @@ Three signals become one number from 0 to 1, the greatest of them (`pressure_of`
 
     pressure = max(waiting / slots, latency / target, busy)
 
-so that one of them that is short is enough: an average would hide it. What a pressure means is a
-ladder whose rungs add up:
+so that one resource that is short is enough: an average would hide it. The effects of pressure are
+a ladder, and its rungs add up:
 
 1. above 0.2 batches *coalesce*: one waits for more, up to 20 ms (`coalesce_ms`);
 2. above 0.4 a group commit waits longer, from 0.5 up to 10 ms (`commit_window_ms`);
@@ -27,10 +27,10 @@ import math
 from dataclasses import dataclass, replace
 
 SAMPLE_MS = 100
-"""Samples that come sooner behind another are left out, whoever takes them."""
+"""The least time between two samples; a sample that comes sooner is left out."""
 
 LATENCY_WEIGHT = 0.2
-"""Of a new sample in the moving average: some ten samples make a difference, one does not."""
+"""The weight of a new sample in the moving average: ten samples make a difference, one does not."""
 
 COALESCE_ABOVE = 0.2
 COALESCE_MS_MAX = 20.0
@@ -40,23 +40,23 @@ WINDOW_MS_MAX = 10.0
 DEFER_ABOVE = 0.8
 RELEASE_BELOW = 0.6
 SUSTAINED_SAMPLES = 10
-"""A second of samples; also the least number of samples between two deferrals."""
+"""Samples of a second; also the least number of samples between two deferrals."""
 REFUSE_FROM = 0.99
 
 RETRY_AFTER_MS = 1000
-"""What a refused writer is asked to wait: ten samples, so that the pressure can have changed."""
+"""The time that a refused writer is asked to wait: ten samples, in which pressure can change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was seen at one time; None where there was nothing to see."""
+    """The three signals at one time; None where there was nothing to measure."""
 
     waiting: int = 0
-    """Inputs that have something, and that nobody serves yet."""
+    """Inputs that have something and are not being served yet."""
     slots: int = 1
-    """How many could be served at once; 1 or more."""
+    """The number of inputs that could be served at once; 1 or more."""
     latency_ms: float | None = None
-    """From a commit until it was planned, of what was planned since the last sample."""
+    """The time from a commit to its planning, for what was planned since the last sample."""
     busy: float | None = None
     """The share of the time since the last sample in which all slots worked, from 0 to 1."""
     is_full: bool = False
@@ -109,10 +109,9 @@ class Governor:
         return self.sampled_ms is None or not 0 <= now_ms - self.sampled_ms < SAMPLE_MS
 
     def after(self, sample: Sample, now_ms: int) -> Governor:
-        """Return the governor behind a sample; the very same if none was due.
+        """Return the governor after a sample; the very same object if none was due.
 
-        Samples that are missing count for nothing, however long they do: what was not seen neither
-        defers nor releases.
+        Missing samples count for nothing, however many they are: they neither defer nor release.
         """
         if not self.is_due(now_ms):
             return self
@@ -183,11 +182,11 @@ def commit_window_ms(pressure: float) -> float:
 
 
 def _averaged(before: float | None, sample: Sample) -> float | None:
-    """Return the moving average behind a sample; a latency that cannot be counts as none."""
+    """Return the moving average after a sample; a latency that is not finite counts as none."""
     latency_ms = sample.latency_ms
     if latency_ms is None or not math.isfinite(latency_ms):
         if sample.waiting or before is None:
-            return before  # Something waits, and nobody knows for how long yet.
+            return before  # Something waits, and it is not known yet for how long.
         latency_ms = 0.0
     latency_ms = max(0.0, latency_ms)  # It was planned before it was committed: two clocks.
     return latency_ms if before is None else before + LATENCY_WEIGHT * (latency_ms - before)

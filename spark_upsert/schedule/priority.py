@@ -1,4 +1,4 @@
-"""How urgent an input is: what was said of it, or how lately it was read, and how long it waits.
+"""The urgency of an input: its set priority, or how lately it was read, and how long it waits.
 
 ::
 
@@ -7,9 +7,9 @@
     age    = 100 a second of waiting, 1000 at most
     P      = manual or auto, plus age, rounded half away from zero
 
-All of it in whole numbers, so that every process finds the same: a point is `SCALE` units, of which
-a millisecond of waiting is worth a tenth. Half-lives that passed are a shift, and what is left of
-one is looked up.
+All numbers are whole, so that every process finds the same: a point is `SCALE` units, and a
+millisecond of waiting is worth a tenth of a point. Each whole half-life is a shift by one bit, and
+the decay within a half-life is looked up in a table.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ import numpy.typing as npt
 from spark_upsert.errors import OptionError
 
 PROPERTY = "priority"
-"""Name of the write option and of the table's property."""
+"""The name of the write option and of the table's property."""
 
 PRIORITY_MIN = -1000
 PRIORITY_MAX = 1000
 
 WAITED_MAX_MS = 10_000
-"""Who waits for longer is not more urgent for it."""
+"""The wait from which on an input grows no more urgent."""
 
 IDLE_MAX_MS = 300_000
-"""Who was not read for so long is as if it never was."""
+"""The time without a read after which an input counts as never read."""
 
 HALF_LIFE_MS = 30_000
 
 SCALE = 10 << 20
-"""Units of a point: it halves twenty times without a remainder, and its tenth is whole."""
+"""Units in a point: the number halves twenty times without a remainder, and a tenth is whole."""
 
 _AUTO_MAX = 500 * SCALE
 _AGE_PER_MS = SCALE // 10
@@ -50,17 +50,17 @@ _WHOLE = re.compile(r"\s*([+-]?\d{1,9})\s*", re.ASCII)
 
 
 def parse_priority(text: str, *, option: str = PROPERTY) -> int:
-    """Return the priority that a text is.
+    """Parse a priority.
 
     Parameters
     ----------
     option : str, optional
-        Who says so.
+        The option that an error names.
 
     Raises
     ------
     OptionError
-        It is no whole number, or out of bounds.
+        The text is no whole number, or out of bounds.
     """
     found = _WHOLE.fullmatch(text)
     if found is None or not PRIORITY_MIN <= int(found[1]) <= PRIORITY_MAX:
@@ -70,7 +70,7 @@ def parse_priority(text: str, *, option: str = PROPERTY) -> int:
 
 
 def priority_in(properties: Mapping[str, str]) -> int | None:
-    """Return the priority that a table's properties say, None if they say none."""
+    """Return the priority that a table's properties set, None if they set none."""
     own = properties.get(PROPERTY)
     return None if own is None else parse_priority(own)
 
@@ -80,9 +80,9 @@ class Urgency:
     """What is known of an input's importance."""
 
     manual: int | None = None
-    """A set priority; beyond the bounds it counts as the bound."""
+    """The set priority; beyond the bounds it counts as the bound."""
     read_ms: int | None = None
-    """When somebody last read it; None: nobody ever did, or nobody asks."""
+    """The time at which it was last read; None: never, or reads are not asked for."""
 
     def base(self, now_ms: int) -> int:
         """Return the priority without its age, in units."""
@@ -103,9 +103,9 @@ def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
     Parameters
     ----------
     bases : numpy.ndarray of int64, shape (n,)
-        Without their age, in units (`Urgency.base`).
+        The priorities without their age, in units (`Urgency.base`).
     waited_ms : numpy.ndarray of int64, shape (n,)
-        A negative one counts as none: a clock went back.
+        How long each waits. A negative time counts as 0: a clock went back.
     """
     units = bases + np.clip(waited_ms, 0, WAITED_MAX_MS) * _AGE_PER_MS
     # Half away from zero, which is not what `round` does.
@@ -116,9 +116,9 @@ def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
 def priority_of(standing: Urgency, *, now_ms: int, waited_ms: int) -> int:
     """Return the priority of one input, in points.
 
-    >>> priority_of(Standing(manual=-1000), now_ms=0, waited_ms=7_500)
+    >>> priority_of(Urgency(manual=-1000), now_ms=0, waited_ms=7_500)
     -250
-    >>> priority_of(Standing(read_ms=0), now_ms=90_000, waited_ms=0)
+    >>> priority_of(Urgency(read_ms=0), now_ms=90_000, waited_ms=0)
     63
     """
     found = priorities(np.array([standing.base(now_ms)]), np.array([waited_ms]))
@@ -127,7 +127,7 @@ def priority_of(standing: Urgency, *, now_ms: int, waited_ms: int) -> int:
 
 @cache
 def _decay() -> Numbers:
-    """Return what is left after each millisecond of a half-life."""
+    """Return the units that are left after each millisecond of one half-life."""
     share = np.exp2(np.arange(HALF_LIFE_MS) / -HALF_LIFE_MS)
     found: Numbers = np.rint(_AUTO_MAX * share).astype(np.int64)
     return found

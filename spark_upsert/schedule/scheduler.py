@@ -1,24 +1,23 @@
-"""Who is served next: deficit weighted round robin over the bands, as a function of a small state.
+"""Deficit weighted round robin over the bands: which input is served next, from a small state.
 
-A round goes from the highest band to the lowest. Each gets credit, as much as its weight, and
-spends one for each input that is served; what a band has not spent when it has nobody left is
-forfeited. So all credit there ever is belongs to the band that has the turn, and two numbers are
-the whole state beside the dirty set. As rounds are regular, the order of all that wait is computed
-at once.
+A round goes from the highest band to the lowest. Each band gets credit, as much as its weight, and
+spends one for each input that is served; a band that has no input left forfeits the rest of its
+credit. So only the band that has the turn ever holds credit, and two numbers are the whole state
+beside the dirty set. As rounds are regular, the order of all waiting inputs is computed at once.
 
-Bands are told anew for each order, at the last tick. What a wait is bounded by (N inputs are dirty
-at most, and b is where an input stands after `WAITED_MAX_MS`):
+The band of each input is computed anew for each order, at the last tick. A wait is bounded as
+follows, where at most N inputs are dirty and b is the band of an input after `WAITED_MAX_MS`:
 
 * without deferral, at any priority: N + 5 rounds, which serve `ROUND` inputs each at most. A round
-  serves the one that waits longest in each band; that may be this one, or one of N - 1 that came
+  serves the input that waits longest in each band; that may be this one, or one of N - 1 that came
   before it. The band can rise four times, and each time its turn in that round may be over.
 * with and without deferral, and from `WAITED_MAX_MS` and a tick on: N / weight(b) rounds, rounded
-  up, and the one that is under way. Nobody stands in the lowest band by then: -1000 has come to 0.
+  up, and the one that is under way. By then the lowest band is empty: -1000 has come to 0.
   So b has weight 8 from -250 on, 4 from -500, 2 from -750 and 1 below that.
 
-Both suppose a clock that does not go back, and priorities that stay; each time one of them falls it
-begins anew. While two bands have somebody that this service has not served, what they were served,
-divided by their weights, differs by one at most.
+Both bounds suppose a clock that does not go back and priorities that stay; each time one of them
+falls, the bound begins anew. While two bands hold inputs that this service has not served, the
+counts of inputs served from them, divided by their weights, differ by one at most.
 
 Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin" (1995), with
 every input at a cost of one; bands and weights as in slopus/topics, ``docs/ARCHITECTURE.md``,
@@ -37,12 +36,12 @@ from spark_upsert.schedule.dirty import DirtySet
 from spark_upsert.schedule.priority import Numbers, Urgency, priorities
 
 TICK_MS = 50
-"""Bands change at multiples of it: who asks more often gets the same answer."""
+"""Bands change at multiples of this: a caller that asks more often gets the same answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Where a round stands: the band whose turn it is, and how many of it may still be served."""
+    """Where a round stands: the band that has the turn, and how many of it may still be served."""
 
     band: int = LOWEST
     credit: int = 0
@@ -54,23 +53,23 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """An order in which inputs are to be served, whoever serves how many of them."""
+    """An order in which inputs are to be served; it does not depend on how many will be."""
 
     names: list[str]
-    """Each once, the first one first; those of a band that is deferred are not in it."""
+    """The inputs, each once, the first one first; inputs of a deferred band are left out."""
     bands: Numbers
     """The band of each."""
     rounds: Numbers
     """The round of each; 0 is the one under way."""
     turn: Turn
-    """Whose turn it is before any is served."""
+    """The turn before any input is served."""
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        """Yield each name with its weight."""
+        """Yield each name with the weight of its band."""
         return zip(self.names, WEIGHTS[self.bands].tolist(), strict=True)
 
     def turn_behind(self, count: int) -> Turn:
-        """Return whose turn it is when so many are served."""
+        """Return the turn after so many inputs are served."""
         if not count:
             return self.turn
         band, round_ = int(self.bands[count - 1]), self.rounds[count - 1]
@@ -79,7 +78,16 @@ class Service:
         return Turn(band=band, credit=had - spent)
 
     def is_drained(self, band: int, count: int, left: Collection[str]) -> bool:
-        """Return whether a band has nobody when so many are served and some have more."""
+        """Return whether a band is empty after a service.
+
+        Parameters
+        ----------
+        band : int
+        count : int
+            How many of the first inputs were served.
+        left : collection of str
+            The inputs that were served and have more.
+        """
         places = np.flatnonzero(self.bands == band)
         has_others = len(places) and places[-1] >= count
         return not (has_others or any(self.names[place] in left for place in places))
@@ -87,13 +95,13 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Who waits, and whose turn it is; a value. A service is a function of it and of arrivals."""
+    """The waiting inputs and the turn; a value. A service is a function of it and of arrivals."""
 
     dirty: DirtySet = field(default_factory=DirtySet)
     turn: Turn = Turn()
 
     def marked(self, names: Collection[str], now_ms: int) -> Schedule:
-        """Return it with some that have something (`DirtySet.marked`)."""
+        """Return the schedule with further inputs that have something (`DirtySet.marked`)."""
         return replace(self, dirty=self.dirty.marked(names, now_ms))
 
     def service(
@@ -103,15 +111,15 @@ class Schedule:
         *,
         defers_lowest: bool = False,
     ) -> Service:
-        """Return the order in which those that wait are served.
+        """Return the order in which the waiting inputs are served.
 
         Parameters
         ----------
         now_ms : int
-        standings : mapping of str to Standing, optional
-            Who is not in it has no priority, and is not known to be read.
+        standings : mapping of str to Urgency, optional
+            An input that is left out has no priority, and is not known to be read.
         defers_lowest : bool
-            Whether the lowest band is passed over; who grows older leaves it.
+            Whether the lowest band is passed over; an input leaves that band as it grows older.
         """
         bands = self._bands(now_ms, standings or {})
         turn = _settled(self.turn, bands)
@@ -135,18 +143,19 @@ class Schedule:
         left: Collection[str],
         now_ms: int,
     ) -> Schedule:
-        """Return what is behind a service.
+        """Return the schedule after a service.
 
         Parameters
         ----------
         service : Service
         count : int
-            How many of its first were served in their turn; they have paid. Others may have been
-            served as well, where the turn of the next could not be: it waits, and has it still.
+            How many of the first inputs were served in their turn; these have paid. Where the next
+            one could not be served, inputs behind it may have been, and do not pay; the one that
+            was passed over waits, and keeps its turn.
         names : collection of str
-            Those that were served.
+            The inputs that were served.
         left : collection of str
-            Those of them that have more, in the order in which they are to wait on.
+            The served inputs that have more, in the order in which they are to wait on.
         """
         dirty = self.dirty.served(names, left, now_ms)
         turn = service.turn_behind(count)
@@ -155,7 +164,7 @@ class Schedule:
         return Schedule(dirty=dirty, turn=turn)
 
     def waiting(self, now_ms: int, standings: Mapping[str, Urgency] | None = None) -> list[int]:
-        """Return how many wait in each band, the lowest first; as `service` takes its arguments."""
+        """Return how many inputs wait in each band, the lowest first; arguments as of `service`."""
         bands = self._bands(now_ms, standings or {})
         return [int(count) for count in np.bincount(bands, minlength=len(WEIGHTS))]
 
@@ -171,12 +180,12 @@ class Schedule:
 
 
 def _settled(turn: Turn, bands: Numbers) -> Turn:
-    """Return a turn whose credit is forfeited if the band has nobody."""
+    """Return the turn, with its credit forfeited if the band is empty."""
     return turn if np.any(bands == turn.band) else replace(turn, credit=0)
 
 
 def _rounds(bands: Numbers, turn: Turn) -> Numbers:
-    """Return the round in which each of a line is served: 0 for the rest of the one under way."""
+    """Return the round in which each waiting input is served; 0 is the round under way."""
     rounds = np.empty(len(bands), np.int64)
     for band, weight in enumerate(WEIGHTS.tolist()):
         places = np.flatnonzero(bands == band)

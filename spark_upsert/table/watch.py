@@ -3,17 +3,17 @@
     commit --> ring of the newest versions --> watchers, each with a position of its own
     log    --> what the ring does not hold any more, or never held
 
-The bounded channel is one for all: a *ring* of the newest versions that this process committed.
-A watcher is a position, so that nobody is ever waited for: what a slow one has not taken when the
-ring goes round, it reads from the log. It *lags* then, until it has caught up.
+All watchers share one bounded channel: a *ring* of the newest versions that this process committed.
+A watcher is a position, so a commit never waits for a watcher: versions that a slow watcher has not
+taken when the ring goes round, it reads from the log. It *lags* then, until it has caught up.
 
-Commits through this object's log wake the watchers at once. Those of others are found by a look
-at the end of the log, made by one of those that wait, for all: after a quarter of the time since
+Commits through this object's log wake the watchers at once. Commits of others are found by a look
+at the end of the log, which one waiting watcher makes for all: after a quarter of the time since
 the last commit, between `LOOK_S_MIN` and `LOOK_S_MAX`. So there is no thread to start or to end,
-and a table that nobody waits for is not looked at.
+and a table without waiting watchers is not looked at.
 
-Rejected: a queue for each watcher, whose bound times their number is held by those that are
-stuck; and a thread that looks, which somebody must end and which has no one to tell its errors.
+Rejected: a queue for each watcher, because stuck watchers would hold the bound times their number;
+and a thread that looks, because the user would have to end it and its errors would reach no caller.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 
 CAPACITY = 1024
-"""Versions of the ring. A commit of a few files has some kilobytes."""
+"""Versions in the ring. A commit of a few files has some kilobytes."""
 
 LOOK_S_MIN = 0.02
 LOOK_S_MAX = 1.0
-"""A look is two requests of an object store: one each second, however long nothing comes."""
+"""The longest time between looks, of two requests each, however long nothing comes."""
 
 _QUARTER = 0.25
 
 ReadChanges: TypeAlias = Callable[[int, int], pa.Table]
-"""Returns the changes of the epochs ``lower <= e < upper``."""
+"""A callable that returns the changes of the epochs ``lower <= e < upper``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,25 +50,25 @@ class SealedEpoch:
     """An epoch that a watcher sees."""
 
     version: int
-    """Its number."""
+    """The number of the epoch."""
     timestamp_ms: int
-    """When it was committed, since 1970."""
+    """The time of its commit, in ms since 1970."""
     counters: Counters
-    """What its rows did."""
+    """Counters of what its rows did."""
     transactions: tuple[Transaction, ...]
     live_rows: int
-    """Rows of the table behind it."""
+    """Rows of the table after it."""
     is_late: bool
     """Whether the watcher lagged, and read it from the log."""
     read_changes: ReadChanges
 
     def changes(self) -> pa.Table:
-        """Return what it changed (`Table.changes`).
+        """Return the changes of this epoch (`Table.changes`).
 
         Raises
         ------
         DataLossError
-            It has been expired meanwhile.
+            The epoch has been expired meanwhile.
         """
         return self.read_changes(self.version, self.version + 1)
 
@@ -85,14 +85,14 @@ WatchEvent: TypeAlias = SealedEpoch | Gap
 
 
 class Watchers:
-    """What all watchers of one table share. Safe for threads.
+    """The ring and the clock that all watchers of one table share. Safe for threads.
 
     Parameters
     ----------
     log : Log
     changes : callable
     capacity : int
-        Versions of the ring.
+        Versions in the ring.
     clock, wait : callable, optional
         The clock never goes back; ``wait(arrived, seconds)`` waits for something to come.
     """
@@ -121,7 +121,7 @@ class Watchers:
 
     @property
     def upper(self) -> int:
-        """The version behind the newest that is known of."""
+        """The version behind the newest known one."""
         return self._upper
 
     def now_s(self) -> float:
@@ -133,7 +133,7 @@ class Watchers:
         return self._ring.get(version)
 
     def _publish(self, commit: Commit) -> None:
-        """Let the watchers know of a version that is durable. Waits for nobody."""
+        """Let the watchers know of a version that is durable. Never waits."""
         with self._arrived:
             self._ring[commit.version] = commit
             while len(self._ring) > self.capacity:
@@ -158,14 +158,14 @@ class Watchers:
         return head
 
     def wake(self) -> None:
-        """Let those that wait see whether they still should."""
+        """Let the waiting watchers see whether they still should wait."""
         with self._arrived:
             self._arrived.notify_all()
 
     def wait_beyond(
         self, position: int, until_s: float | None, is_over: Callable[[], bool]
     ) -> bool:
-        """Wait for a version at or behind a position; False if it is over, or none came in time."""
+        """Wait for a version at or behind a position; False if closed, or none came in time."""
         while True:
             with self._arrived:
                 while not is_over() and self._upper <= position:
@@ -182,7 +182,7 @@ class Watchers:
             self.look()
 
     def _next_look_s(self) -> float:
-        """Return when somebody should look; while somebody does, that is not yet."""
+        """Return when a waiting watcher should look; later, while another one looks."""
         if self._is_looking:
             return self._clock() + LOOK_S_MAX
         rest_s = _QUARTER * (self._looked_s - self._came_s)
@@ -200,7 +200,7 @@ class Watcher:
     position : int
         The first version to see.
     fail_on_data_loss : bool
-        Whether an expiry of what it has not seen is an error, or a `Gap`.
+        Whether an expiry of versions that it has not seen is an error, or a `Gap`.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Watcher:
 
     @property
     def lag(self) -> int:
-        """How many versions it has not seen, of those that are known of."""
+        """The number of known versions that it has not seen."""
         return max(0, self._watchers.upper - self._position)
 
     @property
@@ -267,12 +267,12 @@ class Watcher:
         Returns
         -------
         SealedEpoch, Gap or None
-            None if none came in time, or the watcher is closed.
+            None if no epoch came in time, or the watcher is closed.
 
         Raises
         ------
         DataLossError
-            What comes next was expired. It is raised again each time.
+            The next version was expired. The error is raised again each time.
         OtherTableError, StorageError
             The log could not be read. It may be tried again.
         """
@@ -317,7 +317,7 @@ class Watcher:
         )
 
     def _gap(self) -> Gap | None:
-        """Pass what was expired, if that is allowed; None if nothing was."""
+        """Pass the expired versions, if that is allowed; None if there are none."""
         head = self._watchers.look()
         lower, upper = self._position, head.first_changes
         if lower >= upper:

@@ -1,8 +1,8 @@
-"""The protocol of an input: what a stream reads from, whatever is behind it.
+"""The protocol of an input: anything that a stream reads from.
 
 Planning happens in one process that lives as long as the query; `Input.read` happens in tasks, on
-a copy that was pickled. So an input is a value as far as others see: what it keeps open is made
-anew where it is missing.
+a copy that was pickled. So an input looks like a value from outside: files and connections that it
+keeps open are opened anew where they are missing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spark_upsert.streams.reads.steps import StreamStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPiece:
-    """Something to be read: equal steps, behind each of which a batch may end."""
+    """A number of equal steps to be read; a batch may end after each of them."""
 
     steps: int
     rows: int = 0
-    """Of all steps together, like the other counts."""
+    """Rows of all steps together, as the other counts are."""
     bytes: int = 0
     epochs: int = 0
     after: Callable[[int], Position]
@@ -32,15 +32,15 @@ class ReadPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What lies before a stream in one input.
+    """The part of one input that lies ahead of a stream.
 
-    Its positions are asked for only where they are needed: to name one may cost a look-up.
+    Its positions are functions, called only where they are needed: to name one may cost a look-up.
     """
 
     start: Position
-    """Where the stream goes on: its position, unless it has not begun or what is next is gone."""
+    """The position at which the stream goes on: its own, unless it has none or the next is gone."""
     pieces: Iterable[ReadPiece]
-    """What one batch may hold, in order; made as they are looked at."""
+    """Pieces that one batch may hold, in order; made as they are looked at."""
     reach: Callable[[], Position]
     """The position behind all pieces."""
     end: Callable[[], Position]
@@ -48,15 +48,15 @@ class Backlog:
     is_all: bool = True
     """Whether the input knows that this is all there is; else it is asked again from there on."""
     is_at_rest: bool = False
-    """Whether nothing lies ahead and nothing is to be done, so that who stands at the same position
+    """Whether nothing lies ahead and nothing is to be done, so that a stream at the same position
     need not ask again before the head moves."""
     versions_behind: Callable[[Position], int] | None = None
-    """How many versions lie behind a position that a batch reaches; None: nobody knows."""
+    """The number of versions behind a position that a batch reaches; None: not known."""
     committed_ms: Callable[[], int | None] | None = None
-    """When the first of the changes ahead was committed, in ms since 1970; None: nobody knows."""
+    """The time at which the first change ahead was committed, in ms since 1970; None: not known."""
 
     def behind(self, position: Position) -> int:
-        """Return how many versions lie behind a position, 1 for any number that nobody knows."""
+        """Return how many versions lie behind a position; an unknown number counts as 1."""
         if self.versions_behind is not None:
             return self.versions_behind(position)
         return int(position != self.end())
@@ -64,26 +64,26 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPressure:
-    """How pressed a stream is (`spark_upsert.schedule.governor`)."""
+    """The pressure of a stream (`spark_upsert.schedule.governor`), as its tables are told."""
 
     rung: int
     ratio: float
-    """From 0 to 1."""
+    """The pressure, from 0 to 1."""
     said_ms: int
-    """When, in ms since 1970."""
+    """The time of the message, in ms since 1970."""
     lasts_ms: int
     retry_after_ms: int
-    """When a writer who is refused should come again."""
+    """The time after which a refused writer should come again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """What a look at one of very many inputs found."""
+    """The result of a look at one of very many inputs."""
 
     head: Position | None
-    """As of `Input.head`; None if the input is gone."""
+    """The head, as `Input.head` returns it; None if the input is gone."""
     requests: int
-    """What the storage was asked."""
+    """Requests to the storage that the look cost."""
 
 
 class Input(Protocol):
@@ -96,12 +96,13 @@ class Input(Protocol):
     def head(self) -> Position:
         """Return the position behind all there is.
 
-        The very object, if it can, as long as nothing comes: who compares many need not read them.
+        If it can, an input returns the very same object as long as nothing comes, so that a planner
+        of many inputs compares objects and need not read them.
         """
         ...
 
     def identity(self) -> str:
-        """Return the same for what is the same, under whatever name; called right behind `head`."""
+        """Return an id, equal for the same data under any name; called right after `head`."""
         ...
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
@@ -110,8 +111,8 @@ class Input(Protocol):
         Without a head it is all there is; else the head was asked for some time before. Called
         again and again while nothing comes: it should cost next to nothing then.
 
-        What is offered stays readable for those who hold a lease: it is taken in here, before
-        anybody knows of the next position.
+        An input that holds a lease takes it here, before the next position is known to any caller,
+        so that what is offered stays readable.
         """
         ...
 
@@ -132,25 +133,25 @@ class Input(Protocol):
         ...
 
     def commit(self, position: Position) -> None:
-        """Let go of what is before a position: no batch begins there any more."""
+        """Release what lies before a position: no batch begins there any more."""
         ...
 
 
 @runtime_checkable
 class Pollable(Protocol):
-    """An input whose head is learnt by another thread than the one that plans."""
+    """An input that can be polled for its head by a thread beside the planner's."""
 
     def poll(self) -> Polled:
-        """Look at the head (`Input.head`), and renew what is held; cheap while nothing comes.
+        """Look at the head (`Input.head`), and renew leases; cheap while nothing comes.
 
-        What was replaced without growing may be noticed some looks later.
+        A replacement that did not make the input grow may be noticed some looks later.
         """
         ...
 
 
 @runtime_checkable
 class Freezable(Protocol):
-    """An input whose head says nothing, so that it must be told to end."""
+    """An input that must be told to end, because its head does not say where the end is."""
 
     def freeze(self) -> None:
         """End at what there is now; called once, before anything else is asked."""
@@ -159,14 +160,14 @@ class Freezable(Protocol):
 
 @runtime_checkable
 class Ranked(Protocol):
-    """An input that says itself how urgent it is."""
+    """An input that has an urgency of its own."""
 
     def priority(self) -> int | None:
         """Return its priority, None if it has none; called behind `backlog`, and next to free."""
         ...
 
     def last_read_ms(self) -> int | None:
-        """Return when others last read it, in ms since 1970; None: never, as far as is known.
+        """Return when another query last read it, in ms since 1970; None: never, or not known.
 
         May be called in another thread, for several inputs at once, and read the storage.
         """
@@ -175,7 +176,7 @@ class Ranked(Protocol):
 
 @runtime_checkable
 class Counted(Protocol):
-    """An input that can tell what the newest thing in it did."""
+    """An input that can tell the counters of its newest version."""
 
     def newest(self) -> Mapping[str, int] | None:
         """Return its ``version`` and counters, without zeros; None if it is not known.
@@ -187,34 +188,34 @@ class Counted(Protocol):
 
 @runtime_checkable
 class Pressable(Protocol):
-    """An input that can slow down who writes it."""
+    """An input that can slow down its writers."""
 
     def press(self, pressure: StreamPressure | None) -> None:
-        """Tell its writers how pressed the stream is, None: not any more; never fails."""
+        """Tell its writers how pressed the stream is; None: no longer. Never fails."""
         ...
 
 
 @runtime_checkable
 class Decided(Protocol):
-    """An input of which options decide how many rows a step has."""
+    """An input with options that decide how many rows a step has."""
 
     def decides(self) -> Mapping[str, Json]:
-        """Return these options by their names, in one form for what means the same."""
+        """Return these options by name; values that mean the same have one form."""
         ...
 
 
 @runtime_checkable
 class Begins(Protocol):
-    """An input whose options say how it begins, which its positions do not tell."""
+    """An input with options that say how it begins, which its positions do not tell."""
 
     def begins(self) -> Mapping[str, Json]:
-        """Return these options by their names, in one form for what means the same."""
+        """Return these options by name; values that mean the same have one form."""
         ...
 
 
 @runtime_checkable
 class SteppedInput(Input, Protocol):
-    """An input whose rows have one order, however it is cut: what an exact order takes from."""
+    """An input with one order of rows, however it is cut: exact orders take from such inputs."""
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
         """Yield what lies between two positions, step by step.

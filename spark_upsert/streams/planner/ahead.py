@@ -1,9 +1,10 @@
-"""What lies ahead of a stream: only inputs in which something may lie are asked for it.
+"""The backlogs ahead of a stream: the planner asks only inputs that may have something.
 
-Of ten thousand inputs a hundred have moved since the last batch. An input that was asked and had
-nothing (`Backlog.is_at_rest`) is not asked again before the stream has moved there, or the input
-has another head. Heads are told apart as objects: a table that was made anew may have an equal one.
-Where it is known what has moved since the last time, nothing is asked of the others, not even that.
+Of ten thousand inputs perhaps a hundred have moved since the last batch. An input that was asked
+and had nothing (`Backlog.is_at_rest`) is not asked again before the stream has moved there, or the
+input has another head. Heads are told apart as objects: a table that was made anew may have an
+equal one. Where the heads say which inputs moved since the last time, the others are not even
+compared.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ class Ahead:
         return is_there and (seen.heads is self._heads or seen.before is self._heads)
 
     def planned(self, positions: Mapping[str, Position]) -> None:
-        """Note where the stream will stand: only who had something has moved."""
+        """Note where the stream will stand: only inputs that had something have moved."""
         self._planned = positions
 
     def backlogs(self, standing: Mapping[str, Position], seen: SeenHeads) -> dict[str, Backlog]:
-        """Return what lies ahead, by input; of inputs that are left out it is nothing.
+        """Return the backlogs by input; an input that is left out has none.
 
         Parameters
         ----------
         standing : mapping of str to Position
-            Where the stream stands: not changed by anybody afterwards.
+            Where the stream stands: never changed afterwards.
         seen : Seen
         """
         heads = seen.heads

@@ -1,4 +1,4 @@
-"""Inputs whose format only a process with Spark knows, where a read is explained without it."""
+"""Stand-ins for inputs of formats that need Spark, for a read that is explained without it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FORMATS = ("python",)
 
 
 def without_elsewhere(plan: ReadPlan, kinds: Kinds) -> ReadPlan:
-    """Return a plan of those inputs whose columns can be found here."""
+    """Return the plan without inputs of formats that are not known in this process."""
     return replace(
         plan, inputs=tuple(each for each in plan.inputs if not _is_elsewhere(each, kinds))
     )
 
 
 def with_elsewhere(kinds: Kinds) -> Kinds:
-    """Return formats to explain a read by: those that are not known here are told by name."""
+    """Return the formats, with stand-ins for those that are not known in this process."""
     others: Mapping[str, InputFormat] = {
         name: _Elsewhere() for name in _FORMATS if name not in kinds
     }
@@ -40,7 +40,7 @@ def _is_elsewhere(options: InputOptions, kinds: Kinds) -> bool:
 
 
 class _Elsewhere:
-    """Nothing is known of such an input but its name and format."""
+    """A format of which this process knows no more than an input's name and format."""
 
     def describe(self, options: InputOptions) -> Described:
         return Described(pa.schema([]), f"{options.name} {options.format}")
@@ -72,7 +72,7 @@ class _Unplanned:
         return f"{self._options.name} {self._options.format}"
 
     def explain(self, splits: Sequence[Any]) -> str:
-        """Return what can be told."""
+        """Return the text of an input of which only the name and format are known."""
         named = self._options.format.partition(":")[2].strip()
         lines = [
             f"the Python source '{named}'",

@@ -2,13 +2,15 @@
 
 The sequence of rows is that of `spark_upsert.model.orders` over the rows that each input has, and
 a batch is a piece of it. Positions stay at the bounds of steps (`steps`); where the sequence is cut
-within a step, the offset says how many of its rows are delivered. So many small batches are one
-large one, for any limit and any place to begin again. What comes in the meantime may lie before
-what is not begun, as a file that is older than others may; a step that is begun is finished first.
+within a step, the offset says how many of its rows are delivered. So many small batches give the
+same rows as one large batch, for any limit and from any restart. Rows that arrive in the meantime
+may lie before steps that are not begun, as an older file may; a step that is begun is finished
+first.
 
 An order is a function of how many rows each input still has, and that may be more by the time of a
-replay. But an order remembers nothing of an input that ran dry, and all counts are alike of one
-that did not. So the end of a batch says how many rows each input gave, and which had more.
+replay. But an order keeps nothing of an input that ran dry, and for an input that did not, any
+count gives the same order. So it is enough that the end of a batch says how many rows each input
+gave, and which inputs had more.
 """
 
 from __future__ import annotations
@@ -50,18 +52,18 @@ _ALTERED = "the checkpoint was altered; give the query a new checkpointLocation.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderProgress:
-    """Where an exact order stands behind a batch, and what the batch took.
+    """The state of an exact order after a batch, and what the batch took.
 
     =========  ======================================================================
-    ``ahead``  of inputs that had more: the position behind the step that is next
-    ``given``  the rows that each input gave; absent if nobody counted them
+    ``ahead``  for inputs that had more: the position behind the step that is next
+    ``given``  the rows that each input gave; absent if they were not counted
     ``mode``   which order it is
     ``names``  the inputs, in the order in which they were declared
     ``order``  its state (`model.orders`)
     ``reads``  what decides which rows the steps of inputs have (`lives`); absent from
                offsets that were written before it was kept
-    ``rows``   how many rows the sequence has so far; null if somebody did not count
-    ``skip``   rows of the step that is next that are delivered, where there are some
+    ``rows``   how many rows the sequence has so far; null if a batch did not count
+    ``skip``   how many rows of the next step are delivered, where some are
     =========  ======================================================================
     """
 
@@ -75,14 +77,14 @@ class OrderProgress:
     reads: Reads = field(default_factory=dict)
 
     def begun(self, name: str) -> Position | None:
-        """Return the position behind the step of which some rows are delivered, if there is one."""
+        """Return the position behind the step that is delivered in part, if there is one."""
         return self.ahead[name] if self.skip.get(name) else None
 
     def taken(self, name: str) -> int | None:
         """Return how many rows the batch took of an input; None: all up to its position."""
         if self.given is not None:
             return self.given.get(name, 0)
-        # Who does not count ends no step: what is begun was so before, and was left as it was.
+        # A batch that does not count ends within no step: a begun one was so before, and is kept.
         return 0 if name in self.skip else None
 
     def to_json(self) -> dict[str, Json]:
@@ -398,7 +400,7 @@ class _Place:
 
 
 class _Front:
-    """What lies before a batch in one input, as far as somebody has looked."""
+    """The steps ahead of a batch in one input, as far as they were looked at."""
 
     def __init__(
         self,
@@ -419,7 +421,7 @@ class _Front:
         self._rows: list[int] = []
 
     def _behind_begun(self) -> Iterator[StreamStep]:
-        # Where the backlog ends is found out when somebody looks.
+        # The end of the backlog is asked for only when steps are taken.
         yield from _steps(self._each, self._backlog.start, self._backlog.end(), None)
 
     def count(self, most: int | None) -> int:

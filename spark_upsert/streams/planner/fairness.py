@@ -1,17 +1,18 @@
-"""The state of fairness in an offset: who still waits when a batch is full, and whose turn it is.
+"""The fairness state in an offset: the inputs that a full batch left waiting, and the turn.
 
-Under ``schedule`` in the state of an offset stands
+The state of an offset holds under ``schedule``
 
 ==========  ====================================================================
-``band``    the band whose turn it is (`spark_upsert.schedule`)
-``credit``  how many of it may still be served in this round
-``dirty``   those that wait, the first one first: lists of a time, in ms since 1970, and
-            the names of those that wait since then
+``band``    the band that has the turn (`spark_upsert.schedule`)
+``credit``  how many inputs of the band may still be served in this round
+``dirty``   the waiting inputs, the first one first: lists of a time, in ms since 1970, and
+            the names of the inputs that wait since then
 ==========  ====================================================================
 
-It is there only while somebody waits, so its size is bounded by the inputs that a batch left over.
-An older release noted under ``turn`` the input that the next batch begins with, or the one behind
-it. That is still read: the others stand behind it in the order of their names.
+The entry exists only while inputs wait, so its size is bounded by the inputs that a batch left
+over. An older release wrote under ``turn`` the input that the next batch begins with, or, if that
+one has nothing, the next in the order of names. This form is still read: the other inputs stand
+behind that one in the order of their names.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ TURN = "turn"
 
 
 def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) -> Schedule:
-    """Return who waits now, and whose turn it is.
+    """Return the inputs that wait now, and the turn.
 
     Parameters
     ----------
     state : mapping
-        Of the offset that a batch begins at.
+        The state of the offset that a batch begins at.
     dirty : collection of str
-        The inputs that have something. Who waited before keeps its place.
+        The inputs that have something. An input that waited before keeps its place.
 
     Raises
     ------
     OptionError
-        The state is none of this source.
+        The state was not written by this source.
     """
     schedule = _read(state[SCHEDULE]) if SCHEDULE in state else Schedule()
     gone = set(schedule.dirty) - set(dirty)
@@ -57,23 +58,23 @@ def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) 
 
 
 def waiting_count(state: Mapping[str, Json]) -> int:
-    """Return how many inputs wait behind a batch, by the state that it leaves."""
+    """Return how many inputs wait after a batch, by the state that the batch leaves."""
     return len(_read(state[SCHEDULE]).dirty) if SCHEDULE in state else 0
 
 
 def waiting_by_band(
     state: Mapping[str, Json], now_ms: int, standings: Mapping[str, Urgency] | None = None
 ) -> dict[str, int]:
-    """Return how many inputs wait behind a batch, ``B4`` first; a band without any is left out.
+    """Return how many inputs wait after a batch, by band, ``B4`` first; empty bands are left out.
 
     Parameters
     ----------
     state : mapping
-        What the batch leaves (`Offset.state`).
+        The state that the batch leaves (`Offset.state`).
     now_ms : int
         In ms since 1970.
-    standings : mapping of str to Standing, optional
-        What is known of the importance of inputs.
+    standings : mapping of str to Urgency, optional
+        The urgency of inputs, as far as it is known.
     """
     if SCHEDULE not in state:
         return {}
@@ -82,7 +83,7 @@ def waiting_by_band(
 
 
 def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:
-    """Return the state of an offset behind which some wait."""
+    """Return the state of an offset with a schedule; without its entry if no input waits."""
     found = without_schedule(state)
     if len(schedule.dirty):
         found[SCHEDULE] = {
@@ -97,7 +98,7 @@ def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Js
 
 
 def without_schedule(state: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the state of an offset behind which nobody waits."""
+    """Return the state of an offset after which no input waits."""
     return {name: each for name, each in state.items() if name not in (SCHEDULE, TURN)}
 
 
@@ -111,6 +112,6 @@ def _read(record: Any) -> Schedule:
 
 
 def _group(since_ms: Any, first: Any, *others: Any) -> list[tuple[str, int]]:
-    """Return those that wait since then, of which there is one at least."""
+    """Return the inputs of one list of ``dirty``, at least one, each with its time."""
     since_ms = whole(since_ms)
     return [(text(name), since_ms) for name in (first, *others)]

@@ -12,7 +12,7 @@ from spark_upsert.streams.planner.polls import PollBounds
 from spark_upsert.streams.planner.watch import PAUSE_MAX_S, Watch
 
 LOOKED_AT_MAX = 300
-"""Up to so many inputs a look at all of them takes some 50 ms, and whoever asks waits for it."""
+"""The most inputs that planning looks at itself: a look takes some 50 ms, and the query waits."""
 
 
 class Lookout:
@@ -95,11 +95,11 @@ class Lookout:
         return self._clock()
 
     def wait_for_news(self, asked_s: float, until_s: float = inf) -> bool:
-        """Return whether something came that whoever asked should be told of.
+        """Return whether something came that the caller should be told of.
 
-        What was there before the question should be in the answer (``processAllAvailable`` counts
-        on that); nobody waits for longer than `PAUSE_MAX_S`. Where the next look at all inputs is
-        the caller's own there is nothing to wait for.
+        Rows that were there before the question should be in the answer (``processAllAvailable``
+        counts on that); a wait is never longer than `PAUSE_MAX_S`. Where the caller looks at all
+        inputs itself, there is nothing to wait for.
 
         Parameters
         ----------

@@ -1,17 +1,19 @@
-"""How far a batch goes: a pure function of what lies ahead, of limits and of a state.
+"""The size of a batch: a pure function of the backlogs, of limits and of a state.
 
 A batch takes whole steps, in order, as long as no limit is exceeded. The first step that has
-anything in it is taken whatever its size, because a batch that takes nothing would be asked for
-again for ever: of epochs of one input, a batch is the longest prefix that fits or holds one only.
+anything in it is taken whatever its size, because Spark would ask again for ever for a batch that
+takes nothing. So over the epochs of one input, a batch is the longest prefix that fits, or a single
+epoch that does not fit.
 
-Limits count for all inputs together. Inputs are visited in the order of `spark_upsert.schedule`,
-each once at first: it may take its share of what is left, by the weight of its band, or one step
-that is larger; then those that have more take again, round after round. Who has more then waits
-anew, behind all that were not visited; so an input that is flooded cannot take a batch for itself.
+Limits count for all inputs together. The planner visits inputs in the order of
+`spark_upsert.schedule`. In the first round each input may take its share of what is left, by the
+weight of its band, or one step that is larger; then inputs with more take again, round after
+round. An input that still has more waits anew, behind all that were not visited, so a flooded input
+cannot take a batch for itself.
 
-Whoever has its turn and does not fit has it still in the next batch, and begins that one. Others
-behind it that do fit are not held up, and pay nothing. So a batch serves somebody in its turn, and
-what `spark_upsert.schedule.scheduler` states of turns holds for batches.
+An input that has its turn and does not fit keeps its turn, and begins the next batch. Inputs behind
+it that do fit are not held up, and pay nothing. So each batch serves at least one input in its
+turn, and the bounds of `spark_upsert.schedule.scheduler` hold for batches.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _NO_BOUND = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a batch holds at most; None: any number."""
+    """The most that a batch holds; None: any number."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -58,20 +60,20 @@ def pace(
     standings: Mapping[str, Urgency] | None = None,
     defers_lowest: bool = False,
 ) -> Offset:
-    """Return where a batch ends, with the positions of these inputs.
+    """Return the offset at which a batch ends, with the positions of these inputs.
 
     Parameters
     ----------
     backlogs : mapping of str to Backlog
-        What lies before each input; who is not in it has nothing.
+        The backlog of each input; an input that is left out has none.
     limits : Limits or None
         None: the batch takes all there is, even what would be batches of their own.
     state : mapping
-        What the batch before left (`Offset.state`).
+        The state that the previous batch left (`Offset.state`).
     now_ms : int, optional
-        In ms since 1970. By default no time passes, and nobody grows older.
-    standings : mapping of str to Standing, optional
-        What is known of the importance of inputs.
+        In ms since 1970. By default no time passes, and no input grows older.
+    standings : mapping of str to Urgency, optional
+        The urgency of inputs, as far as it is known.
     defers_lowest : bool, optional
         Whether inputs of the lowest band wait (`Schedule.service`).
     """
@@ -88,17 +90,17 @@ def pace(
     left = [name for name in served if ways[name].has_more]
     behind = schedule.served(service, count, served, left, now_ms)
     reached = {name: way.position() for name, way in ways.items()}
-    # One input alone is always first: what waits for it is told by its position.
+    # One input alone is always first: its position says all, so no schedule is kept.
     state = without_schedule(state) if UNNAMED in ways else with_schedule(state, behind)
     return Offset(positions=reached, state=state)
 
 
 _Visit = tuple[str, int]
-"""Of an input, with its weight."""
+"""The name of an input, with its weight."""
 
 
 def _serve(service: Service, ways: Mapping[str, _Way], limits: Limits) -> tuple[int, list[str]]:
-    """Let inputs take; return how many of the first were served in their turn, and all served."""
+    """Let inputs take; return how many of the first were served in turn, and all that were."""
     room = _Room(limits)
     served, count = _visit(list(service), ways, room)
     again = served
@@ -108,7 +110,7 @@ def _serve(service: Service, ways: Mapping[str, _Way], limits: Limits) -> tuple[
 
 
 def _visit(visits: list[_Visit], ways: Mapping[str, _Way], room: _Room) -> tuple[list[_Visit], int]:
-    """Let each take its share; return who was served, and how many of them before any was not."""
+    """Let each input take its share; return the served, and how many before the first miss."""
     served: list[_Visit] = []
     count: int | None = None
     weight_left = sum(weight for _, weight in visits)
@@ -129,7 +131,7 @@ _Amounts = tuple[int, int, int]
 
 
 def _behind(piece: ReadPiece, steps: int) -> _Amounts:
-    """Return what some steps of a piece hold."""
+    """Return the amounts that the first steps of a piece hold."""
     held = (piece.rows, piece.bytes, piece.epochs)
     rows, size, epochs = (amount * steps // piece.steps for amount in held)
     return rows, size, epochs
@@ -198,7 +200,7 @@ class _Room:
         )
 
     def share(self, weight: int, of_weights: int) -> _Amounts:
-        """Return the bounds of one who may have this part of the rest."""
+        """Return the bounds of an input that may take this part of the rest."""
         rows, size, epochs = (
             min(most, spent + (most - spent) * weight // of_weights)
             for spent, most in zip(self._spent, self.most, strict=True)
@@ -230,7 +232,7 @@ class _Room:
 
 
 def _fitting(steps: int, room: int, amount: int) -> int:
-    """Return how many of some steps fit, which hold an amount together."""
+    """Return how many steps fit into the room, if all of them hold the amount together."""
     if amount:
         return max(0, room) * steps // amount
     return steps if room >= 0 else 0

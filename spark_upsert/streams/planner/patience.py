@@ -1,10 +1,10 @@
-"""Batches that are not made for a few rows: ``minRowsPerTrigger`` and ``maxTriggerDelay``.
+"""Debouncing: no batch for a few rows (``minRowsPerTrigger`` and ``maxTriggerDelay``).
 
-A batch costs some hundred milliseconds and leaves files behind it, whatever it holds. So it waits
-until enough rows do, or until the oldest has waited for long enough. How long that is, is told by
-two clocks: from when this process saw it, by one that never goes back; and from when it was
-committed, where that is known, so that a restart does not let it wait anew. The later of the two
-may be wrong by a jump of the clock; then a batch comes early, which harms nobody.
+A batch costs some hundred milliseconds and leaves files behind it, whatever it holds. So a batch
+waits until there are enough rows, or until the oldest has waited long enough. Two clocks measure
+that wait: a monotonic one from when this process saw the row, and the wall clock from when the row
+was committed, where that is known, so that a restart does not let it wait anew. The longer wait
+counts. The wall clock may jump; then a batch comes early, which does no harm.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from spark_upsert.streams.inputs.input import Backlog, ReadPiece
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """That a batch waits."""
+    """The answer that a batch waits."""
 
     until_s: float
-    """By the clock that never goes back."""
+    """The time at which the wait ends, by the clock that never goes back."""
 
 
 class Debounce:
@@ -53,12 +53,12 @@ class Debounce:
         self._clock = clock
         self._wall = wall
         self._since_s: float | None = None
-        """When something was seen to wait, since the last batch."""
+        """The time at which rows were first seen to wait, since the last batch."""
 
     def hold(self, backlogs: dict[str, Backlog]) -> Held | None:
-        """Return until when a batch over these waits; None if it is made now.
+        """Return until when a batch over these backlogs waits; None if it is made now.
 
-        What was looked at of them is put back, so that they can be asked again.
+        Pieces that were looked at are put back, so that the backlogs can be read again.
         """
         if self._rows_min is None:
             return None
@@ -78,7 +78,7 @@ class Debounce:
         return Held(now_s + self._delay_s - waited_s)
 
     def _count(self, backlogs: dict[str, Backlog]) -> tuple[int, int | None, bool]:
-        """Return how many rows wait, no more than are needed; since when; and whether any does."""
+        """Return how many rows wait (counting ends at the minimum), since when, and if any do."""
         assert self._rows_min is not None
         rows, oldest_ms, is_any = 0, None, False
         for name, backlog in backlogs.items():

@@ -1,11 +1,12 @@
 """Learning the heads of very many inputs beside planning.
 
-Threads look at what is due (`polls`) and note which heads have moved; who plans a batch reads
-memory. A thread catches everything: what the storage does not answer is tried again some times, and
-any other error of an input is raised where batches are planned (`Poller.seen`), with its name.
+Threads look at the inputs that are due (`polls`) and note which heads have moved; the planner of a
+batch only reads memory. A thread catches everything: a request that the storage does not answer is
+tried again some times, and any other error of an input is raised where batches are planned
+(`Poller.seen`), with the input's name.
 
-No head goes back: of two looks at an input one is over before the other begins, and what a table
-was seen to have is proven to be in its log.
+No head goes back: two looks at one input never overlap, and a version that a look has seen is
+proven to be in the table's log.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ THREADS_REMOTE = 16
 """A bucket answers after some 20 ms, and answers many at once."""
 
 _LOOKS_AT_ONCE = 16
-"""A thread takes so many inputs that are due: fewer turns, and nobody waits for long."""
+"""Due inputs that a thread takes at once: few turns, and no input waits for long."""
 
 _TICK_S = 0.01
 """Threads that have nothing to do look no sooner: a batch cannot be planned more often."""
@@ -35,7 +36,7 @@ _TICK_S = 0.01
 _MAY_PASS = (StorageError, OSError)
 
 _FIND_SHARE = 0.05
-"""Of the time; a listing of ten thousand folders takes some 20 ms of it."""
+"""The share of time spent on listings; a listing of ten thousand folders takes some 20 ms."""
 
 _FIND_S = 1.0
 _FIND_REMOTE_S = 10.0
@@ -59,7 +60,7 @@ class Crew(Protocol):
         ...
 
     def tell(self) -> None:
-        """Let who waits look whether it is over; called by a thread that works."""
+        """Wake the waiting callers, which test their condition; called by a thread that works."""
         ...
 
     def stop(self) -> None:
@@ -101,7 +102,7 @@ class DaemonThreads:
             self._told.wait_for(is_over, seconds)
 
     def tell(self) -> None:
-        """Wake who waits (`Crew.tell`)."""
+        """Wake the waiting callers (`Crew.tell`)."""
         with self._told:
             self._told.notify_all()
 
@@ -203,7 +204,7 @@ class Poller:
             if self._moved:
                 self._seen = self._published()
             elif self._seen.moved:
-                # Who has taken note of these heads need not ask what has moved.
+                # The caller has taken note of these heads, and need not ask what has moved.
                 heads = self._seen.heads
                 self._seen = SeenHeads(heads, before=heads, has_same_names=True)
             return self._seen

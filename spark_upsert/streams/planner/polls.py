@@ -1,13 +1,14 @@
-"""When each of very many inputs is looked at again: pure, its clock comes in.
+"""The times at which each of very many inputs is polled: pure, its clock comes in.
 
-An input that changes every minute is looked at every six seconds: after a tenth (`GAP_SHARE`) of
-the time between its changes, or of the time since the last one where that is longer. This interval
-lies between a least and a most, and what is due first is looked at first.
+The interval of an input is a tenth (`GAP_SHARE`) of the time between its changes, or of the time
+since the last change where that is longer: an input that changes every minute is looked at every
+six seconds. An interval lies between a least and a most, and the input that is due first is looked
+at first.
 
-Two budgets bound what all looks together take: requests to the storage, and time of a processor. As
+Two budgets bound the cost of all looks together: requests to the storage, and processor time. As
 inputs at rest may be very many, they get half of a budget at most: where ``2 * inputs / rate`` is
-longer than the most, it takes its place (`Polls.most_s`). So an input is looked at no later than
-``most_s`` and one round of all inputs (``inputs / rate``) behind its last look.
+longer than the most, it takes its place (`Polls.most_s`). So between two looks at an input lie at
+most ``most_s`` and one round of all inputs (``inputs / rate``).
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class PollBounds:
 
 @dataclass(slots=True)
 class Budget:
-    """What may be spent in a second; whoever overdraws it waits until that is paid back."""
+    """A token bucket: what may be spent a second. An overdraft is waited for until paid back."""
 
     rate: float
     _left: float = 0.0

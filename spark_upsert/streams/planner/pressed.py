@@ -1,16 +1,15 @@
-"""How pressed a stream is: each batch that is planned is a sample for the governor.
+"""The pressure of a stream: each planned batch is a sample for the governor.
 
-Its signals (`schedule.governor`) are taken where batches are planned, which alone is certain to go
-on: the inputs that a batch leaves waiting, against the tasks that run at once; the age of the
-oldest that it takes; and, as the busy ratio, the share of late that batches were cut by their
-limits, for Spark runs one batch after the other however little is in them. There is no room for
-more if two batches in a row were cut.
+The planner takes the signals (`schedule.governor`), because planning alone is certain to go on.
+They are the inputs that a batch leaves waiting, against the tasks that run at once; the age of the
+oldest change that the batch takes; and, as the busy ratio, the recent share of batches that were
+cut by their limits, for Spark runs one batch after the other however little is in them. There is no
+room for more if two batches in a row were cut.
 
-A stream at rest has no pressure, and a query that has not kept up yet since its first batch presses
-no writer: it begins with the history of its tables, and no writer could help it. Both must outlive
-the process, or a query that is restarted under overload would take what piles up for history, and
-never press again. So the offset says, under ``pressure`` in its state, what a fresh process goes on
-from:
+A stream at rest has no pressure. A query that has never caught up since its first batch presses no
+writer: it reads the history of its tables, and no writer could help it. Both facts must outlive the
+process, or a query that is restarted under overload would take the backlog for history, and never
+press again. So the state of an offset holds under ``pressure`` what a fresh process goes on from:
 
 ================  ================================================================
 ``is_behind``     true, alone: the query has not kept up yet since it began
@@ -22,11 +21,12 @@ from:
 ``sampled_ms``    when the last sample was taken, in ms since 1970
 ================  ================================================================
 
-It is there only while inputs wait behind the batch. A checkpoint without it has kept up.
+The entry exists only while inputs wait after the batch. A checkpoint without it has kept up.
 
-Of the ladder, a stream has these rungs. What comes while a batch runs is in the next one, so that
-batches coalesce by themselves, and a stream commits nothing; it defers the lowest band, unless
-nobody else has anything; and it tells its tables, which hold up their writers.
+A stream uses two rungs of the ladder. It defers the lowest band, unless no other input has
+anything; and it tells its tables, which hold up their writers. The other two do not apply: rows
+that come while a batch runs are in the next one, so batches coalesce by themselves, and a stream
+commits nothing.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ TELL_MS = 1_000
 
 LASTS_MS_MIN = 5_000
 LASTS_MS_MAX = 60_000
-"""A batch may take long, and nobody tells anything meanwhile; so what is told lasts for twice the
-time that the last one took, within these bounds."""
+"""A message to writers lasts for twice the time of the last batch, within these bounds: during a
+batch, which may take long, none is sent."""
 
 _CUTS_FULL = 2
 
 PRESSURE = "pressure"
-"""In the state of an offset: what a fresh process goes on from."""
+"""The entry in the state of an offset from which a fresh process goes on."""
 
 _IS_BEHIND = {"is_behind": True}
 _THOUSAND = 1000
@@ -178,7 +178,7 @@ class Pressed:
         Parameters
         ----------
         backlogs : mapping of str to Backlog
-            What lay before each input; who is not in it had nothing.
+            The backlog of each input; an input that is left out had none.
         reached : Offset
             Where the batch ends, with the positions of these inputs.
         now_ms : int
@@ -234,7 +234,7 @@ class Pressed:
         return not 0 <= now_ms - told_ms < TELL_MS
 
     def _take_back(self) -> None:
-        """Tell all who were told; an input that is gone since is not made anew for that."""
+        """Take the message back from all inputs that had it; a removed input is not made anew."""
         for _, each in self._told.values():
             each.press(None)
         self._told.clear()
@@ -267,7 +267,7 @@ _LATENCIES_MAX = 64
 
 
 def _latency_ms(backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> float | None:
-    """Return the age of the oldest that a batch takes, None if nobody knows."""
+    """Return the age of the oldest change that a batch takes, None if it is not known."""
     ages: list[int] = []
     for name, backlog in backlogs.items():
         if reached.positions[name] == backlog.start or backlog.committed_ms is None:

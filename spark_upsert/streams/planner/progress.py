@@ -1,8 +1,8 @@
-"""What a stream tells of itself in ``query.lastProgress``: small JSON, whatever the inputs.
+"""The progress report of a stream in ``query.lastProgress``: small JSON, whatever the inputs.
 
-Spark asks for it behind each question for a batch (``reportLatestOffset``), and shows it as the
-source's ``latestOffset``. It is no part of the offsets, so that names may be added to it. Numbers
-are of the time behind the batch that was planned last: what it does not hold.
+Spark asks for the report after each question for a batch (``reportLatestOffset``), and shows it as
+the source's ``latestOffset``. It is no part of the offsets, so names may be added to it. Numbers
+describe the state after the batch that was planned last: what that batch does not hold.
 
 =============  ===================================================================
 ``inputs``     how many there are
@@ -14,11 +14,11 @@ are of the time behind the batch that was planned last: what it does not hold.
 ``positions``  the ends of the inputs, if they are `POSITIONS_MAX` at most
 ``newest``     of tables that are `POSITIONS_MAX` at most: the ``version`` of the newest epoch,
                and what became of its rows (`Counters`, without zeros)
-``complete``   with ``consistent``: the newest batch of the query that writes all tables of
-               which the stream has all; null before the first
+``complete``   with ``consistent``: the newest batch of the query that writes all tables, as
+               far as the stream has the batch whole; null before the first
 ``discovery``  of more than 300 tables: ``looks`` and ``requests`` so far, and
                ``rest_ms``, how long a table at rest is left alone
-``pressure``   of the governor: ``rung``, ``ratio`` (0 to 1), ``latency_ms``
+``pressure``   from the governor: ``rung``, ``ratio`` (0 to 1), ``latency_ms``
 =============  ===================================================================
 """
 
@@ -60,7 +60,7 @@ class Progress:
         Parameters
         ----------
         backlogs : mapping of str to Backlog
-            What lay before each input; who is not in it had nothing.
+            The backlog of each input; an input that is left out had none.
         positions : mapping of str to Position
             Where the stream stands then, or will stand.
         waiting : callable, optional

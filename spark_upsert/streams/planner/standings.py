@@ -1,8 +1,8 @@
-"""How urgent the inputs of a stream are: what the read says of one, else what it says itself.
+"""The urgency of the inputs of a stream: the priority that the read sets, else the input's own.
 
-With ``autoPriority`` an input without a priority is the more urgent the later somebody else read
-it. That is asked for now and then only, and of few inputs at once: it costs requests, and it is
-about the last half minute anyway. Of the others what was known last stands.
+With ``autoPriority`` an input without a priority is the more urgent the later another query read
+it. The planner asks for that only now and then, and few inputs at once: it costs requests, and only
+the last half minute matters anyway. For the other inputs the last answer stands.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spark_upsert.streams.inputs.inputs import Inputs
 _LOGGER = logging.getLogger(__name__)
 
 ASKED_MAX = 16
-"""So many inputs are asked by whom they were read, at once, whenever a batch is planned."""
+"""The most inputs that are asked for their last read, at once, whenever a batch is planned."""
 
 REST_MS = 30_000
-"""An input is not asked again sooner: in that time what is lately read halves its part."""
+"""The least time between two questions to one input: in it the weight of a read halves."""
 
 _KEPT_MIN = 1_000
-"""Answers of inputs that do not wait are forgotten if they are more than this."""
+"""The number of answers beyond which those of inputs that do not wait are forgotten."""
 
 
 class Standings:
@@ -44,10 +44,10 @@ class Standings:
         self._inputs = inputs
         self._query = query
         self._read: dict[str, tuple[int, int | None]] = {}
-        """When an input was asked, and when it was read, the one that was asked first first."""
+        """Times by input: when it was asked, and when it was last read; the oldest answer first."""
 
     def of(self, names: Collection[str], now_ms: int) -> dict[str, Urgency]:
-        """Return what is known of some, which were asked for their backlogs just now."""
+        """Return the urgency of inputs, as far as it is known; called right after `backlog`."""
         found: dict[str, Urgency] = {}
         without: list[str] = []
         for name in names:
@@ -73,7 +73,7 @@ class Standings:
         with about_input(name):
             return each.priority()
 
-    # -- by whom an input was read ---------------------------------------------------
+    # -- when other queries read an input ---------------------------------------------
 
     def _ask(self, names: Collection[str], now_ms: int) -> None:
         """Ask the few that were not asked for longest."""
@@ -97,7 +97,7 @@ class Standings:
             with about_input(name):
                 return each.last_read_ms()
         except UNREADABLE as error:
-            # Who else reads it is no reason to stop.
+            # Not knowing the other readers of an input is no reason to stop.
             _LOGGER.warning(
                 "nobody can tell who read an input: %s", Fields(input=name, error=error.message)
             )

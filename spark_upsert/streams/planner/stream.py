@@ -142,11 +142,11 @@ class Stream:
             refuse_exact(offset)
             limits = None if everything else Limits.of(self._query)
             reached, moved = self._paced(offset, *self._in_batches(standing, seen, limits))
-        if moved is None or moved:  # Nobody takes a batch for the sake of who waits.
+        if moved is None or moved:  # No batch is emitted only because the fairness state changed.
             return self._offsets.write(reached, start, moved=moved)
         self._pressed.rest()
         # Spark asks how to go on when all before is done, and reports the last batch only with the
-        # next one: a writer who waits for this stream would wait for a batch that he must write.
+        # next one: a writer that waits for this stream would wait for a batch that it must write.
         self._let_go(offset.positions)
         self._idle = start, heads
         self._lookout.rest()
@@ -189,7 +189,7 @@ class Stream:
                 self._progress.planned(backlogs, standing)
                 return offset, frozenset()
         now_ms = max(0, int(self._wall() * 1000))
-        # Who ends at what there is now leaves nothing, and nobody waits for an empty batch.
+        # A stream that ends at what there is now leaves nothing, and waits for no empty batch.
         defers = self._pressed.defers_lowest and self._frozen is None
         is_limited = not (limits is None or limits.is_none)
         standings = self._standings.of(backlogs, now_ms) if is_limited else None

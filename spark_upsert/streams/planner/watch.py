@@ -1,11 +1,11 @@
-"""Looking at the inputs again, but only now and then.
+"""Rate limiting of looks at the inputs: a look rests for a multiple of the time that it took.
 
 Spark asks an idle query some 80 times a second how far it can go, and a look at a thousand tables
-takes a while. So the heads of a look stand until it is over for `REST` times as long as it took:
-looking takes at most a fifth of the time, whatever the number of inputs and the storage, and what
-comes is seen within six times the length of a look. Who asks a little earlier is kept waiting,
-since what was written before the question should be in the answer (Spark's ``processAllAvailable``
-counts on that); nobody waits for longer than `PAUSE_MAX_S`, for a query that is stopped waits, too.
+takes a while. So the heads of a look stay valid for `REST` times as long as the look took: looking
+takes at most a fifth of the time, whatever the number of inputs and the storage, and a change is
+seen within six times the length of a look. A caller that asks a little early is kept waiting, since
+rows that were written before the question should be in the answer (Spark's ``processAllAvailable``
+counts on that). A wait is never longer than `PAUSE_MAX_S`, because stopping a query waits, too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from spark_upsert.streams.inputs.inputs import Heads
 
 REST = 4.0
-"""So many times the length of a look passes until the next one."""
+"""The pause between two looks, as a multiple of the length of the first."""
 
 PAUSE_MAX_S = 2.5
 
 
 class Watch:
-    """The inputs as they were last seen.
+    """The heads of the inputs as they were last seen.
 
     Parameters
     ----------
@@ -50,23 +50,23 @@ class Watch:
         return {**self.__dict__, "_seen": None}
 
     def seen(self) -> Heads:
-        """Return the last look, or a new one if it is time for that."""
+        """Return the heads of the last look, or of a new one if one is due."""
         return self.look() if self._seen is None or self._is_due() else self._seen
 
     def look(self) -> Heads:
-        """Look anew, whenever the last time was."""
+        """Look now, whenever the last look was."""
         self._began_s = self._clock()
         self._seen = self._look()
         self.rest()
         return self._seen
 
     def rest(self) -> None:
-        """Let the next look wait, counted from now: until now the last one was worked upon."""
+        """Count the rest before the next look from now: work on the last one took until now."""
         now_s = self._clock()
         self._due_s = now_s + REST * (now_s - self._began_s)
 
     def last(self) -> Heads:
-        """Return the last look, however long ago it was."""
+        """Return the heads of the last look, however long ago it was."""
         return self.look() if self._seen is None else self._seen
 
     def _is_due(self) -> bool:

@@ -1,9 +1,8 @@
 """Back-pressure by the properties of a table: caps, and whether writers heed pressed consumers.
 
-Caps say how much a table may hold that its slowest consumer has not read.
-They are a promise to consumers, and to whoever pays for the storage: behind the slowest live lease
-lie never more epochs, and never more bytes, than they say. Writers keep it
-(`table.write.admission`).
+Caps bound how much a table may hold that its slowest consumer has not read. They are a promise to
+consumers, and to the payer of the storage: behind the slowest live lease there are never more
+epochs, and never more bytes, than the caps say. Writers keep the promise (`table.write.admission`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Clocks: the storage's own time, and how far another may be ahead of it.
 
 Times in the log come from the machines that commit, and only ever grow. One commit from a
-clock that is far ahead would make all later versions as young as that: nothing expires any
-more, while a machine with such a clock would take every lease for lapsed. So a time is held
-against the storage's own where it could be wrong: at the first commit, at one that comes more
-than `AHEAD_MS` behind the last, and at each expiry. A clock that is behind harms nobody.
+clock that is far ahead would make all later versions as young as that: nothing would expire any
+more, while a machine with such a clock would take every lease for lapsed. So the writer compares
+its time with the storage's own where it could be wrong: at the first commit, at a commit more than
+`AHEAD_MS` after the last, and at each expiry. A clock that is behind does no harm.
 
 Source: Spanner's rule in small: an uncertain clock is bounded by one that all see.
 """

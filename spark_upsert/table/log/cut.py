@@ -1,17 +1,17 @@
-"""Cutting the beginning of the log off, of which no readable version has need.
+"""Cutting off the beginning of the log, which no readable version needs.
 
-A name behind an old manifest is free again then: a process that slept meanwhile would take it for
-the end of the log, read old rows for ever or, worse, commit there. So the cut keeps an order, the
-only copy of the rule:
+A cut frees the names of old versions: a process that slept meanwhile would take the first free one
+for the end of the log, and read old rows for ever or, worse, commit there. So a cut keeps an order,
+the only copy of the rule:
 
-1. the newest checkpoint at or below ``since``, made anew from what it replaces, is durable,
-   and the hint is not older;
+1. the newest checkpoint at or below ``since`` is made anew from the versions that it replaces and
+   is durable, and the hint is not older;
 2. version 0, which is never removed, is marked as cut;
 3. the versions below that checkpoint are removed one by one, the oldest first, each of them
    `LOG_SECONDS_MIN` old at least.
 
-Hence, as long as the commit of version ``v`` is in the log, none behind ``v`` was removed: the
-proof of its end (`read`) is good for cuts, too.
+Hence, as long as the commit of version ``v`` is in the log, no version behind ``v`` was removed:
+the proof of the log's end (`read`) holds under cuts, too.
 
 Rejected: to leave a mark in place of each removed version. It needs no rule, but leaves a
 file per version for ever.
@@ -33,7 +33,7 @@ from spark_upsert.table.log.entries import checkpoint_path, commit_path, entries
 from spark_upsert.table.log.read import LogReader
 
 LOG_SECONDS_MIN = 3600.0
-"""Versions younger than this stay in the log, so that cuts rarely meet those who are at work."""
+"""The age below which versions stay in the log, so that cuts rarely meet running readers."""
 
 
 def cut(

@@ -1,14 +1,14 @@
-"""Which columns of a table are indexed, and what an index is: a table of its own.
+"""The indexed columns of a table, and the form of an index: a table of its own.
 
 The index on a column ``c`` of a table with the key ``k`` is a table with the key ``(c, k)`` and no
-other column, hashed by ``c`` (`TableSchema.hash_prefix`): all keys whose rows have a value lie
-together. Rows in which ``c`` is null are not in it. It lies below the table:
+other column, hashed by ``c`` (`TableSchema.hash_prefix`), so that the keys of all rows with one
+value lie together. Rows in which ``c`` is null are not in it. It lies below the table:
 
     <table>/_index/<column>/
 
-An index **proposes**, the table disposes: it shows one version of the table, its property `SHOWS`
-says which, and whoever asks adds the keys of the commands between that version and his own. So it
-may lag behind the table, or lead, and is never on the path of correctness.
+An index **proposes**, the table disposes: the index shows one version of the table, which its
+property `SHOWS` names, and a reader adds the keys of the commands between that version and its own.
+So an index may lag behind the table, or lead, and is never on the path of correctness.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Creating ``_log/<version>.json`` is the commit point of everything: an epoch is visible when
 its version exists, whole, and not before. A put that raises may have taken effect; the unique
-token in the record settles whose it is.
+token in the record tells whether the version is this writer's.
 
-The put of ``v + 1`` has counted if, *after* it, ``v`` is found in the log, by its token (`read`). A
-put never makes a folder, so that it fails where a table was removed from a file system; where
-there are no folders, this look finds nothing, and the writer takes its stray version back.
+The put of ``v + 1`` counts if, *after* it, ``v`` is found in the log, by its token (`read`). A put
+never makes a folder, so that it fails where a table was removed from a file system. In a store
+without folders the look for ``v`` finds nothing, and the writer takes its stray version back.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Log(LogReader):
     def _try_put(self, commit: Commit) -> bool:
         path = commit_path(commit.version)
         # A put may take effect before it fails, and a client that repeats it by itself meets
-        # its own object: only the token can tell whose it is.
+        # its own object: only the token can tell which writer made it.
         try:
             if self._store.put_if_absent(path, encode(commit_to_json(commit))):
                 self._durable_version = commit.version
@@ -208,8 +208,8 @@ class Log(LogReader):
         """Find out whether a commit counts although the version before it is gone.
 
         Either this process slept before its put, which then hit the name of a removed version
-        and is in nobody's log; or it slept after it, and the version has been expired since.
-        The next cut removes a stray object.
+        and is in no reader's log; or it slept after its put, and the version has been expired
+        since. The next cut removes a stray object.
 
         Raises
         ------

@@ -1,16 +1,15 @@
-"""Reading the log: its proven end, its versions, and whether it is the one that is remembered.
+"""Reading the log: its proven end, its versions, and whether it is the log that is remembered.
 
 The log is a chain: version ``v`` names the token of ``v - 1``, and the token of version 0 is
-the table's *identity*. What a process remembers of the log is worth nothing by itself: the
-folder may have been removed, replaced by another table or by an older copy, or be another
-one than before. So the end of the log is *proven*, each time anew: ``v`` is the end if ``v + 1``
-is absent and *then* the version that the reader began at is found in the log, by its token.
-Who was told of a place that is newer than what it remembers begins there, and reads that version
-behind the look for the next one: the read is the proof.
+the table's *identity*. A process's memory of the log proves nothing: the folder may have been
+removed, or replaced by another table or by an older copy. So a reader *proves* the end of the log
+each time anew: ``v`` is the end if ``v + 1`` is absent and *then* the version that the reader
+began at is found in the log, by its token. A reader that was told of a version newer than its
+memory begins there, and reads that version after the look for the next one: the read is the proof.
 
-Who does not find what it remembers begins again at the newest checkpoint, and refuses to go
-on (`OtherTableError`) unless it finds the same table, at no older version, with the same
-version where it knew one. A table that was moved as a whole is still itself.
+A reader that does not find the version it remembers begins again at the newest checkpoint, and
+refuses to go on (`OtherTableError`) unless it finds the same table, at no older version, with the
+same token for the version that it knew. A table that was moved as a whole is still itself.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ from spark_upsert.table.log.manifest import Commit, Manifest, Slice, TableVersio
 from spark_upsert.table.log.memory import LOGS, LogMemory
 
 READ_TRIES_MAX = 1000
-"""Each look that fails means that a cut came between; a thousand in a row is a fault."""
+"""The most looks in a row. A look fails if a cut came between; a thousand in a row is a fault."""
 
 _COMMITS_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMark:
-    """What of a commit tells whose it is."""
+    """The part of a commit that identifies it."""
 
     token: str
     is_cut: bool
-    """Of version 0: the versions behind it may be cut off."""
+    """Whether versions behind it may have been cut off; only version 0 can say so."""
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> CommitMark:
@@ -66,7 +65,7 @@ class LogReader:
     ----------
     store : Store
     memory : LogMemory, optional
-        Where to begin to look, and what others may begin with. None: reads all there is.
+        The hints of where to begin, shared with other readers. None: reads all there is.
     """
 
     def __init__(self, store: Store, *, memory: LogMemory | None = LOGS) -> None:
@@ -75,7 +74,7 @@ class LogReader:
         self._lock = threading.RLock()
         self._head: Manifest | None = None
         self._behind: Manifest | None = None
-        """What the head was made from last: who follows a table asks for the state before it."""
+        """The version that the head was made from last: a follower asks for the state before it."""
         self._commits: dict[int, Commit] = {}
         self._durable_version = -1
         self._told: TableVersion | None = None
@@ -87,7 +86,7 @@ class LogReader:
         Raises
         ------
         OtherTableError
-            There is not the table that this log has seen before.
+            The folder does not hold the table that this log has seen before.
         """
         fresh = LogReader(self._store, memory=None)
         if self._head is not None:
@@ -98,15 +97,15 @@ class LogReader:
     def as_seen(self) -> Iterator[None]:
         """Let the newest version that was seen stand for the newest, in this thread.
 
-        For who has just looked and only reads what is before that: each look at the end of the
-        log is two requests. Not for who must know what has come since, as of an expiry. What was
-        read of the log meanwhile is proven at the end, by one more read: the table may have been
-        replaced in between.
+        It is for a caller that has just looked and reads only older versions: each look at the end
+        of the log is two requests. It is not for a caller that must know of newer versions, such as
+        an expiry. At the end one more read proves what was read of the log meanwhile: the table may
+        have been replaced in between.
 
         Raises
         ------
         OtherTableError
-            It was, and what was read is of another table.
+            The table was replaced, and what was read may be of another one.
         """
         if self._is_resting:
             yield
@@ -115,7 +114,7 @@ class LogReader:
         try:
             yield
         except CorruptionError:
-            self._look()  # What is not there any more is no damage.
+            self._look()  # A version that is there no longer is no damage.
             raise
         else:
             seen = self._head
@@ -130,7 +129,7 @@ class LogReader:
 
     @property
     def seen(self) -> Manifest | None:
-        """The newest version that was seen here, if any: there may be newer ones by now."""
+        """The newest version that this reader has seen, if any; there may be newer ones by now."""
         return self._head
 
     def head(self) -> Manifest:
@@ -143,12 +142,12 @@ class LogReader:
         TableNotFoundError
             There is no version 0.
         OtherTableError
-            There is not the table that this log has seen before.
+            The folder does not hold the table that this log has seen before.
         """
         return self._required(self.try_head())
 
     def newest(self) -> Manifest:
-        """Return the same from a look at the storage, within `as_seen`, too."""
+        """Return the manifest of the newest version from the storage, within `as_seen`, too."""
         return self._required(self._look())
 
     def _required(self, found: Manifest | None) -> Manifest:
@@ -159,7 +158,7 @@ class LogReader:
     def has_newer(self) -> bool:
         """Return whether there is a version behind the newest one that was seen; one request.
 
-        Whether the log is still the one that was seen is left open: that is told by `head`.
+        Whether the log is still the one that was seen is left open; `head` finds that out.
         """
         seen = self._head
         if seen is None:
@@ -176,7 +175,7 @@ class LogReader:
             return self._head if self._is_resting and self._head is not None else self._look()
 
     def _look(self) -> Manifest | None:
-        """Look at the end of the log, whatever was seen."""
+        """Look at the end of the log in the storage."""
         with self._lock:
             base = self._head or self._recalled() or last_checkpoint(self._store)
             for _ in range(READ_TRIES_MAX):
@@ -214,7 +213,7 @@ class LogReader:
     def _remember(self, head: Manifest, base: Manifest | None) -> None:
         """Keep a version that is proven to be in the log, and the one that it was made from.
 
-        Whoever forgets what was committed here would follow an older copy.
+        A reader that forgot a commit of this process would follow an older copy.
         """
         with self._lock:
             if self._head is None or self._head.version <= head.version:
@@ -225,20 +224,20 @@ class LogReader:
             self._memory.keep(self._store, head)
 
     def _proven(self, base: Manifest | None) -> Manifest | None:
-        """Return the end of the log, from a version on; None if that is not in the log."""
+        """Return the end of the log, from a version on; None if that version is not in the log."""
         try:
             head = self._roll(base, None)
         except CorruptionError:
             if self._is_in_log(base):
                 raise
-            return None  # What does not continue another log is no damage.
+            return None  # A commit that does not continue another log is no damage.
         return head if self._is_in_log(base) else None
 
     def _end_at_told(self, base: Manifest | None) -> Manifest | None:
-        """Return the version that somebody told of, if it is the end of the log.
+        """Return the version that this reader was told of (`told_of`), if it is the end of the log.
 
-        One read less than from what is remembered: its commit, which has to be read anyway, is read
-        behind the look for the next one, and proves the end.
+        This saves one read against beginning at the remembered version: the commit, which has to be
+        read anyway, is read after the look for the next one, and so proves the end.
         """
         told = self._told
         if told is None or (base is not None and base.version >= told.version):
@@ -249,20 +248,20 @@ class LogReader:
         return self._reached(base, told)
 
     def _reached(self, base: Manifest | None, place: TableVersion) -> Manifest | None:
-        """Return the manifest of a place from an older one, None if that does not lead there."""
+        """Return the manifest of a place from an older one; None if that does not lead there."""
         try:
             found = self._roll(base, place.version)
         except CorruptionError:
-            return None  # Whoever looks at all of the log says what is wrong with it.
+            return None  # A look at all of the log says what is wrong with it.
         return found if found is not None and found.place == place else None
 
     def seen_at(self, place: TableVersion) -> Manifest | None:
-        """Return the table at a version that somebody has just proven to be the newest.
+        """Return the table at a version that another process has just proven to be the newest.
 
-        For who proposes right behind it: the put finds out whether there is a newer one, and that
-        the version is in the log is proven before and behind the put (`Log`). So the look is
-        spared. Where the version cannot be had from what is remembered, the end is looked for, and
-        this returns what that finds (`try_head`).
+        It spares a look for a writer that proposes the next version: the put finds out whether
+        there is a newer one, and `Log` proves before and after the put that the version is in the
+        log. Where the version cannot be made from what is remembered, this looks for the end and
+        returns what it finds (`try_head`).
         """
         with self._lock:
             base = self._head or self._recalled() or last_checkpoint(self._store)
@@ -276,7 +275,7 @@ class LogReader:
             return found
 
     def place(self, version: int) -> TableVersion:
-        """Return what to remember of a version (`require`)."""
+        """Return the place of a version, to be remembered (`require`)."""
         head = self.head()
         if version == head.version:
             return head.place
@@ -289,11 +288,11 @@ class LogReader:
 
         Parameters
         ----------
-        place : Place
+        place : TableVersion
         who : str
-            Whose memory it is, for the error: "the checkpoint", "the epoch".
+            The holder of the memory, for the error: "the checkpoint", "the epoch".
         hint : str
-            What to do, where that differs from other memories.
+            The hint of the error, where it differs from that for other memories.
 
         Raises
         ------
@@ -332,17 +331,17 @@ class LogReader:
         return OtherTableError.at(self._store.url, who, str(place), found, hint=hint)
 
     def told_of(self, place: TableVersion) -> None:
-        """Say that a version was in the log, and durable: who acted upon it has seen to that.
+        """Take note that a version was in the log, and durable.
 
-        For who remembers it from a place that is written only then. A look begins there, and does
-        not sync it again.
+        It is for a caller that remembers the version from a place that is written only after the
+        version was proven and synced. A look begins there, and does not sync it again.
         """
         self._durable_version = max(self._durable_version, place.version)
         if self._told is None or self._told.version < place.version:
             self._told = place
 
     def _make_durable(self, version: int) -> None:
-        """Sync a version that another process may have left half-way, before anyone acts on it.
+        """Sync a version that another process may have left half-way, before it is acted on.
 
         Its writer may have been killed, or seen an error, between making the version visible
         and making it durable. A reader must not follow what a power loss can still undo, and
@@ -382,10 +381,9 @@ class LogReader:
             return manifest
 
     def kept(self, version: int) -> int | None:
-        """Return a version that can be read and has the rows of another one.
+        """Return a version that can be read and has the same rows as another one.
 
-        That is the version itself or, if it is expired, ``since``, unless an epoch came between:
-        then None.
+        That is the version itself or, if it is expired, ``since``; None if an epoch came between.
         """
         head = self.head()
         if version >= head.since:
@@ -429,7 +427,7 @@ class LogReader:
             )
 
     def at_timestamp(self, timestamp_ms: int) -> Manifest:
-        """Return the newest manifest that is not younger than a time (ms since 1970)."""
+        """Return the newest manifest that was committed at or before a time (ms since 1970)."""
         version = self.version_at(timestamp_ms)
         head = self.head()
         if version < head.since and head.since > 0:
@@ -545,7 +543,7 @@ class LogReader:
         return entries(self._store)
 
     def files_before(self, version: int) -> set[str]:
-        """Return the run files that versions below one name, as far as the log still holds them."""
+        """Return the run files named by versions below this one, as far as the log holds them."""
         files = set()
         for entry in self.entries():
             if entry.version >= version:
