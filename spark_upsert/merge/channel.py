@@ -1,10 +1,10 @@
-"""A bounded channel: what one input has ready, in its order.
+"""A bounded channel: the queue of what one input has ready, in the input's order.
 
-What is queued is counted in *events*: the rows of a batch, or one for a mark. A channel has room
-for so many events, and for whatever comes if it is empty, so that nothing is too large to pass.
+The queue is counted in *events*: the rows of a batch, or one for a mark. A channel has room for so
+many events; an empty one has room for any item, so that nothing is too large to pass.
 
 The channel itself neither locks nor waits: the readers of a merge share one lock, and their
-conditions decide who waits (`readers`). So it is a value that changes by single steps, which tests
+conditions decide which thread waits (`readers`). So a channel changes by single steps, which tests
 play in any order.
 """
 

@@ -1,14 +1,14 @@
 """Document boundaries: marks between batches, which a merge folds to one opening and one closing.
 
-A document whose rows come by several inputs is opened and closed by each of them. Whoever flushes
-what it has of a document when it is closed must see that once, and behind all of its rows:
+A document with rows in several inputs is opened and closed by each of them. A consumer that flushes
+a document at its closing must see one closing, after all rows of the document:
 
 * the first opening is forwarded at once, all others are dropped;
 * a document is closed if it was closed as often as it was opened, counted over all inputs to their
-  end. Before that nobody can tell: in ``open, close, open, close`` the first closing comes too
-  early. So closings follow all rows, in the order of those that completed their documents;
-* a closing without an opening is dropped, as are closings beyond the number of openings. What was
-  never closed stays open.
+  end. Before that it cannot be known: in ``open, close, open, close`` the first closing comes too
+  early. So closings follow all rows, in the order in which their documents were completed;
+* a closing without an opening is dropped, as are closings beyond the number of openings. A document
+  that was never closed stays open.
 
 Source: clinker, ``reconcile_document_boundaries``. There the openings wait for the end, too.
 """

@@ -153,7 +153,7 @@ class Answer:
 
 
 class MergeGraph:
-    """Nodes by their names, each of which may be asked who reads it.
+    """Nodes by their names, with the readers of each.
 
     Raises
     ------

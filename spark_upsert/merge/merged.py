@@ -1,4 +1,4 @@
-"""A merge as its settings ask for it: the door for who has streams of batches, and no Spark."""
+"""A merge as its settings ask for it: the door for callers with streams of batches and no Spark."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class SpillingStore:
             yield batch
 
     def _spill(self, needed: int) -> None:
-        """Write batches of those who hold most, so that so many bytes become free."""
+        """Write batches of the largest holders, so that so many bytes become free."""
         holders = [Holder(name=name, bytes=kept.bytes) for name, kept in self._kept.items()]
         chosen = [self._kept[holder.name] for holder in choose_spills(holders, needed)]
         if not chosen:

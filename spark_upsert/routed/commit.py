@@ -172,7 +172,7 @@ def _committed_or_parked(
 
 
 def _parkable(outcomes: Mapping[str, TableOutcome], *, parks: bool) -> dict[str, UpsertFlowError]:
-    """Return the errors of tables whose rows are to be parked; raise the first other one."""
+    """Return the errors of tables that are to have their rows parked; raise any other error."""
     failed = {}
     for folder, outcome in outcomes.items():
         if outcome.error is None:
@@ -185,7 +185,7 @@ def _parkable(outcomes: Mapping[str, TableOutcome], *, parks: bool) -> dict[str,
 
 
 def _require_no_gap(group_table: GroupTable, transaction: Transaction | None) -> None:
-    """Refuse a batch whose earlier ones are missing before any table has it."""
+    """Refuse a batch while earlier ones are missing, before any table has it."""
     table = group_table.table
     head = table.log.try_head() or Table.unborn(SCHEMA)
     if transaction is not None:

@@ -1,12 +1,12 @@
-"""The group table: which batch all tables below a root have, and at which of their versions.
+"""The group table: the batch that all tables below a root have, and the version of each with it.
 
-It lies in ``ROOT/_group`` and is a table like others, so that what it says is exactly once, can be
-followed, and is known of the past. A row per table says what its last batch was and which version
-that became; the row of the folder ``""`` is the batch itself. One epoch per whole batch: a batch is
-*whole* when all tables have it, and only then it comes here.
+The group table lies in ``ROOT/_group`` and is a table like others, so that its rows are written
+exactly once, can be followed, and are known for the past. A row per table holds the table's last
+batch and the version that this batch became; the row of the folder ``""`` is the batch itself. A
+batch is *whole* when all tables have it; only then it becomes one epoch of the group table.
 
-One root has one query. Its owner is the query that wrote last; another one is refused, unless it is
-to take over. One that has lost the root stays out.
+One root has one query. Its owner is the query that wrote last; another query is refused, unless it
+is to take over. A query that has lost the root stays out.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ COLUMNS = pa.schema(FIELDS)
 SCHEMA = TableSchema.of(COLUMNS, keys=["folder"])
 
 _CHECKPOINT = "checkpoint:"
-"""What the name of a writer begins with that is a query whose id nobody told."""
+"""The prefix of the name of a writer that is a query without a known id."""
 
 _CLAIM = "claim:"
-"""What the name of a writer begins with that has taken the root, and perhaps written nothing."""
+"""The prefix of the name of a writer that has taken the root, and perhaps written nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +68,16 @@ class Batch:
     number: int | None
     rows: int
     tasks: int = 1
-    """That it was divided into."""
+    """The number of tasks that the batch was divided into."""
     parked: int = 0
-    """Rows of all tables, and of none, that are parked and not applied yet."""
+    """Rows that are parked and not applied yet, of all tables and of no table."""
     unmatched: tuple[str, ...] = ()
     """Patterns of options that match none of the tables."""
     turn: Turn = field(default_factory=Turn)
-    """Of the compactions that tables are due for: whose is next (`routed.debts`)."""
+    """The turn in the queue of due compactions: which table is next (`routed.debts`)."""
     committed_ms: int = 0
     terms: str | None = None
-    """By which a table took rows last (`RoutedPlan.terms`); None if none ever did."""
+    """The terms by which a table took rows last (`RoutedPlan.terms`); None if none ever did."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
@@ -259,7 +259,7 @@ class GroupTable:
         members : iterable of Member
             The tables of which something has changed since.
         transaction : Transaction or None
-            That of the batch: recorded once, whoever repeats it.
+            The transaction of the batch: it is recorded once, however often it is repeated.
         take_over : bool
             Whether the writer may take the root from another query.
 
@@ -327,7 +327,7 @@ class GroupTable:
 
 
 class _OwnersOnly(Admission):
-    """Asks right before the version is put who owns the root, so that of two one is refused."""
+    """Asks right before the put which query owns the root, so that one of two is refused."""
 
     def __init__(self, table: Table, writer: str, url: str, *, take_over: bool) -> None:
         super().__init__(table.log, table.store, BacklogCounter())
@@ -372,8 +372,8 @@ def _no_such_batch(number: int, last: int, url: str) -> OptionError:
 def owner_of(head: Manifest) -> str | None:
     """Return the query that owns a root, from a version of its group table; None if none does.
 
-    It is the one that wrote or claimed it last. Times in a log only grow, so that the last one of a
-    query's epochs is nobody else's.
+    The owner is the query that wrote to the root or claimed it last. Times in a log only grow, so
+    that no two queries share the time of their last epochs.
     """
     newest = _newest(head, lambda name: is_query(name.removeprefix(_CLAIM)))
     return newest and newest.removeprefix(_CLAIM)

@@ -49,25 +49,25 @@ class Member:
 
     folder: str
     name: str
-    """The text that the template makes of the values as they are: what options call it by."""
+    """The name that options use: the text that the template makes of the values as they are."""
     values: tuple[str, ...]
     place: TableVersion
     """The version that has the batch."""
     writer: str
-    """Who wrote that batch (`Transaction.writer`); ``""`` is a batch write without a name."""
+    """The writer of that batch (`Transaction.writer`); ``""`` is a batch write without a name."""
     batch: int | None
     rows: int
-    """That came in that batch."""
+    """Rows that came in that batch."""
     tasks: int = 1
-    """That had rows of it."""
+    """Tasks that had rows of it."""
     parked: int = 0
-    """Rows that are parked and not applied yet, of all batches."""
+    """Rows of all batches that are parked and not applied yet."""
     debt: int = 0
     """Compactions that are due."""
     debt_since_ms: int | None = None
-    """Since when it waits for its turn (`routed.debts`); None if none are."""
+    """The time since when it waits for its turn (`routed.debts`); None if nothing is due."""
     priority: int | None = None
-    """The table's own, by which it gets its turn (`schedule`)."""
+    """The table's own priority, by which it gets its turn (`schedule`)."""
     committed_ms: int = 0
 
     @classmethod

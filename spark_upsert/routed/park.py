@@ -1,14 +1,15 @@
-"""Parked rows: what a table that fails was to get, kept as bytes until it can take them.
+"""Parked rows: the rows for a failing table, kept as bytes until the table can take them.
 
 They lie in ``ROOT/_parked``, a table like others. A row is a piece of what one task had for one
-table in one batch: the user's rows as they came (``rows``), or, where a task had staged them before
-another one failed, the commands that they are (``commands``). Of a batch all rows of a table are
-parked or none, and who has parked rows gets all later ones parked, too: so they can be applied in
-order (`spark_upsert.routed.unpark`).
+table in one batch: the user's rows as they came (``rows``), or the commands made of them
+(``commands``), where one task had staged them before another one failed. A batch's rows for a table
+are parked all or none, and a table with parked rows gets all later ones parked, too: so they can be
+applied in order (`spark_upsert.routed.unpark`).
 
-A replay divides rows into tasks as it likes. So a batch is parked for a table once, whoever comes
-first: the pieces of another attempt are not taken, and what decides is looked at right before the
-version that brings them, which must follow the version that was looked at.
+A replay divides rows into tasks as it likes. So a batch is parked for a table once, by the first
+attempt that commits: the pieces of another attempt are not taken. The writer looks for a first
+attempt right before it puts the version with the pieces, which must directly follow the version
+that it looked at.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import Staged, stage
 
 FOLDER = "_parked"
-"""Where it lies below the root. No table's folder begins so."""
+"""The folder of parked rows below the root. No table's folder begins like it."""
 
 NAMELESS = ""
-"""Stands for a folder in rows whose values lead to none."""
+"""The stand-in for a folder in rows whose values lead to none."""
 
 COLUMNS = pa.schema(
     [

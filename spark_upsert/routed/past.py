@@ -1,8 +1,8 @@
-"""The past of the tables that a root has for itself: the query that writes gives it up.
+"""Retention of a root's own tables: the query that writes the root expires and vacuums them.
 
-They are the group (`routed.group`) and what is parked (`routed.park`); nobody else looks after
-them. Only versions of the past go, and files that no version names: a row that waits stands in the
-newest version, however long ago it came.
+These tables are the group (`routed.group`) and the parked rows (`routed.park`); no other process
+looks after them. Only old versions are removed, and files that no version names: a parked row
+stands in the newest version, however long ago it came.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def plan_rows_of(
 
 
 def _advise_quarantine(error: SchemaError, schema: TableSchema | None) -> None:
-    """Say what becomes of payloads whose schemas contradict the table, where they are kept."""
+    """Add to the error that a quarantine would keep payloads with contradicting schemas apart."""
     if schema is None or "left_out" not in error.fields:
         return
     if schema.on_error is ErrorPolicy.FAIL and schema.engine.kind is Engine.DEDUPLICATE:
@@ -217,7 +217,7 @@ def require_template(group: TableGroup, template: str, url: str) -> None:
 def require_room(
     options: RoutedOptions, root: Store, known: Mapping[str, object], wanted: Mapping[str, str]
 ) -> None:
-    """Refuse new tables that must not be made; those that somebody has made before may join.
+    """Refuse new tables that must not be made; tables that exist already may join.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def require_room(
     Raises
     ------
     OptionError
-        One is new, and none may be made; or they would be too many.
+        A table is new and none may be made, or there would be too many.
     """
     new = {folder: name for folder, name in sorted(wanted.items()) if folder not in known}
     if not options.create_tables:

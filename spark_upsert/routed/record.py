@@ -71,7 +71,7 @@ def _terms(group: TableGroup) -> str | None:
 
 
 def _parked(root: Store, group: TableGroup, settled: Settled) -> Mapping[str, int]:
-    """Return how many rows are parked, by folder; who has none, and had none, is not asked."""
+    """Return how many rows are parked, by folder; nothing is read if none are and none were."""
     had_any = group.batch is not None and group.batch.parked
     return ParkedTable(root).counts() if had_any or settled.parked else {}
 

@@ -1,8 +1,8 @@
 """From rows to tables: the distinct values of the template's columns, and a code for each row.
 
-Columns are encoded as dictionaries, and the codes of several are combined: what Python looks at are
-distinct values, never rows. Values without a folder (null, empty, too long) are a code like others,
-whose route says why.
+Columns are encoded as dictionaries, and the codes of several columns are combined: Python looks at
+distinct values, never at rows. Values without a folder (null, empty, too long) have a code like
+others, and their route gives the reason.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def find_nested(column: str, schema: pa.Schema) -> tuple[str, ...]:
     Raises
     ------
     SchemaError
-        It is not there, or is of a type whose values name nothing.
+        The column is missing, or its type cannot name a table.
     """
     role = "column of the path"
     names, fields = column.split("."), schema.names

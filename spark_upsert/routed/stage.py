@@ -67,7 +67,7 @@ class StagedTable:
     rows: int
     """That came for it."""
     staged: Staged | None
-    """None if the table has the batch already."""
+    """The epoch's runs; None if the table has the batch already."""
     unborn: Manifest | None = None
     """The table that the batch is to make, as this task sees it."""
     parking: Parking | None = None
@@ -87,12 +87,12 @@ class RoutedStaged:
 
     task_index: int
     group_version: int
-    """Of the group table when the batch was planned."""
+    """The version of the group table when the batch was planned."""
     terms: str = ""
-    """As `RoutedPlan.terms`."""
+    """The terms of the batch (`RoutedPlan.terms`)."""
     tables: tuple[StagedTable, ...] = ()
     compacted: tuple[tuple[str, Compacted], ...] = ()
-    """With the folders."""
+    """Compactions, each with the folder of its table."""
     visited: tuple[str, ...] = ()
     """Folders of the tables whose compactions had their turn."""
 
@@ -191,7 +191,7 @@ class _Staging:
     def _without_folder(
         self, routes: Sequence[Route], counts: Mapping[Route, int]
     ) -> tuple[StagedTable, ...]:
-        """Park the rows whose values lead to no folder, all together."""
+        """Park all rows that have no folder together."""
         if not routes:
             return ()
         first = routes[0]
@@ -233,9 +233,9 @@ class _Staging:
             return self._parked(route, rows, parkable)
 
     def _has_batch(self, folder: str) -> bool:
-        """Return whether a table that has parked rows has the batch; one that is damaged has not.
+        """Return whether a table with parked rows has the batch; False for a damaged table.
 
-        Who applies what is parked finds out.
+        The command that applies parked rows meets the damage.
         """
         try:
             head = table_below(self._root, folder).log.try_head()
@@ -339,7 +339,7 @@ class _Upkeep:
         try:
             head = None if folder in plan.parked else table.log.try_head()
             if head is None or head.table_id != plan.places[folder].table_id:
-                return  # Whoever has rows for it says so.
+                return  # A task that has rows for it says so.
             with table.log.as_seen():
                 jobs = table.compaction_jobs()
             for job in jobs:
@@ -350,6 +350,6 @@ class _Upkeep:
         except UpsertFlowError as error:
             if not (plan.options.park and is_parkable(error)):
                 raise
-            # Nothing is lost: whoever has rows for it, or reads it, meets the damage.
+            # Nothing is lost: a task with rows for it, and any reader, meets the damage.
             fields = Fields(table=folder, code=error.code, reason=error.message)
             _LOGGER.warning("a table cannot be compacted, and is left as it is: %s", fields)

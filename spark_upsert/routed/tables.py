@@ -60,7 +60,7 @@ class TableShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutcome:
-    """What became of one table."""
+    """The result of a batch in one table."""
 
     place: TableVersion | None = None
     """The version that has the batch, or a compacted one with the same rows."""
@@ -71,17 +71,17 @@ class TableOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What became of a batch in all its tables."""
+    """The result of a batch in all its tables."""
 
     shares: Mapping[str, TableShare]
-    """By folder."""
+    """The share of each table in the batch, by folder."""
     outcomes: Mapping[str, TableOutcome]
-    """Of the tables that have what the tasks brought; the rows of the others are parked."""
+    """Outcomes of the tables that took what the tasks brought; rows of the others are parked."""
     visited: frozenset[str]
     """Folders of the tables whose compactions had their turn."""
     tasks: int
     terms: str
-    """As `RoutedPlan.terms`."""
+    """The terms of the batch (`RoutedPlan.terms`)."""
 
     @property
     def is_taken(self) -> bool:
@@ -90,7 +90,7 @@ class Settled:
 
     @property
     def parked(self) -> frozenset[str]:
-        """Folders of the tables whose rows are parked."""
+        """Folders of the tables that have their rows parked."""
         return frozenset(self.shares) - frozenset(self.outcomes)
 
     @property
@@ -247,7 +247,7 @@ def _same_behind(log: Log, place: TableVersion) -> TableVersion:
 
 
 def _require_unmade(head: Manifest | None, parts: Sequence[StagedTable], url: str) -> None:
-    """Refuse rows for a table that was to be made, and that somebody else has made meanwhile."""
+    """Refuse rows for a table that was to be made, and that another writer made meanwhile."""
     unborn = [part.unborn for part in parts if part.unborn is not None]
     if unborn and head is not None and head.table_id != unborn[0].table_id:
         raise ContentionError(

@@ -171,7 +171,7 @@ def _unpark_one(
         if not waiting:
             break
         places = [_apply(root, table, each, given) for each in waiting]
-        # Before it is forgotten: who reads all tables at one batch learns of it from the group.
+        # Before it is forgotten: a reader of all tables at one batch learns of it from the group.
         left = sum(each.rows for each in table.parked(folder)) - sum(e.rows for e in waiting)
         GroupTable(root).note(_with_batch(waiting[-1], places[-1], max(0, left)), folder)
         table.remove(waiting)

@@ -87,7 +87,7 @@ class BatchRead:
         return rows_splits(manifest, options)
 
     def _versions(self, table: Table) -> tuple[int, int]:
-        """Return the versions ``lower <= v < upper`` whose changes are read."""
+        """Return the bounds of the changes to read: those of ``lower <= v < upper``."""
         options = self._options
         lower = first_wanted(
             table.log,

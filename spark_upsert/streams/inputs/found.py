@@ -1,10 +1,10 @@
 """The inputs of a stream over all tables below a root that a pattern matches.
 
-Tables that come while a query runs join it, and deliver all that is in them: where such a table
-begins is never "now", for it may have been written before it was seen. A table that goes is an
-error that names it; with ``failOnDataLoss=false`` it is a warning, and its position is forgotten:
-what comes to that place later is an input of its own. If all go at once it is an error at any rate:
-a root that is not mounted has no tables either.
+A table that appears while a query runs joins the query, and delivers all that is in it: it never
+begins at "now", for it may have been written before it was seen. A table that disappears is an
+error that names it; with ``failOnDataLoss=false`` it is a warning, and its position is forgotten: a
+later table in that place is a new input. If all tables disappear at once it is an error in any
+case: a root that is not mounted has no tables either.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from spark_upsert.streams.reads.steps import StreamStep
 _LOGGER = logging.getLogger(__name__)
 
 _GONE = 4
-"""Requests that tell that a table is gone, or some more."""
+"""An upper bound of the requests by which a table is found to be gone."""
 
 _NAMED_MAX = 5
-"""So many names an error tells; the others are counted."""
+"""The most names that an error lists; the others are counted."""
 
 
 class Make(Protocol):
-    """What makes an input of a table."""
+    """A callable that makes an input of a table."""
 
     def __call__(self, name: str, *, joins: bool) -> Input:
         """Return the input.
@@ -214,7 +214,7 @@ class FoundInputs:
             del self._owners[identity]
 
     def _require_apart(self, name: str, each: Input) -> None:
-        """Raise unless an input whose head was just seen is no other one's table."""
+        """Raise if the table of an input is that of another input; its head was just seen."""
         if name in self._identities:
             return
         identity = each.identity()
@@ -244,7 +244,7 @@ class FoundInputs:
 
 
 class Forgiving:
-    """An input whose table may be gone when a batch is replayed; what it had is lost then."""
+    """An input with a table that may be gone when a batch is replayed; its rows are lost then."""
 
     def __init__(self, wrapped: Input, is_there: Callable[[], bool], name: str) -> None:
         self._wrapped = wrapped

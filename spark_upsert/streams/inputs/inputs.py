@@ -33,9 +33,9 @@ class SeenHeads:
     before: Heads | None = None
     """Heads that were seen before these; None if nothing is known of what has moved since."""
     moved: frozenset[str] = frozenset()
-    """Of those before: the inputs whose heads have moved, that came, or that are gone."""
+    """Inputs that came, went or have another head since ``before``."""
     has_same_names: bool = False
-    """Whether those before were of the same inputs."""
+    """Whether ``before`` was of the same inputs."""
 
 
 class Inputs(Protocol):
@@ -78,14 +78,14 @@ class Batched(Protocol):
     """Inputs that one query writes, batch by batch."""
 
     def within(self, standing: Heads, rows_max: int) -> Heads | None:
-        """Return where the inputs end at the last batch whose rows a limit admits; one at least.
+        """Return where the inputs end at the last batch that a limit admits; one batch at least.
 
-        None: that is the newest one that was seen.
+        None: that is the newest batch that was seen.
         """
         ...
 
     def complete(self, positions: Heads) -> int | None:
-        """Return the newest batch that a stream at some positions has all of, None if none yet."""
+        """Return the newest batch that a stream at these positions has whole; None: none yet."""
         ...
 
 
@@ -206,7 +206,7 @@ class Removed:
         )
 
     def commit(self, position: Position) -> None:
-        """Do nothing: nobody holds anything for it any more (`Input.commit`)."""
+        """Do nothing: nothing is held for it any more (`Input.commit`)."""
 
     def identity(self) -> NoReturn:
         raise AssertionError(f"nobody looks at '{self._name}'")

@@ -97,7 +97,7 @@ def table_identity(table: Table) -> str:
 
 
 _COMMITS_MAX = 64
-"""Versions that are no epochs, as compactions, come in rows; beyond so many nobody looks."""
+"""The most versions in a row without an epoch, such as compactions, that are looked through."""
 
 
 def _versions_behind(upper: int, position: Position) -> int:
@@ -116,14 +116,14 @@ def _first_committed_ms(table: Table, start: TablePosition, upper: int) -> int |
 
 
 _NEWEST_AMONG = 8
-"""Of so many versions one is an epoch, or nobody looks for it further."""
+"""The most versions that are looked through for the newest epoch."""
 
 
 def _newest_epoch(table: Table, head: Manifest) -> Mapping[str, int] | None:
     """Return the newest epoch and its counters (`Counted.newest`)."""
     versions = range(head.version, max(head.since - 1, head.version - _NEWEST_AMONG), -1)
     commits = (table.log.commit(version) for version in versions)
-    with suppress(UpsertFlowError):  # What matters of it, who plans will meet, too.
+    with suppress(UpsertFlowError):  # An error that matters, planning will meet, too.
         for commit in commits:
             if commit.is_epoch:
                 counted = Counters.from_json(commit.counters).to_json()
@@ -177,7 +177,7 @@ class TableInput:
         self._is_polled = True
         self._polls += 1
         table, before = self._opened(), self._seen
-        # Who plans may have seen more by now.
+        # The planner may have seen more by now.
         is_known = before is not None and (seen := table.log.seen) and seen.upper == before[0]
         requests = self._keep(table)
         if is_known and self._polls % _POLLS_PER_PROOF:
@@ -202,7 +202,7 @@ class TableInput:
         known = None if position is None else TablePosition.unpacked(position)
         bound = None if head is None else TablePosition.unpacked(head)
         last = None if bound is None else bound.upper
-        # Who has a head has looked, unless others did, or the stream stands behind that.
+        # A given head was looked up here, unless by another process, or the stream is past it.
         has_looked = last is not None and (known is None or known.upper <= last)
         if has_looked and (seen := table.log.seen) is not None:
             has_looked = seen.upper >= (last or 0)
@@ -217,7 +217,7 @@ class TableInput:
         self._hold(table, start)
 
         def at(reached: TablePosition) -> Position:
-            # Who has not moved is not placed anew: the same position has the same text.
+            # A stream that has not moved is not placed anew: the same position has the same text.
             if position is not None and reached == known:
                 return position
             return self._placed(table, reached)
@@ -229,7 +229,7 @@ class TableInput:
             pieces=self._pieces(table, start, upper),
             reach=partial(at, behind_snapshot if start.is_in_snapshot else end),
             end=partial(at, end),
-            # Who is not polled renews its lease here.
+            # An input that is not polled renews its lease here.
             is_at_rest=start == end == known
             and (self._is_polled or self._options.consumer is None),
             versions_behind=partial(_versions_behind, upper),

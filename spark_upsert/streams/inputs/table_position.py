@@ -5,7 +5,7 @@
             or ``1`` and 16 zeros: all of them)
 ``origin``  the version that the stream began at
 ``place``   the version that the stream stands at, as ``[table id, version, token]``:
-            who goes on from here must find this very version in the table's log
+            a stream that goes on from here must find this very version in the table's log
 ``upper``   changes of smaller versions are delivered
 ==========  ====================================================================
 
@@ -54,11 +54,11 @@ class TablePosition:
 
     @property
     def version(self) -> int:
-        """The oldest version whose state is needed to go on from here."""
+        """The oldest version that is needed to go on from here."""
         return self.origin if self.is_in_snapshot else max(0, self.upper - 1)
 
     def packed(self) -> Position:
-        """Return what others see."""
+        """Return the position in the form that offsets keep."""
         place = self.place
         return Position.of(
             {

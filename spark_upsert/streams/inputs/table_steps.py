@@ -27,10 +27,10 @@ from spark_upsert.table.log.manifest import Commit, Kind, Manifest
 from spark_upsert.table.table import Table
 
 STEP_ROWS = 1 << 16
-"""A snapshot's step holds about so many entries: who goes on within a step reads it again."""
+"""Entries of a snapshot's step, about: a batch that goes on within a step reads it again."""
 
 _COUNTS = 10_000
-"""Steps whose rows are remembered, so that what is planned again is not counted again."""
+"""Steps with remembered row counts, so that a step that is planned again is not counted again."""
 
 
 class TableSteps:

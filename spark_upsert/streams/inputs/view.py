@@ -86,7 +86,7 @@ class ViewInput:
         self._hold(start.at)
 
         def at(reached: ViewPosition) -> Position:
-            # Who has not moved is not placed anew: the same position has the same text.
+            # A stream that has not moved is not placed anew: the same position has the same text.
             return position if position is not None and reached == known else self._packed(reached)
 
         ahead = {path: max(version, newest[path]) for path, version in start.at.items()}

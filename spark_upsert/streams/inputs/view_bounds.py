@@ -115,12 +115,12 @@ def end_of(view: View, options: ViewOptions, newest: At) -> At:
 
 
 def position_of(view: View, options: ViewOptions) -> At:
-    """Return the position of whose rows a batch reads, by default the newest.
+    """Return the position at which a batch reads the rows, by default the newest.
 
     Raises
     ------
     DataLossError
-        It does not exist, or is expired.
+        The position does not exist, or is expired.
     """
     if options.timestamp_as_of_ms is not None:
         return view.at_timestamp(options.timestamp_as_of_ms)

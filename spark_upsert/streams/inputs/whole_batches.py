@@ -28,21 +28,21 @@ class WholeBatches:
     def within(
         self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
     ) -> TableGroup | None:
-        """Return the group behind the last batch whose rows a limit admits.
+        """Return the group as of the last batch that a limit admits.
 
         Parameters
         ----------
         newest : int
             The version of the group table to end at.
         rows_max : int
-            The first batch that the stream does not have all of is taken whatever its rows.
+            The limit. The first batch that the stream lacks, or has in part, is always taken.
         has_all : callable
-            Whether the stream has all of a group; of those before it, too, then.
+            Returns whether the stream has all of a group, and so of the groups before it.
 
         Returns
         -------
         Group or None
-            None if it is the newest.
+            None if that is the newest.
         """
         with self._table.table.log.as_seen():
             taken: TableGroup | None = None

@@ -6,8 +6,8 @@ and the first 32 hexadecimal digits of the SHA-256 of its JSON text before that 
 compressors differ between versions. Each query has a folder of its own, named by its first offset:
 two queries over the same tables neither meet nor remove what the other needs.
 
-The order of durable writes: a base is durable before anybody learns its name. So whatever offset
-Spark has noted, its base is there; a base that nobody noted is left over, and removed later.
+The order of durable writes: a base is durable before its name is given to any caller. So the base
+of every offset that Spark has noted is there; a base that no offset names is removed later.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from spark_upsert.store.records import RECORD_BYTES_MAX
 from spark_upsert.streams.offsets.position import Position
 
 FOLDER = "_offsets"
-"""Where bases lie below the root of an ``inputsPattern``."""
+"""The folder of bases below the root of an ``inputsPattern``."""
 
 _CACHED = 2
-"""Bases in memory: that of a batch's start and that of its end."""
+"""Bases kept in memory: that of a batch's start and that of its end."""
 
 _LEVEL = 1
-"""Table ids and tokens are random: more effort makes the object hardly smaller."""
+"""The level of compression. Ids and tokens are random: more effort hardly helps."""
 
 _STREAM = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"(\d{10,18})-([0-9a-f]{32})")
@@ -44,7 +44,7 @@ class BaseName:
     """The name of a base."""
 
     number: int
-    """Of the batch at whose end it was written, counted within the stream."""
+    """The number of the batch that it was written for, counted within the stream."""
     digest: str
 
     def __str__(self) -> str:

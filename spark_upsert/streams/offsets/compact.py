@@ -117,14 +117,14 @@ class _Known:
 
 
 class CompactOffsets:
-    """Offsets whose positions lie in bases where there are many (`Offsets`).
+    """The form of offsets that keeps many positions in bases (`Offsets`).
 
     Parameters
     ----------
     bases : Bases
-        Where they lie.
+        The store of bases.
     new_stream : callable, optional
-        Draws the id of a stream that comes to this form.
+        Draws the id of a stream that changes to this form.
     """
 
     def __init__(self, bases: Bases, *, new_stream: Callable[[], str] = _new_stream) -> None:
@@ -218,7 +218,7 @@ class CompactOffsets:
         self._cleaned = compact.bases
 
     def _stream(self) -> str:
-        # Once: who asks twice for the first offset gets the same text.
+        # Drawn once: two questions for the first offset get the same text.
         if self._drawn is None:
             self._drawn = self._new_stream()
         return self._drawn

@@ -1,4 +1,4 @@
-"""Where a stream stands: the text that Spark keeps in its checkpoint.
+"""The offset of a stream: the text that Spark keeps in its checkpoint.
 
 Spark compares offsets as JSON text, and may replay a batch from two of them alone, in a
 process that has seen nothing else. So an offset is one value with one text, and the *end* of
@@ -7,8 +7,8 @@ a batch carries all that is needed to plan it again:
 =============  ====================================================================
 ``positions``  the position of each input by its name; an input without one has not
                begun. The sole input of a stream that names none is called ``""``
-``state``      what else a replay must decide by, by the name of the rule that keeps
-               it: who waits (`fairness`), or where an exact order stands (`exact`)
+``state``      what else a replay needs, by the name of the rule that keeps it: the
+               waiting inputs (`fairness`), or the state of an exact order (`exact`)
 ``version``    2
 =============  ====================================================================
 
@@ -60,9 +60,9 @@ class Offset:
         Raises
         ------
         OptionError
-            It is none of this source.
+            The record is no offset of this source.
         NewerFormatError
-            A newer version wrote it.
+            A newer version wrote the offset.
         """
         if record.keys() == _FIELDS_OF_VERSION_1 and record["format"] == _FORMAT_OF_VERSION_1:
             return cls._from_version_1(record)
@@ -95,7 +95,7 @@ class Offsets(Protocol):
     """The form of the offsets of a stream."""
 
     def read(self, record: Mapping[str, Any]) -> Offset:
-        """Return what an offset says."""
+        """Return the offset of its stored form."""
         ...
 
     def write(
@@ -105,19 +105,19 @@ class Offsets(Protocol):
         *,
         moved: Collection[str] | None = None,
     ) -> dict[str, Any]:
-        """Return the form of a batch's end, from that of its start: one text for equal ones.
+        """Return the stored form of a batch's end, from that of its start; equal ends, equal texts.
 
-        What it refers to is durable by then.
+        Any base that the form refers to is durable by then.
 
         Parameters
         ----------
         moved : collection of str, optional
-            All inputs whose positions differ from those of the start; None: that is not known.
+            All inputs that have another position than at the start; None: not known.
         """
         ...
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Let go of what only batches before an offset need."""
+        """Release what only batches before an offset need."""
         ...
 
 

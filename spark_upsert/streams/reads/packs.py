@@ -34,17 +34,16 @@ of a megabyte (`model.portions`) or of its part of what one table may hold, so t
 below 64 MB, whatever rows hold."""
 
 _PIECES = 2
-"""Of a table: one is handed over slice by slice, and each slice keeps all of it, while the next one
-is made."""
+"""Tables in memory at once: the slices of one, each of which keeps all of it, and the next one."""
 
 BLOCKED_TOLD_SECONDS = 10.0
-"""A reader that has waited for so long was slowed by who takes its rows; that is worth a line."""
+"""The wait of a reader from which on the log says that the consumer of its rows is slow."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class InputReaders(Protocol):
-    """What reads splits, by the names of inputs."""
+    """The readers of splits, by the names of inputs."""
 
     def __getitem__(self, name: str, /) -> InputReader:
         """Return what reads the splits of an input."""
@@ -107,22 +106,22 @@ def read_pack(
     merge_columns: Sequence[str],
     columns: pa.Schema | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a pack: of several inputs what is ready first, each in its order.
+    """Yield the rows of a pack: what any input has ready first, each input in its order.
 
-    Several inputs are read by threads of their own, and no more than `WIDTH` at once; who takes
-    slowly slows them all (`merge.live`). Closing the iterator ends the threads.
+    Several inputs are read by threads of their own, at most `WIDTH` at once; a slow consumer slows
+    them all (`merge.live`). Closing the iterator ends the threads.
 
     Parameters
     ----------
     merge_columns : sequence of str
-        Which columns about the merge are wanted.
+        The columns about the merge that are wanted.
     columns : pyarrow.Schema or None
-        What the batches of each input are brought to (`conform`).
+        The schema that the batches of each input are brought to (`conform`).
 
     Raises
     ------
     Exception
-        The one by which an input failed; it names the input.
+        The error of an input that failed; it names the input.
     """
     splits: dict[str, list[Any]] = {}
     for each in pack:

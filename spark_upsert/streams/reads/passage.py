@@ -51,7 +51,7 @@ class Passage:
 
 @runtime_checkable
 class SteppedRead(Protocol):
-    """What a batch reads of an input whose rows have one order."""
+    """The part of an input with one order of rows that a batch reads."""
 
     def steps(self) -> Sequence[CountedStep]:
         """Return all there is to read, step by step."""
@@ -183,7 +183,7 @@ def _rows(reader: InputReader, share: InputShare) -> Iterator[pa.RecordBatch]:
 
 
 def _rows_and_no_more(reader: InputReader, share: InputShare) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that an input gives; whoever asks for another one has another order."""
+    """Yield the rows that an input gives; asking for more is an error: the order is another one."""
     yield from _rows(reader, share)
     raise OptionError(
         f"the checkpoint says that the input '{share.name}' gives {share.rows} rows, and that an "

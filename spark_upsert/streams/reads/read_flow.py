@@ -1,11 +1,11 @@
-"""The graph of a planned read: each input is a region whose channels are its splits.
+"""The graph of a planned read: each input is a region, and its splits are the channels.
 
-A channel is a range of hashes, or whatever else the input is cut into; a task of the read is a
-processing element, which reads its channels one after the other. Rows merge where they are read.
+A channel is a range of hashes, or another part of the input; a task of the read is a processing
+element, which reads its channels one after the other. Rows merge where they are read.
 
-Which channels share a task is `packs.packed`'s to say, and not `flow.fused`'s, which weighs what
-hand-offs cost: there are none between the tasks of a read, so that all that is left is to share
-bytes out, and for that the heaviest first is faster and better (ADR 41).
+`packs.packed` decides which channels share a task, and not `flow.fused`, which weighs the costs of
+hand-offs: there are none between the tasks of a read. What is left is to share out bytes, and for
+that "heaviest first" is faster and better (ADR 41).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reading a split: engine batches, whatever the split holds and whoever asks.
+"""Reading a split as engine batches, for every kind of split and of caller.
 
-Each split is read by a task whose plan is one scan. What is computed in one pass, a stretch of
+A task reads each split by a plan of one scan. A part that is computed in one pass, a stretch of
 changes or the rows of a version, is a split of that task and ends with a barrier. The changelog
 stands whole in its scan: cut into a scan, a join and a projection it would gather values before
-duplicates fall.
+duplicates are dropped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""An input step by step: the exact orders count rows, and cut an input wherever a step ends.
+"""The steps of an input: exact orders count their rows, and cut an input wherever a step ends.
 
-A step is read as a whole by one task, and neither its rows nor their order depend on where a batch
-begins or ends: of a table it is an epoch, or a range of the hash of the snapshot that a stream
-begins with, whose bounds follow from that version alone; of a set of files it is a file.
+One task reads a step as a whole, and neither its rows nor their order depend on where a batch
+begins or ends. A step of a table is an epoch, or a hash range of the snapshot that a stream begins
+with; the bounds of such ranges follow from that version alone. A step of a set of files is a file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The plain form in which a split of a view travels within a row: JSON of numbers and names.
 
-Whoever reads it brings the plan: a split can name no other table, and nothing that is run. Bytes of
-anybody else are refused, or mean rows of the very view.
+The reading task brings the plan: a split can name no other table, and nothing that is run. Bytes
+from any other source are refused, or mean rows of the very view.
 
 ===========  =======================================================================
 ``version``  1
@@ -10,7 +10,7 @@ anybody else are refused, or mean rows of the very view.
 ``steps``    for each ``[before, after, version, time, way]``, with the versions of
              the tables in their order; null: not there yet
 ``hashes``   the range, as two numbers of hexadecimal digits
-``rows``     of the tables that moved, about; so ``bytes``
+``rows``     an estimate of the rows of the tables that moved; so ``bytes``
 ``queries``  the streaming queries that made what is read
 ``marker``   the positions before and behind the batch, or null
 ===========  =======================================================================

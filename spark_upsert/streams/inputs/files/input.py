@@ -1,9 +1,9 @@
 """A growing set of files as an input: Parquet, Arrow, JSON or CSV below one folder.
 
 A file is one step: a batch holds whole files, ordered by time and then by name among those that
-were found together; only an exact order (`exact`) ends a batch within a file. Where a stream stands
-is told by `file_position`. What a batch holds is in its end alone, so that a replay reads the very
-files that were planned, and no others: a file that is gone by then, or is another, is an error that
+were found together; only an exact order (`exact`) ends a batch within a file. `file_position` is
+the position of a stream. The end of a batch alone names its files, so that a replay reads the very
+files that were planned, and no others: a file that is gone or replaced by then is an error that
 names it. With ``failOnDataLoss=false`` it is a warning.
 
 Rows have no order but that of their file. The folder is never written to.
@@ -63,10 +63,10 @@ FILES_MAX = 1000
 """Files of one batch without limits: their names are in its offset, some 60 kB."""
 
 LOOKED_AT_MAX = 64
-"""Files whose columns are looked at for a read that merges them."""
+"""The most files that a read looks at to merge their columns."""
 
 _KNOWN_MAX = 8
-"""Positions whose files are known by name: the last, and some that were planned and given up."""
+"""Positions kept with the names of their files: the last, and some that were given up."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -330,7 +330,7 @@ class FileInput:
         with files.at_hand(file, self._options.fail_on_data_loss):
             files.require_same(file)
             yield from files.reader.read(files.opener(file), split.part, self._columns)
-            # Whoever writes into a file while it is read shows up by its size or its time.
+            # A write into a file while it is read shows up by its size or its time.
             files.require_same(file)
 
     def behind(self, split: FileSplit, rows: int) -> tuple[FileSplit, int]:
