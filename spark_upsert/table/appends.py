@@ -1,9 +1,9 @@
-"""Appends to a table: those of several threads that meet share a version, others come apart.
+"""Group commit of appends to a table: appends of several threads that meet share a version.
 
-Rows become commands in the thread that brings them, so that what is wrong with them never reaches
-the others. Whoever finds nobody at work commits at once; the first of those that came meanwhile
-then commits for all of them (`shared_calls`, `table.write.together`). What says something about all
-that came before it, as an overwrite, or needs more than a small version, is committed by itself.
+Rows become commands in the thread that brings them, so that a fault in them never reaches the other
+threads. An append commits at once if no other is under way; the first append that came meanwhile
+then commits all that wait (`shared_calls`, `table.write.together`). An append that replaces what
+came before it, such as an overwrite, or that is too large for a small version, commits alone.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Appends:
         """Commit the appends of some threads as one version."""
         table = self._table
         snapshot = Snapshot(table.store, table.log.head())
-        # Who must wait for room does so by itself.
+        # An append that must wait for room does so by itself.
         admission = table.admission(full_wait_ms=0)
         return append_together(
             table.log, snapshot, calls, table.commit, admission=admission, threads=table.threads

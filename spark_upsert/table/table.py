@@ -321,16 +321,16 @@ class Table:
     ) -> Commit | None:
         """Apply rows as one epoch, which appends of other threads that come meanwhile may share.
 
-        An append that finds nobody at work commits at once. Those that come while it does wait,
-        and are then committed together, by the first of them, as one version with all their
-        transactions: they behave as if they had come one after the other, and each is told its
-        own (`table.write.together`).
+        An append commits at once if no other append is under way. Appends that come meanwhile wait;
+        then the first of them commits all as one version with all their transactions (group
+        commit). They behave as if they had come one after the other, and each returns its own
+        result (`table.write.together`).
 
         Parameters
         ----------
         rows : pyarrow.Table, pyarrow.RecordBatch, or what has ``__arrow_c_stream__``
-            The table's columns, the order columns and, if any, the column ``deletes``. A frame of
-            pandas or Polars, a relation of DuckDB, a reader: what gives Arrow will do.
+            The table's columns, the order columns and, if any, the column ``deletes``. Anything
+            that gives Arrow will do: a frame of pandas or Polars, a relation of DuckDB, a reader.
         deletes : str, optional
             Boolean column that marks deletes.
         merge_schema : bool
@@ -343,7 +343,7 @@ class Table:
         overwrite : bool
             Whether the rows replace the contents.
         late_rows : LateRows
-            What becomes of rows so old that their deletes may be forgotten.
+            The policy for rows so old that their deletes may be forgotten.
         full_wait_ms : int
             How long to wait for room in a table that is full and has ``onFull=wait``.
         disable_backpressure : bool
@@ -352,20 +352,20 @@ class Table:
         Returns
         -------
         Commit or None
-            None if the transaction is in the table already. Of a version that is shared
-            ``counters`` and ``transactions`` are those of these rows alone; the record in the log
+            None if the transaction is in the table already. If the version is shared, ``counters``
+            and ``transactions`` are those of these rows alone; the record in the log
             (``log.commit(version)``) has those of all.
 
         Raises
         ------
         DataError, SchemaError
-            Of these rows; others that share the version are not disturbed.
+            These rows are wrong; other appends that share the version are not disturbed.
         TableFullError, BatchTooLargeError
             There is no room in the table (`table.write.admission`); nothing was stored.
         ThrottledError
             A consumer is overloaded; nothing was stored. Come again after its ``retry_after_ms``.
         StorageError, OSError, ContentionError
-            As of `commit`; each that shares the version is told. With a transaction, do it again.
+            As of `commit`; all appends that share the version raise. With a transaction, repeat it.
         """
         taken = as_table(rows)
         if merge_schema and envelope is None:
@@ -519,7 +519,7 @@ class Table:
         return due_jobs(self.log, full=full)
 
     def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
-        """Make compactions visible; returns how many. One whose runs are gone is dropped."""
+        """Make compactions visible; returns how many. One with missing runs is dropped."""
         return commit_compactions(self.store, self.log, compacted)
 
     def expire(
@@ -530,7 +530,7 @@ class Table:
         safety_ms: int = SAFETY_MS,
         writers_ms: int = WRITERS_MS,
     ) -> Expiry:
-        """Give up versions that nobody needs any more; see `retention.expire`.
+        """Give up versions that no reader needs any more; see `retention.expire`.
 
         Nothing is removed yet: `vacuum` does that.
         """
@@ -543,7 +543,7 @@ class Table:
             writers_ms=writers_ms,
         )
         for _ in self._of_indexes(
-            # Nobody asks for its past.
+            # The past of an index is never read.
             lambda index: index.expire(retain_versions=0, safety_ms=safety_ms)
         ):
             continue
@@ -730,7 +730,7 @@ class Table:
         columns: Sequence[str] | None = None,
         version: int | None = None,
     ) -> pa.Table:
-        """Return the rows whose key begins with some values, in no particular order.
+        """Return the rows with one of some prefixes of the key, in no particular order.
 
         The cost follows the rows that are found (`Snapshot.having_prefix`).
 
@@ -846,14 +846,14 @@ class Table:
     def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
         """Return an iterator over the epochs of this table, as they come.
 
-        What is committed through this object comes at once, what others commit within a second
-        (`watchers`). A watcher that is slow holds up nobody: it reads what it missed from the log.
+        Commits through this object come at once, commits of others within a second (`watch`). A
+        slow watcher holds up no writer and no other watcher: it reads missed versions from the log.
         It holds no version either: give it a lease by `hold`, if it must not lose any.
 
         Parameters
         ----------
         start : int, optional
-            The first version whose epoch is of interest; by default the one behind the newest.
+            The first version of interest; by default the one behind the newest.
         fail_on_data_loss : bool
             Whether it is an error if epochs were expired before they were seen; else a `Gap` comes
             in their place.

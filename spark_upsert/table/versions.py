@@ -1,7 +1,7 @@
-"""Which versions a read means: found here for readers, streams, the command line and `Table`.
+"""The versions that a read means, for readers, streams, the command line and `Table`.
 
-A version is named by its number, by a time, or by a word. Where changes begin and end may itself
-be left out of them. What comes back is half-open: changes of ``lower <= v < upper``.
+A version is named by its number, by a time, or by a word. The named start and end of changes may be
+excluded. The result is half-open: changes of ``lower <= v < upper``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from spark_upsert.table.log.manifest import Manifest
 _LOGGER = logging.getLogger(__name__)
 
 LATEST = "latest"
-"""As a start: what comes from now on."""
+"""The start at what comes from now on."""
 
 EARLIEST = "earliest"
-"""As a start: the first version whose changes can still be read."""
+"""The start at the first version with changes that can still be read."""
 
 
 def manifest_at(log: Log, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
@@ -40,7 +40,7 @@ def first_wanted(
     is_inclusive: bool = True,
     name: str = "startingVersion",
 ) -> int | None:
-    """Return the first version whose changes are wanted, or None if nothing says.
+    """Return the first version of the changes that are wanted; None if no option says.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def first_wanted(
     is_inclusive : bool
         Whether the number or the time itself is wanted, too.
     name : str
-        What the user calls it, for the error.
+        The name of the option, for the error.
 
     Raises
     ------

@@ -381,19 +381,19 @@ def _with(partition: Partition, unit: int, element: int) -> Partition:
 
 
 class UnionFind:
-    """Numbers that become one: which is the first of those that a number is joined to."""
+    """Union-find over unit numbers; the representative of a set is its smallest member."""
 
     def __init__(self, count: int) -> None:
         self._into = list(range(count))
 
     def first(self, number: int) -> int:
-        """Return the least number that a number is joined to, itself included."""
+        """Return the representative of a number's set (find)."""
         while self._into[number] != number:
             self._into[number] = self._into[self._into[number]]
             number = self._into[number]
         return number
 
     def join(self, one: int, other: int) -> None:
-        """Make two numbers one, and all that each is joined to."""
+        """Join the sets of two numbers (union)."""
         one, other = sorted((self.first(one), self.first(other)))
         self._into[other] = one

@@ -1,14 +1,15 @@
-"""Bring an index up to date: what changed in the table since the version that it shows.
+"""Bring an index up to date with the changes of its table since the version that it shows.
 
 An update of ``c`` from ``a`` to ``b`` in the row of key ``k`` is a delete of ``(a, k)`` and a put
-of ``(b, k)``. The changes of all versions behind the one that is shown, up to some version, become
-one epoch of the index, and the same commit says that it shows that version: entries and version are
-never apart.
+of ``(b, k)``. The changes of all versions behind the shown one, up to some version, become one
+epoch of the index, and the same commit says that the index shows that version: entries and version
+never disagree.
 
     entries(index that shows v) = {(c, k) of the rows at v, c not null}
 
-The commit counts only if the index still shows what the changes were computed against: of two who
-bring it up to date at once, one does. An index that cannot go on is built anew, by an overwrite.
+The commit counts only if the index still shows the version that the changes were computed against:
+of two processes that advance it at once, one wins. An index that cannot go on is built anew, by an
+overwrite.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from spark_upsert.table.write.write_set import WriteSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """What a step has done to an index."""
+    """The result of a step of an index."""
 
     shows: int | None
-    """The version that it shows now; None if it is of no use."""
+    """The version that the index shows now; None if it is of no use."""
     versions_left: int
-    """How many versions of the table are behind that one."""
+    """The number of versions of the table behind that one."""
     is_done: bool
     """Whether the index is up to date, or nearer to it by this step."""
     is_too_much: bool = False
-    """Whether a step would have been more work than was allowed. If it neither is nor is done,
-    somebody else was faster."""
+    """Whether a step would have been more work than was allowed. If both flags are false, another
+    process was faster."""
 
 
 def advance(
@@ -61,8 +62,8 @@ def advance(
     ----------
     index : Index
     rows_max : int, optional
-        So many entries of the table are read at most: a step ends before the version that would
-        be too much. By default any number.
+        The most entries of the table that are read: a step ends before the version that would
+        exceed it. By default any number.
     rebuild : bool
         Whether to build it anew, whatever it shows.
     threads : int
@@ -226,7 +227,7 @@ def _write(
     overwrite: bool = False,
     threads: int = 1,
 ) -> bool:
-    """Commit entries and the version that they show; False if somebody else was faster."""
+    """Commit entries and the version that they show; False if another process was faster."""
     base, was = Snapshot(index.store, own), shown(own)
     staged = stage(base, commands, overwrite=overwrite, threads=threads)
     epoch = WriteSet(base=base, staged=(staged,), overwrite=overwrite)

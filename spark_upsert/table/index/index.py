@@ -1,8 +1,8 @@
-"""The index on one column of a table: which keys it proposes, and for which version.
+"""The index on one column of a table: the keys that it proposes, and the version that it shows.
 
-Rows with ``c = v`` at a version ``p`` are among what the index proposes, and among the keys of the
-table's commands between the version that the index shows and ``p``. Each key of both is looked up
-at ``p``: what the row there says counts, whatever the index said.
+The keys of rows with ``c = v`` at a version ``p`` are among the keys that the index proposes and
+the keys of the table's commands between the version that the index shows and ``p``. Each of these
+keys is looked up at ``p``: only the row there counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeysHaving(NamedTuple):
     keys: pa.RecordBatch
     """Keys of the table, each once, as columns in the order of its key."""
     shows_version: int
-    """The version of the table whose rows with a wanted value have exactly these keys."""
+    """The version of the table at which the rows with a wanted value have exactly these keys."""
 
 
 class Index:
@@ -58,7 +58,7 @@ class Index:
     def try_head(self) -> Manifest | None:
         """Return the newest state of the index; None if it was never built.
 
-        Whoever removed it, or built it anew in its place, lost nothing: what was here is forgotten.
+        An index may be removed or built anew by another process: then its old log is forgotten.
         """
         try:
             return self.log.try_head()
@@ -91,20 +91,20 @@ class Index:
     def keys_having(self, values: pa.Array) -> KeysHaving:
         """Return the keys of the rows that have one of some values in the column.
 
-        The cost follows the keys that are found, not the table. All of them are held at once: who
-        may meet a value that very many rows have takes them in pieces (`iter_keys_having`).
+        The cost follows the keys that are found, not the table. All of them are held at once; use
+        `iter_keys_having`, which gives pieces, if very many rows may have a value.
 
         Parameters
         ----------
         values : pyarrow.Array, shape (n,)
-            Of the type of the column. Equal as keys are: NaN is NaN, -0.0 is 0.0. A null finds
+            Values of the column's type. Equal as keys are: NaN is NaN, -0.0 is 0.0. A null finds
             nothing.
 
         Returns
         -------
         KeysHaving
-            For any version of the table: its rows with a value are among these keys and those
-            of the commands between that version and ``shows_version``.
+            For any version of the table, the keys of its rows with a value are among these keys and
+            the keys of the commands between that version and ``shows_version``.
 
         Raises
         ------

@@ -3,10 +3,10 @@
     rows(c = v at p) = those with c = v among the rows at p of the keys that
                        the index proposes, and of the commands between what it shows and p
 
-The second part is the bridge. An index that lags misses rows that came or moved to ``v`` since; one
-that leads misses those that had ``v`` then and are gone: either way a command is in between. An
-overwrite in between has no commands for what it takes away: then the version itself is read, as it
-is where the bridge would be longer than the table.
+The second part is the bridge. An index that lags misses rows that came or moved to ``v`` since; an
+index that leads misses rows that had ``v`` then and are gone: either way a command is in between.
+An overwrite in between has no commands for the rows that it takes away: then the version itself is
+read, as also where the bridge would be longer than the table.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def rows_having(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a version that have one of some values in a column.
 
-    Held at once are the bridge and a piece of the keys, however many rows have a value.
+    Memory holds the bridge and one piece of the keys, however many rows have a value.
 
     Parameters
     ----------
     index : Index, optional
         Without one all rows are read.
     snapshot : Snapshot
-        The table at the version, in the schema of the newest one: what lies in between may have
-        wider types.
+        The table at the version, in the newest schema: the commands in between may have wider
+        types.
     column : str
     values : pyarrow.Array
         Equal as keys are; a null finds nothing.
@@ -55,8 +55,8 @@ def rows_having(
     Raises
     ------
     CorruptionError
-        The table is damaged, or the index, whose last piece may be read behind the first rows:
-        without it all rows are found.
+        The table is damaged, or the index is. The index may be found damaged after the first rows
+        were given, since its pieces are read one by one; without it all rows are found.
     """
     values = values.drop_null()
     pieces = None if index is None else proposed(index, values, snapshot.manifest)

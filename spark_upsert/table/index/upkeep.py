@@ -1,8 +1,8 @@
-"""The indexes of a table: kept up behind its commits, by whoever commits.
+"""The upkeep of a table's indexes: each committing process advances them after its commit.
 
-A commit stands whatever becomes of the indexes. What a step may cost is bounded by what the commit
-itself wrote: an index that is far behind stays behind, is told of, and is brought up to date by
-`upsertflow index`. So is one that was never built, if the table is large.
+A commit stands whatever happens to the indexes. The cost of a step is bounded by what the commit
+itself wrote: an index that is far behind stays behind, is reported, and is brought up to date by
+`upsertflow index`. So is an index that was never built, if the table is large.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from spark_upsert.table.log.manifest import Commit, Manifest
 _LOGGER = logging.getLogger(__name__)
 
 STEP_ROWS = 1 << 20
-"""Entries of the table that a step behind a commit may read, however small the commit was."""
+"""Entries of the table that a step after a commit may read, however small the commit was."""
 
 _TIMES = 4
-"""Or so many times what the commit wrote, if that is more."""
+"""The bound of a step as a multiple of what the commit wrote, if that is more."""
 
 
 _RACES_MAX = 3
-"""Each lost race brought the index further; then those who win go on with it."""
+"""The most lost races, each of which brought the index further; then the winners go on."""
 
 
 class Indexes:
@@ -123,7 +123,7 @@ class Indexes:
     def _advance(
         self, index: Index, *, rows_max: int | None = None, rebuild: bool = False
     ) -> Advance:
-        """Do a step, and where somebody else was faster the next one, upon what that one did."""
+        """Do a step; where another process was faster, do the next step upon its result."""
         done = advance(index, rows_max=rows_max, rebuild=rebuild)
         for _ in range(_RACES_MAX):
             if done.is_done or done.is_too_much:

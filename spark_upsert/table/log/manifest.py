@@ -24,7 +24,7 @@ from spark_upsert.table.run.file import RunFile
 
 
 class Kind(Enum):
-    """What a version did to the table."""
+    """The effect of a version on the table."""
 
     CREATE = "create"
     APPEND = "append"
@@ -45,8 +45,8 @@ class Slice:
     index: int = 0
     """Position among the files of the same epochs."""
     is_held: bool = False
-    """Whether newer runs hold the keys of all deletes that are left in it: none can be forgotten
-    before it is merged with those."""
+    """Whether newer runs hold the keys of all deletes left in it, so that no delete can be
+    forgotten before it is merged with those runs."""
 
     @property
     def occupied(self) -> HashRange:
@@ -55,7 +55,7 @@ class Slice:
 
     def overlaps(self, hash_range: HashRange) -> bool:
         """Return whether some entry may have its hash in a range."""
-        # Of bounds, without a range in between: planning asks each slice once per split.
+        # Computed from bounds, without a range in between: planning asks each slice per split.
         live, stored = self.live, self.file.hash_range
         first = max(live.first, stored.first, hash_range.first)
         return first < min(live.end, stored.end, hash_range.end)
@@ -65,11 +65,11 @@ class Slice:
         return self._share(self.file.rows, hash_range)
 
     def bytes_within(self, hash_range: HashRange) -> int:
-        """Estimate their bytes."""
+        """Estimate the bytes of the live entries in a range of hashes."""
         return self._share(self.file.bytes, hash_range)
 
     def _share(self, amount: int, hash_range: HashRange) -> int:
-        """Return what of the file is live in a range; its entries weigh the same."""
+        """Return the live part of an amount in a range; all entries of a file weigh the same."""
         read = self.occupied.intersect(hash_range)
         return sum(
             amount * rows * part.intersect(read).width // (part.width * self.file.rows)
@@ -86,7 +86,7 @@ class Taken:
 
 
 QUERY = "query:"
-"""What the name of a writer begins with that is a streaming query; its id follows."""
+"""The prefix of the name of a writer that is a streaming query; the query's id follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a writer proposes: a version, but for what only the log can give.
+    """A version as a writer proposes it, without what only the log can give.
 
     It has no number, no time and no token, so that the same draft may be proposed behind any
     version that it fits.
@@ -125,13 +125,13 @@ class Draft:
     kind: Kind
     schema: TableSchema | None = None
     transactions: tuple[Transaction, ...] = ()
-    """What the version makes idempotent: several where several writers share it."""
+    """Transactions that the version makes idempotent: several where several writers share it."""
     added: tuple[RunFile, ...] = ()
     """Runs of an append or overwrite, in the order of their tasks."""
     compacted: tuple[Slice, ...] = ()
     """Slices that a compaction adds, or that a restore takes over."""
     restored: int | None = None
-    """The version whose contents an overwrite brings back (`table.write.restore`)."""
+    """The version that an overwrite brings back (`table.write.restore`)."""
     taken: tuple[Taken, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     live_rows: int = 0
@@ -139,7 +139,7 @@ class Draft:
     properties: Mapping[str, str] | None = None
     """The table's properties, where a version sets them."""
     low_water: str | None = None
-    """The low-water mark behind a compaction that forgot deletes, or of a restored version
+    """The low-water mark after a compaction that forgot deletes, or of a restored version
     (`tombstones`)."""
     since: int = 0
     """The frontier that an expiry advances (`Manifest.since`)."""
@@ -148,7 +148,7 @@ class Draft:
     writers_before_ms: int = 0
     """Writers whose last epoch is older than this time are forgotten by an expiry."""
     wrong_from: int | None = None
-    """The first version whose time a repair of the clock replaces by its own."""
+    """The first version to which a repair of the clock gives its own time."""
 
     def __post_init__(self) -> None:
         moves = self.since or self.fence or self.writers_before_ms
@@ -167,7 +167,7 @@ class Draft:
         return self.kind in (Kind.APPEND, Kind.OVERWRITE)
 
     def committed(self, *, version: int, timestamp_ms: int, token: str, previous: str) -> Commit:
-        """Return the version that the draft becomes by what the log gives it."""
+        """Return the version that the draft becomes with what the log gives it."""
         proposed = {each.name: getattr(self, each.name) for each in fields(Draft)}
         return Commit(
             **proposed, version=version, timestamp_ms=timestamp_ms, token=token, previous=previous
@@ -181,9 +181,10 @@ class Commit(Draft):
     version: int
     timestamp_ms: int
     token: str
-    """Unique: settles whether a put that raised was ours. That of version 0 names the table."""
+    """A unique token, which tells whether a put that raised was ours; that of version 0 is the
+    table's id."""
     previous: str = ""
-    """Token of the version before: says upon which of all logs this version was made."""
+    """The token of the version before, which tells on which log this version was made."""
 
     @property
     def paths(self) -> frozenset[str]:
@@ -208,7 +209,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
-    """A version of one table, wherever that lies: what others remember of it."""
+    """A version of one table, wherever the table lies, as others remember it."""
 
     table_id: str
     version: int
@@ -231,9 +232,9 @@ class Manifest:
     written_ms: Mapping[str, int] = field(default_factory=dict)
     """The time of each writer's last epoch. Kept here, because the log may be cut behind it."""
     forgotten: frozenset[str] = frozenset()
-    """Fingerprints of the writers that are forgotten: what they committed cannot be told."""
+    """Fingerprints of forgotten writers: what they committed is no longer known."""
     repairs: tuple[Repair, ...] = ()
-    """Of times in the log, the oldest first."""
+    """Repairs of times in the log, the oldest first."""
     live_rows: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
     low_water: str | None = None
@@ -241,15 +242,15 @@ class Manifest:
     forgot: int = 0
     """The last version that forgot deletes, whether or not that raised the mark."""
     changed: int = 0
-    """The last version that may have changed rows: what came behind it has the same ones."""
+    """The last version that may have changed rows: all later ones have the same rows."""
     token: str = ""
-    """That of the version's commit: tells whether the log still holds this very version."""
+    """The token of the version's commit: tells whether the log still holds this very version."""
     table_id: str = ""
     """The token of version 0: two tables never have the same, wherever they are moved."""
     since: int = 0
-    """The first version that can be read exactly; what only older ones need may be gone."""
+    """The first version that can be read exactly; files that only older ones need may be gone."""
     fence: int = 0
-    """What was staged on an older version is refused: its files may be gone."""
+    """The oldest version on which an epoch may be staged: files of older ones may be gone."""
 
     def __repr__(self) -> str:
         return (
@@ -261,7 +262,7 @@ class Manifest:
     def unborn(
         cls, schema: TableSchema, properties: Mapping[str, str] | None = None, *, table_id: str
     ) -> Manifest:
-        """Return what a table is before its version 0: empty, and nowhere but here."""
+        """Return the state of a table before its version 0: empty, and only in memory."""
         return cls(
             version=-1,
             timestamp_ms=0,
@@ -279,7 +280,7 @@ class Manifest:
 
     @property
     def place(self) -> TableVersion:
-        """Which version of which table this is."""
+        """The table and version that this manifest describes."""
         return TableVersion(table_id=self.table_id, version=self.version, token=self.token)
 
     @property
@@ -292,8 +293,8 @@ class Manifest:
         """The first version whose changes can be read: the one behind ``since``.
 
         Changes are computed against the state before them, so that those of ``since`` itself
-        are gone with the state before it. Before version 0 there was nothing to lose. Whoever
-        begins behind ``since`` and wants sums begins with the snapshot of ``since``.
+        are gone with the state before it. Before version 0 there was nothing to lose. A consumer
+        that begins behind ``since`` and needs sums begins with the snapshot of ``since``.
         """
         return Epoch(self.since + 1 if self.since else 0)
 
@@ -307,7 +308,7 @@ class Manifest:
         return self.transactions.get(transaction.writer, -1) >= transaction.number
 
     def without_writers(self) -> Manifest:
-        """Return what tasks need: who wrote is of no use to them."""
+        """Return the manifest without its writers, which tasks do not need."""
         return replace(self, transactions={}, written_ms={}, forgotten=frozenset())
 
     def has_forgotten(self, writer: str) -> bool:

@@ -1,15 +1,15 @@
-"""What a process remembers of logs: of each table the newest version it has proven, as a hint.
+"""A process's memory of logs: the newest version that it has proven of each table, as a hint.
 
-Spark makes a new `Log` for each plan and each commit of a micro-batch. By itself each would read
-every commit since the last checkpoint, one after the other. What is remembered is worth what
-``_last_checkpoint`` is worth: a look begins there, finds the version in the storage, by its token,
-and reads what lies behind it (`read`). So a table that was removed, made anew, restored or set
-back is noticed as before, and what is remembered need not be right, only well-formed.
+Spark makes a new `Log` for each plan and each commit of a micro-batch. Without the memory each
+would read every commit since the last checkpoint, one after the other. The memory is a hint as
+``_last_checkpoint`` is: a look begins there, finds the version in the storage, by its token, and
+reads what lies behind it (`read`). So a table that was removed, made anew, restored or set back is
+noticed all the same, and the memory need not be right, only well-formed.
 
-It stands for the files that it was folded from, as a checkpoint does. Where a commit is damaged
-*after* this process has folded it, the end of the log is found all the same; who needs that very
-version (its changes, the table as it was, the next checkpoint), every other process and
-`table.entries.check`, which remembers nothing, tell the damage.
+A remembered version stands for the files that it was folded from, as a checkpoint does. If a commit
+is damaged *after* this process has folded it, this process still finds the end of the log. The
+damage is met by a reader that needs that very version (its changes, the table as it was, the next
+checkpoint), by every other process, and by `table.entries.check`, which remembers nothing.
 
 Entries are immutable and keyed by the place and by how it is reached (`Store.cache_key`), so that
 nothing passes between different settings; bounded in number and in bytes.
@@ -26,13 +26,13 @@ from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest
 
 _SLICE_BYTES = 1 << 10
-"""Of a slice with its file, ranges and epochs; 611 bytes were measured."""
+"""Bytes of a slice with its file, ranges and epochs; 611 were measured."""
 
 _WRITER_BYTES = 1 << 8
-"""Of a writer with its number and time, or of a fingerprint; 196 bytes were measured."""
+"""Bytes of a writer with its number and time, or of a fingerprint; 196 were measured."""
 
 _TABLE_BYTES = 1 << 14
-"""Of a schema and of properties."""
+"""Bytes of a schema and of properties."""
 
 
 @dataclass

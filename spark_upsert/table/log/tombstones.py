@@ -3,11 +3,11 @@
 With `Scope.TABLE` a tombstone keeps an older command that comes late from bringing its key
 back. It cannot be kept for ever. When compaction drops tombstones, the table's **low-water
 mark** rises to the greatest order key among them: from then on a command at or below the
-mark, for a key of which the table knows nothing, is rejected and counted, not applied (unless
+mark, for a key that the table does not know, is rejected and counted, not applied (unless
 `LateRows` says otherwise). So forgetting costs visibility of very late rows, never a wrong row.
 
-Entries that are folded by an order keep theirs for ever: behind a newer put the key is known,
-and the mark would let an older value of another column through.
+Entries that are folded by an order keep their tombstones for ever: after a newer put the key is
+known, and the mark would let an older value of another column through.
 
 A tombstone may go only if it is past the retention, nothing older lies below it, and no
 newer run holds an entry of its key (which might be stale against it).
@@ -39,18 +39,18 @@ _EXPECTED = f"'forever', a number of epochs, {EXPECTED}, or both as in '7 days a
 
 
 class LateRows(Enum):
-    """What becomes of a put at or below the low-water mark whose key the table does not know.
+    """The policy for a put at or below the low-water mark, for a key that the table does not know.
 
-    Nobody can tell whether it is of a key that never was, or of one whose delete is forgotten.
-    A delete that is so late is left out, counted as rejected and no reason to fail; `APPLY`
+    It is not known whether the key never existed, or was deleted and the delete is forgotten. A
+    delete that is so late is left out, counted as rejected and no reason to fail; `APPLY`
     remembers it, so that an older row of its key is stale.
     """
 
     REJECT = "reject"
-    """It is counted, and left out."""
+    """The put is counted, and left out."""
 
     APPLY = "apply"
-    """It is a row; where its delete was forgotten, that brings the key back."""
+    """The put becomes a row; where a delete was forgotten, that brings the key back."""
 
     FAIL = "fail"
     """The write fails, and nothing is committed."""

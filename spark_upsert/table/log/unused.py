@@ -1,4 +1,4 @@
-"""Removing run files that nobody came to use."""
+"""Removing run files that no version came to use."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from spark_upsert.table.run.file import RunFile
 
 
 def remove_unused(store: Store, log: Log, files: Sequence[RunFile], *, base_version: int) -> None:
-    """Remove files, unless some version behind the one that they were written on uses them.
+    """Remove files, unless a version after the one that they were written on uses them.
 
-    Only for what no commit can bring in any more: a put that is under way may still win.
+    Only for files that no commit can bring in any more: a put that is under way may still win.
     """
     if not files:
         return
@@ -20,7 +20,7 @@ def remove_unused(store: Store, log: Log, files: Sequence[RunFile], *, base_vers
     used: set[str] = set()
     if head is not None:  # Else the table was not made, or is no more.
         if base_version + 1 < head.since:
-            return  # What became of them is expired; a vacuum will tell.
+            return  # The versions that may name them are expired; a vacuum will tell.
         for version in log.commits(base_version + 1, head.upper):
             used |= version.paths
     for file in files:

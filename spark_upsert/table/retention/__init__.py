@@ -1,6 +1,7 @@
-"""Retention: how long the past stays readable, who is waited for, and what is then removed.
+"""Retention: how long the past stays readable, which consumers hold it, and what is removed.
 
-Leases say who still reads, a policy chooses a frontier, a worker commits it and removes.
+Leases name the consumers that still read, a policy chooses a frontier, and a worker commits it and
+removes files.
 """
 
 from spark_upsert.table.retention.backlog import BacklogCounter, ConsumerLag, slowest

@@ -1,8 +1,8 @@
 """The backlog: what lies between the slowest live consumer of a table and its newest version.
 
-Counted are epochs, and the bytes of the files that they added, as the log has them: a compaction
-neither adds to it nor takes from it. The rest of a snapshot that a consumer begins with does not
-count. Without a live lease there is nobody to wait for, and no backlog.
+The counter counts epochs, and the bytes of the files that they added, as the log has them: a
+compaction neither adds to the backlog nor takes from it. The rest of a snapshot that a consumer
+begins with does not count. Without a live lease there is no consumer to wait for, and no backlog.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spark_upsert.table.retention.leases import Lease
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerLag:
-    """What the slowest consumer has yet to read."""
+    """The backlog of the slowest consumer."""
 
     consumer: str
     version: int
-    """What it has read, up to this version and with it."""
+    """The last version that it has read."""
     epochs: int
     bytes: int
-    """Of both at least so much: nobody counts on behind the caps."""
+    """Bytes of its backlog. Both counts may be too low: counting ends beyond the caps."""
 
 
 def slowest(leases: Iterable[Lease], now_ms: int) -> Lease | None:
@@ -49,13 +49,13 @@ class BacklogCounter:
 
     def _begin_anew(self, version: int) -> None:
         self._lower = self._last = version
-        """Counted are the versions behind ``lower``, up to ``last``."""
+        """The lower bound, exclusive, of the counted versions, which go up to ``last``."""
         self._epochs: deque[tuple[int, int]] = deque()
-        """The version of each, and its bytes."""
+        """The version of each counted epoch, and its bytes."""
         self._bytes = 0
 
     def behind(self, lease: Lease, log: Log, head: Manifest, caps: Caps) -> ConsumerLag:
-        """Return what lies between a lease and a version, as far as there is room for it."""
+        """Return the backlog between a lease and a version, counted until it exceeds the caps."""
         with self._lock:
             if not max(lease.version, head.since) <= self._last <= head.version:
                 self._begin_anew(head.version)
@@ -63,7 +63,7 @@ class BacklogCounter:
                 self._add(commit)
             self._last = head.version
             self._drop(lease.version)
-            # The newest first: who finds that there is no room needs no more.
+            # The newest first: once there is no room, the rest need not be counted.
             while self._lower > max(lease.version, head.since) and caps.admits(
                 epochs=len(self._epochs), bytes=self._bytes
             ):

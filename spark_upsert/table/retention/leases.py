@@ -1,4 +1,4 @@
-"""Leases: consumers say from where on they still need the table.
+"""Leases: the version from which on each consumer still needs the table.
 
 A lease is one small object, ``_consumers/<consumer>.json``, that its consumer replaces as it
 advances. An expiry keeps all that a live lease needs. A lease lapses when it has not been
@@ -122,7 +122,7 @@ def keep_held(store: Store, log: Log, lease: Lease) -> None:
     ):
         hold(store, log, lease)
         return
-    # Who wrote it may have been killed before it was durable.
+    # The process that wrote it may have been killed before it was durable.
     store.sync(lease_path(lease.consumer))
     _require_held(store, log, lease)
 
@@ -175,9 +175,9 @@ def leases(store: Store) -> list[Lease]:
 
 
 def readable_leases(store: Store) -> list[Lease]:
-    """Return the leases that can be read, sorted by consumer; of others a warning is logged.
+    """Return the leases that can be read, sorted by consumer; log a warning for each other one.
 
-    For who wants to know how far consumers are, and removes nothing.
+    It is for reports of how far consumers are, not for code that removes anything.
     """
     found: list[Lease] = []
     for info in store.list(FOLDER):

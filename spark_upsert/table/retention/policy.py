@@ -1,4 +1,4 @@
-"""Which past to give up. Pure: it looks and returns a choice.
+"""The policy of what past to give up. Pure: it looks and returns a choice.
 
 ``since``, the first readable version, is the least of several bounds::
 
@@ -7,9 +7,9 @@
 and never goes back. A file is removed only if no version from ``since`` on names it, and
 
 - a version before ``since`` named it: then it is *expired*; or
-- no version ever did: then it may be an *orphan* of a crash, or belong to a writer who has
-  not committed yet. It goes only if it is older than the commit of the `fence`: whoever
-  wrote it had planned on a version below the fence, and will be refused.
+- no version ever did: then it may be an *orphan* of a crash, or belong to a writer that has
+  not committed yet. It goes only if it is older than the commit of the `fence`: its writer
+  had planned on a version below the fence, and will be refused.
 
 Source of the fence: the argument is that of fencing tokens (Kleppmann, "How to do distributed
 locking", 2016). Age alone, as Delta and Iceberg use it, lets a writer that is slower than the
@@ -35,7 +35,7 @@ it the clocks of a cluster agree.
 """
 
 GRACE_MS = 24 * 3_600_000
-"""What a writer has staged may wait a day for its commit before it counts as left behind."""
+"""The time that staged files may wait for their commit before they count as left behind: a day."""
 
 LEASE_MS = 7 * 24 * 3_600_000
 """A consumer may be away for a week: long enough for a holiday, short enough for a dead one."""
@@ -133,7 +133,7 @@ class Unnamed:
         )
 
     def before(self, fence: LogEntry | None) -> tuple[ObjectInfo, ...]:
-        """Return the orphans whose writers will be refused."""
+        """Return the orphans that no writer can commit any more, because of the fence."""
         if fence is None:
             return ()
         limit_s = fence.modified_s - CLOCK_SLACK_S

@@ -1,12 +1,12 @@
-"""Pressure of consumers: a small object beside the log, by which they slow down who writes.
+"""Pressure reports: small objects beside the log, by which consumers slow down writers.
 
 A consumer that cannot keep up puts ``_pressure/<consumer>.json``, about once a second while that
-lasts, and removes it when it is over. It is a hint that expires by itself: what is damaged, out of
-date or from the future counts as no pressure, and is logged. A lease is another thing: it must be
-readable, or nothing is expired; so the two are objects of their own.
+lasts, and removes it afterwards. A report is a hint that expires by itself: one that is damaged,
+out of date or from the future counts as no pressure, and is logged. A lease, in contrast, must be
+readable, or nothing is expired; so the two are separate objects.
 
-Only a table whose property ``backpressure`` is ``true`` heeds them: whoever may read a table could
-stop all its writers, and those of other tables would have to look for nothing.
+Only a table with the property ``backpressure=true`` heeds reports: every reader of a table could
+stop all its writers, and writers of other tables would look for reports in vain.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _LOGGER = logging.getLogger(__name__)
 FOLDER = "_pressure"
 
 TTL_MS = 5_000
-"""A consumer reports each second; four that are lost mean nothing."""
+"""The life of a report. A consumer reports each second; four lost reports mean nothing."""
 
 TTL_MS_MAX = 60_000
-"""Nobody is held for longer by a consumer that died, whatever it said."""
+"""The longest life of a report: a dead consumer holds up no writer for longer."""
 
 RUNG_MAX = 4
 REFUSES_FROM = 4
 """The rung of the ladder (`schedule.governor`) at which writes are refused."""
 
 LOOK_MS = 1_000
-"""What was seen counts for so long."""
+"""The time for which a look counts."""
 
 _REPORTS_MAX = 64
-"""So many are looked at, those that were written last: who died leaves one that stays."""
+"""The most reports that are read, the newest ones: dead consumers leave reports behind."""
 
 _BYTES_MAX = 4_096
 
@@ -57,23 +57,23 @@ _THOUSANDTHS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressureReport:
-    """What a consumer says of itself."""
+    """The pressure that a consumer reports."""
 
     consumer: str
     rung: int
     pressure: float
-    """From 0 to 1, in thousandths."""
+    """The pressure, from 0 to 1, in thousandths."""
     reported_ms: int
-    """When, in ms since 1970, by the consumer's clock."""
+    """The time of the report, in ms since 1970, by the consumer's clock."""
     ttl_ms: int = TTL_MS
     retry_after_ms: int = 1_000
-    """When a writer who is refused should come again."""
+    """The time after which a refused writer should come again."""
 
     def __post_init__(self) -> None:
         require_name(self.consumer)
 
     def is_live(self, now_ms: int) -> bool:
-        """Return whether it still counts; one from further ahead than it lasts never did."""
+        """Return whether the report counts: its time is at most its life before or after now."""
         return abs(now_ms - self.reported_ms) < self.ttl_ms
 
     @property
@@ -100,19 +100,19 @@ def report_path(consumer: str) -> str:
 
 
 def report(store: Store, said: PressureReport) -> None:
-    """Say how much pressure a consumer is under; replaces what it said before."""
+    """Write the report of a consumer's pressure; replaces its report before."""
     store.put(report_path(said.consumer), encode(said.to_json()))
 
 
 def withdraw(store: Store, consumer: str) -> None:
-    """Take back what a consumer said; it is no error if it said nothing."""
+    """Remove a consumer's report; it is no error if there is none."""
     store.delete(report_path(consumer))
 
 
 def reports(store: Store, now_ms: int) -> list[PressureReport]:
     """Return the live reports of all consumers, sorted by consumer.
 
-    Of those that cannot be read a warning is logged; who died leaves one that is out of date.
+    A report that cannot be read is left out with a warning; that of a dead consumer is out of date.
     """
     found: list[PressureReport] = []
     for info in nlargest(_REPORTS_MAX, store.list(FOLDER), key=attrgetter("modified_s")):
@@ -154,7 +154,7 @@ class PressureGauge:
     def refusing(self, store: Store, now_ms: int) -> PressureReport | None:
         """Return the report because of which writes are refused, the first by consumer; or None."""
         with self._lock:
-            # A clock that went back lets nobody wait for it to come again.
+            # After a clock went back, a look is due at once, not when the old time comes again.
             if self._looked_ms is None or not 0 <= now_ms - self._looked_ms < LOOK_MS:
                 self._seen = reports(store, now_ms)
                 self._looked_ms = now_ms

@@ -7,14 +7,14 @@
 
 ``vacuum`` removes what no readable version needs:
 
-1. ask the storage for its time, and list ``data/``; what has another name than our writers
-   give, or is a link, or lies behind one, is foreign: it is reported and never removed,
+1. ask the storage for its time, and list ``data/``; a file with another name than our writers
+   give, or that is a link, or lies behind one, is foreign: it is reported and never removed,
 2. if there are orphans, commit the *fence*: from here on, a writer that planned on an older
-   version is refused, so that what it staged can go,
+   version is refused, so that the files that it staged can go,
 3. read which files the versions from ``since`` to the newest name; this comes after the
    listing and the fence, so that a file of any commit that was not refused is among them,
-4. remove the expired files, the orphans that are older than the fence, and what killed
-   writers kept under temporary names, which no version can name,
+4. remove the expired files, the orphans that are older than the fence, and the temporary files
+   of killed writers, which no version can name,
 5. cut the log (`Log.cut`). It names the expired files, so it goes last.
 
 After a crash between any two steps the table is whole: frontiers are committed before
@@ -61,7 +61,7 @@ _PASSING = re.compile(r"(?:[^/]+/)?(?:\.tmp-[0-9a-f]{32}|[0-9a-f]{32}\.now)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """What an expiry has done."""
+    """The result of an expiry."""
 
     before: int
     """``since`` as it was."""
@@ -70,7 +70,7 @@ class Expiry:
     newest: int
     """The newest version when it was chosen."""
     bound_by: str
-    """What kept ``since`` from going further."""
+    """The reason why ``since`` did not go further."""
 
     @property
     def has_advanced(self) -> bool:
@@ -88,8 +88,8 @@ def expire(
 ) -> Expiry:
     """Advance ``since`` as far as the retention and the live leases allow.
 
-    Writers whose last epoch is older than ``writers_ms`` are forgotten. What they had committed
-    cannot be told then, so that one that comes back after all is refused.
+    A writer is forgotten when its last epoch is older than ``writers_ms``. What it had committed is
+    not known then, so that it is refused if it comes back after all.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = 
     ----------
     grace_ms : int
         How long staged files may wait for their commit, by the storage's own clock. A write
-        whose files are older may be refused, and is then to be repeated.
+        with older files may be refused, and is then to be repeated.
     dry_run : bool
         Whether only to look. It still writes, and removes, one empty object: that is how to
         ask a storage for its time.
@@ -227,7 +227,7 @@ def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = 
     fence = choose_fence(entries, limit_s)
     if unnamed.orphans and not dry_run:
         _raise_fence(log, entries, fence, unnamed)
-        # A writer may have committed since; behind the fence nobody can who is not named now.
+        # A writer may have committed since; the fence refuses the writers of all other orphans.
         unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
     orphans = unnamed.before(fence)
     leftovers = tuple(file for file in look.passing if file.modified_s < limit_s)
@@ -258,13 +258,13 @@ def _times_needed_s(log: Log) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What a vacuum has found, by whose it is."""
+    """The files that a vacuum has found, by their owners."""
 
     now_s: float
     """The storage's time, in seconds since 1970."""
     runs: tuple[ObjectInfo, ...]
     passing: tuple[ObjectInfo, ...]
-    """What should be renamed or removed by whoever made it, if it lives."""
+    """Temporary files, which their writers rename or remove if they live."""
     foreign: tuple[str, ...]
 
 
@@ -318,7 +318,7 @@ def _raise_fence(
 ) -> None:
     """Commit a fence, unless it is there and some version is younger than all orphans.
 
-    Where nobody writes, the version that is made here is itself what a later fence needs.
+    In a table without writers, the version that is made here serves a later fence.
     """
     version = 0 if fence is None else fence.version
     newest = max(entries, key=lambda entry: entry.modified_s)

@@ -1,16 +1,16 @@
 """Admission: whether an epoch may come in, by the caps of its table and the pressure on it.
 
-Pressure is heeded before anything is staged, and only there: what is staged already would be lost
-work, and the pressure no less. The caps are exact.
+Pressure is heeded only before anything is staged: refusing staged work would waste it, and not
+lower the pressure. The caps are exact.
 
-They are judged before anything is staged, when its bytes are not known yet, and again right before
-its version is put, against that very version before it: whoever loses that race is judged anew. So
-what lies behind the slowest consumer never exceeds the caps, whoever else writes. What a writer
-has committed already is answered as done, whether or not there is room; so who calls this asks for
-that first.
+Caps are judged before anything is staged, when the bytes are not known yet, and again right before
+the put of a version, against the version that it follows: a writer that loses the race is judged
+anew. So what lies behind the slowest consumer never exceeds the caps, with any number of writers.
+An epoch that is committed already counts as done, whether or not there is room; so a caller checks
+for that first.
 
-A table without caps is not asked for its leases, and one without the property ``backpressure`` not
-for reports of pressure.
+The leases of a table without caps are not read, nor are reports of pressure for a table without the
+property ``backpressure``.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Admission:
     log : Log
     store : Store
     counter : BacklogCounter
-        That of this table; what it has counted stays for the next write.
+        The counter of this table; what it has counted stays for the next write.
     gauge : PressureGauge, optional
-        That of this table. None: the write heeds no pressure.
+        The gauge of this table. None: the write heeds no pressure.
     wait_ms : int
         How long it waits altogether, in a table that waits.
     waits_for_relief : bool
@@ -88,18 +88,18 @@ class Admission:
         Parameters
         ----------
         head : Manifest
-            The newest one; after a wait it is looked for anew.
+            The newest version; after a wait it is looked for anew.
         draft : Draft, optional
             Without one, nothing is staged yet, and the epoch has one byte at least.
 
         Raises
         ------
         BatchTooLargeError
-            There never will be.
+            There never will be room.
         TableFullError
-            There is none, and it did not come in time. Nothing was committed.
+            There was no room in time. Nothing was committed.
         ThrottledError
-            A consumer is overloaded, and was to the end. Only where nothing is staged yet.
+            A consumer was overloaded to the end of the wait. Only where nothing is staged yet.
         """
         while True:
             refusal = self.refusal(head, draft)

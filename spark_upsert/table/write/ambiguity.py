@@ -1,4 +1,4 @@
-"""Rows whose place in time is in doubt: the errors they are, and the warnings.
+"""Rows with a doubtful place in time: their errors and warnings.
 
 - *unordered*: without order keys, two tasks hold different values of one key;
 - *tied*: two commands of a key have equal order keys and different contents (`Ties`);

@@ -1,17 +1,18 @@
-"""Entries of a key whose place in the order is unknown: they stand where they arrived.
+"""Entries without a known order: they take their place by arrival.
 
-A change event that cannot be read is the newest word on its key that there is, and has lost its
-order with everything else. It *adopts* the greatest order of what its key held when it came: so it
-takes the place of that, any greater order is newer than it, and what is older stays older. A record
-that says nothing but that its key is gone (a tombstone of Kafka) adopts likewise, but only where an
-error stands: elsewhere the delete that it follows has been applied, and the row may be a newer one.
+A change event that cannot be read is the newest word on its key, and its order is lost with
+everything else in it. The event *adopts* the greatest order of what its key held when it came: it
+replaces that entry, any greater order is newer than it, and older entries stay older. A record that
+says only that its key is gone (a tombstone of Kafka) adopts likewise, but only where an error
+stands: elsewhere the delete that it follows has been applied, and the row may be a newer one.
 
-What the key held is looked for among the commands of the same task that came before (`in_task`),
-and else in the table (`in_table`). Where it held nothing there is no order to adopt. Then the
-entry's stays unknown: before all others, and no word on whether its delete was forgotten.
+The earlier entry of the key is looked for among the earlier commands of the same task (`in_task`),
+and else in the table (`in_table`). Where there is none, there is no order to adopt. Then the
+entry's order stays unknown: it sorts before all others, and cannot tell whether a delete of its key
+was forgotten.
 
-From then on an entry has one order, as all have, and everything that compares entries can go on as
-if nothing had happened.
+From then on an entry has one order, as all have, and all code that compares entries works as for
+any other.
 
 Rejected: errors of unknown order at the bytes of their key, apart from it. No later word of the key
 took them away, the row stayed, and a delete that could not be read was cleared by its tombstone.
@@ -123,10 +124,10 @@ def _held(own: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]) -> p
 
 
 def _adopted(rows: Rows) -> Positions:
-    """Return for each row the row whose order it adopts, or `_NONE`.
+    """Return for each row the row from which it adopts the order, or `_NONE`.
 
-    Of the rows of a key, in their order of arrival, one *stands* after each: the last that no
-    other had beaten when it came.
+    Rows of a key are taken in their order of arrival. After each, one of them *stands*: the last
+    row that no other had beaten when it came.
     """
     order, begins = arrange(rows, None, lambda _: ())
     [diffs] = rows.take([DIFF], order)

@@ -1,10 +1,10 @@
 """From rows to commands: what all envelopes share, and the plain ``upsert`` envelope.
 
 A command is (key, values or tombstone, order key). An `Envelope` takes rows apart into
-`Decoded`; what is wrong with them is judged in one place, by the table's `ErrorPolicy`:
+`Decoded`; their faults are judged in one place, by the table's `ErrorPolicy`:
 
 =====================  ======  ========  ==========================================
-a row whose            fail    inline    quarantine: an error entry
+fault of a row         fail    inline    quarantine: an error entry
 =====================  ======  ========  ==========================================
 key is null            fails   fails     of the one identity of all null keys
 key is undecodable     fails   fails     of the bytes of the key
@@ -157,7 +157,7 @@ _TOLD = {
     _Fault.BAD_ORDER: "an order key is not what is declared",
     **dict.fromkeys((_Fault.LOST, _Fault.BAD_VALUE), "a value is not what is declared"),
 }
-"""What is said of a fault whose reason quotes the payload, where rows are not to be shown."""
+"""The texts of faults that quote the payload, for where rows are not to be shown."""
 
 _COVERED = {
     ErrorPolicy.FAIL: (),
@@ -179,7 +179,7 @@ class _Faults:
 
 
 def with_skipped(commands: pa.RecordBatch, count: int) -> pa.RecordBatch:
-    """Return commands, perhaps none, among which so many rows came that are none."""
+    """Attach to commands (any number) how many rows came with them that are no commands."""
     if not count:
         return commands
     known = commands.schema.metadata or {}
@@ -187,7 +187,7 @@ def with_skipped(commands: pa.RecordBatch, count: int) -> pa.RecordBatch:
 
 
 def skipped_in(commands: pa.RecordBatch) -> int:
-    """Return how many rows came among commands that are none."""
+    """Return how many rows came with commands that are no commands (`with_skipped`)."""
     return int((commands.schema.metadata or {}).get(_SKIPPED, 0))
 
 

@@ -1,10 +1,10 @@
 """The commit of a write set: look at the newest version, write what only it needs, propose.
 
-Whoever loses a race looks again, at the version that won. Mostly there is nothing to write: what
-the tasks staged fits behind any version. There is, where deletes were forgotten since and some
-commands are late, and for a truncate. Then the write set is *fitted* to the version. What is
-written for that is used for later versions, too, as long as they look the same to it; else it is
-removed, so that a commit leaves no file behind but what the table uses.
+A commit that loses a race looks again, at the version that won. Mostly there is nothing to write:
+what the tasks staged fits behind any version. The exceptions are commands that are late because
+deletes were forgotten since, and truncates. Then the write set is *fitted* to the version, by
+further files. They serve for later versions, too, as long as those look the same to the write set;
+else they are removed, so that a commit leaves only files behind that the table uses.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None
     store = write_set.base.store
     with Scratch(store) as scratch:
         if is_first:
-            done = _commit_first(log, write_set, scratch)  # Nobody reads it yet: there is room.
+            done = _commit_first(log, write_set, scratch)  # No consumer yet, so there is room.
         else:
             done = _commit_next(log, write_set, scratch, admission)
         used = frozenset() if done is None else done.commit.paths

@@ -1,8 +1,8 @@
-"""What the driver knows of an envelope before it has seen a row.
+"""The driver's part of an envelope, which is known before any row is seen.
 
 A `Form` is made from the columns of the rows and from options. It says which columns a table
-of such rows would have, what may order them, and makes the `Envelope` that travels to the
-tasks. Everything that can be wrong with options and columns is found here.
+of such rows would have and what may order them, and makes the `Envelope` that travels to the
+tasks. All errors in options and columns are found here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class UpsertForm:
     deletes: str | None = None
     """The boolean column that marks deletes."""
     nulls_as_deletes: bool = False
-    """Whether a row whose values are all null is a delete."""
+    """Whether a row of null values is a delete."""
     keys: tuple[str, ...] = ()
     scope: Scope = Scope.TABLE
 

@@ -1,7 +1,7 @@
-"""What must hold before a write set may be committed: asked of the newest version, each time anew.
+"""Guards of a commit: conditions on the newest version, checked anew at each attempt.
 
 A write set is *due* if the table does not have it yet. If it is due and must not come in, its
-error says why. None of this looks at rows.
+error says why. No guard looks at rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_upsert.table.write.write_set import WriteSet
 
 
 def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
-    """Return whether a write set is not in the table yet; raise if it must not come there."""
+    """Return whether a write set is still to be committed; raise if it must not be."""
     url = write_set.base.store.url
     if not is_new(write_set, head):
         return False
@@ -47,14 +47,14 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
 
 
 def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
-    """Refuse what does not come of the query that keeps the rows of a view (`views.kept_rows`).
+    """Refuse writes by others than the query that keeps the rows of a view (`views.kept_rows`).
 
     Raises
     ------
     DataError
-        It comes of no query.
+        The writer is no query.
     OtherTableError
-        It comes of another one.
+        The writer is another query.
     """
     writers = {each.writer for each in write_set.transactions}
     if not writers or not all(writer.startswith(QUERY) for writer in writers):
@@ -119,7 +119,7 @@ def is_new(write_set: WriteSet, head: Manifest) -> bool:
 
 
 def require_placed(write_set: WriteSet) -> None:
-    """Refuse a truncate in an epoch of which nobody could say what came before it."""
+    """Refuse a truncate in an epoch that leaves open what came before the truncate."""
     if write_set.truncated is None:
         return
     if write_set.overwrite or write_set.late_rows is LateRows.APPLY:
@@ -131,7 +131,7 @@ def require_placed(write_set: WriteSet) -> None:
 
 
 def require_no_gap(transaction: Transaction, head: Manifest, url: str) -> None:
-    """Refuse a batch of a query whose earlier batches are not in the table."""
+    """Refuse a batch of a query if earlier batches are not in the table."""
     if not head.lacks(transaction):
         return
     last = head.transactions.get(transaction.writer)
@@ -162,7 +162,7 @@ def _require_remembered(transaction: Transaction, head: Manifest, url: str) -> N
 
 
 def _require_unfenced(write_set: WriteSet, head: Manifest, url: str) -> None:
-    """Refuse an epoch whose staged files a vacuum may have taken for left behind."""
+    """Refuse an epoch if a vacuum may have taken its staged files for left behind."""
     versions = [each.base_version for each in write_set.staged if each.files]
     if versions and not head.accepts(min(versions)):
         raise ContentionError(

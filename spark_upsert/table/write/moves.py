@@ -1,18 +1,18 @@
-"""What makes a kept table take each step of its view once, whoever delivers it.
+"""The rule by which a kept table takes each step of its view exactly once.
 
-Each write into a table of contributions brings one marker (`model.kept`): the position ``from``
-which its step goes and the one ``to`` which. The table's own marker is what it has *recorded*.
+Each write into a table of contributions brings one marker (`model.kept`): the positions ``from``
+and ``to`` of its step. The table's own marker is the position that it has *recorded*.
 
     from = recorded    apply
     to <= recorded     skip: the step is in the table already
     otherwise          refuse: steps are missing, or it is of another way through the inputs
 
-The rule is asked of the version behind which the epoch is to come, in the very attempt that puts
-it there (`table.write.guards`). So two queries that write at once cannot both add a step, and
-whatever became of a checkpoint, no step counts twice or is left out.
+The rule is applied to the version that the epoch is to follow, in the very attempt that puts it
+there (`table.write.guards`). So two queries that write at once cannot both add a step, and no step
+counts twice or is left out, whatever happened to a checkpoint.
 
-A position is a text (`kept_position`): which version of which table is reached, for each input, and
-how far a first snapshot is. Of a table that has no marker yet it is `NOTHING`.
+A position is a text (`kept_position`): the table and version reached in each input, and how far a
+first snapshot is. A table without a marker has the position `NOTHING`.
 """
 
 from __future__ import annotations

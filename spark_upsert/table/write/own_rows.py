@@ -23,21 +23,21 @@ def envelope_of_rows(
     deletes: str | None = None,
     nulls_as_deletes: bool = False,
 ) -> Envelope:
-    """Return how rows of plain columns become commands of a table as it is.
+    """Return the envelope that makes commands of rows of plain columns, for a table as it is.
 
-    Values are cast to the table's types, and one that does not fit is an error when it comes.
-    Columns that the table lacks and that order the rows or mark deletes are not stored.
+    Values are cast to the table's types; a value that does not fit is an error when it comes.
+    Columns that order the rows or mark deletes and that the table lacks are not stored.
 
     Parameters
     ----------
     schema : TableSchema
-        The table's.
+        The schema of the table.
     incoming : pyarrow.Schema
         The columns of the rows.
     deletes : str, optional
         The boolean column that marks deletes.
     nulls_as_deletes : bool
-        Whether a row whose values are all null is a delete.
+        Whether a row of null values is a delete.
 
     Raises
     ------

@@ -1,24 +1,24 @@
 """A restore: an overwrite by the slices of an old version, which are there already.
 
-The commit lists the old slices with the epochs that they cover, so that everything that goes
-by epochs goes on as it did then: which entry wins, which deletes are old enough to be
-forgotten, which runs are merged. What came since is out of the table, as if it had never
-been sent: order keys of the present do not make rows of the past stale.
+The commit lists the old slices with the epochs that they cover, so that every rule that goes by
+epochs works as it did then: which entry wins, which deletes are old enough to be forgotten, which
+runs are merged. Later rows are out of the table, as if they had never been sent: order keys of the
+present do not make rows of the past stale.
 
 So the **low-water mark** is that of the old version. Deletes that were forgotten since are
-tombstones again; a higher mark would reject commands that the table of then would have taken,
-for example those that are sent again after a mistake.
+tombstones again; a higher mark would reject commands that the old table would have taken, for
+example those that are sent again after a mistake.
 
-**Transactions** are not of the contents: they say which batches a writer need not repeat, and
+**Transactions** are no part of the contents: they say which batches a writer need not repeat, and
 stay. The schema stays, too: it only ever grows, and old rows show null in new columns.
 
-The changelog of the epoch compares the table before with the table behind it, as for any
-overwrite. Epochs that were staged before and sealed behind it are judged again; compactions that
-were planned before are dropped (`Table.commit_compactions`).
+The changelog of the epoch compares the table before it with the table after it, as for any
+overwrite. Epochs that were staged before the restore and sealed after it are judged again;
+compactions that were planned before it are dropped (`Table.commit_compactions`).
 
 A table that keeps the rows of a view is not restored: the query that writes it would go on with its
-next batch, and what came of the batches between would be missing. One that keeps groups tells its
-position at each version (`moves`), so that who keeps it begins there.
+next batch, and the rows of the batches between would be missing. A table that keeps groups has its
+position at each version (`moves`), so that the query that writes it goes on from there.
 
 Rejected: to write the old rows anew. It costs the table's size, forgets tombstones, and loses
 the epochs by which late commands are told from new ones.

@@ -1,7 +1,7 @@
 """Runs that are written before it is certain that a version will use them.
 
-Nobody else knows of them, so whoever wrote them removes what is of no use. What cannot be removed,
-a vacuum will find.
+No other process knows of them, so the writer removes the runs that turn out useless. A vacuum finds
+those that it could not remove.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Scratch:
         self.leave()
 
     def leave(self) -> None:
-        """Leave what was written so far to a vacuum: nobody knows if it has an owner."""
+        """Leave the runs written so far to a vacuum: whether a version uses them is not known."""
         self._written.clear()
 
     def __enter__(self) -> Scratch:

@@ -147,7 +147,7 @@ def append_together(
     admission: Admission,
     threads: int = 1,
 ) -> list[AppendResult]:
-    """Commit appends as one version; return what each is told, in their order.
+    """Commit appends as one version; return the result of each, in their order.
 
     Parameters
     ----------
@@ -155,11 +155,11 @@ def append_together(
     snapshot : Snapshot
         The newest version.
     members : sequence of Append
-        As `joins` brings them together.
+        The appends that `joins` brings together.
     commit : callable
         Commits a write set (`Table.commit`).
     admission : Admission
-        Judges whether there is room, without a wait: who waits for room does so by itself.
+        Judges whether there is room, without a wait: an append that must wait does so by itself.
     threads : int
         How many pieces of the keys of a lone append are looked up at once.
     """
@@ -200,7 +200,7 @@ def _commit_due(
     commit: Callable[[WriteSet], Commit | None],
     threads: int,
 ) -> dict[int, AppendResult]:
-    """Commit what the table does not have yet."""
+    """Commit the appends that the table does not have yet."""
     try:
         together = stage_together(snapshot, list(due.values()), threads=threads)
     except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
@@ -237,16 +237,16 @@ def _commit_due(
 
 
 def _each_told(members: Mapping[int, Append], error: Exception) -> dict[int, AppendResult]:
-    """Tell each the error; the first gets the very one."""
+    """Return the error for each append; the first gets the very object."""
     first, *others = members
     return {first: error, **{index: told_to_another(error) for index in others}}
 
 
 def _is_for_some(log: Log, members: Iterable[Append], error: Exception) -> bool:
-    """Return whether a commit was refused, as a whole, for what some of the appends are.
+    """Return whether a commit was refused as a whole because of some of the appends.
 
-    Rows are judged anew where another writer came between; and of transactions that another
-    writer has brought in meanwhile the others know nothing.
+    Rows are judged anew where another writer came between, and only some of the transactions may
+    have been committed by another writer meanwhile.
     """
     if isinstance(error, DataError):
         return True
@@ -337,10 +337,10 @@ class _Judged(NamedTuple):
 
 
 def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _Judged:
-    """Judge appends against the table and those before them.
+    """Judge each append against the table and the appends before it.
 
-    Mostly no two of them touch the same key, and all may come: then one look at the table tells
-    of all of them. Else they are judged one by one, so that it is known who may not.
+    Mostly no two of them touch the same key, and all may be committed: then one look at the table
+    is enough. Else they are judged one by one, to find those that may not.
     """
     at_once = _Judge(snapshot, members)
     if at_once.admits_all():
@@ -388,7 +388,7 @@ class _Judge:
             self._verdicts.append(self._admit(member, member.commands))
 
     def _admit_at_once(self, rows: Rows, chosen: Positions) -> list[Counters] | None:
-        """Admit rows whose hash no other has; return what those of each append do."""
+        """Admit rows that share no hash with others; return the counters of each append."""
         chosen = chosen[np.argsort(rows.hashes[chosen])]
         try:
             outcomes = outcomes_of(
@@ -469,7 +469,7 @@ class _Judge:
         )
 
     def _all_apart(self) -> _Judged:
-        """Let each come by itself: together they are another thing than one after the other."""
+        """Let each append commit alone: together they would mean something else than in turn."""
         apart: list[AppendVerdict] = [
             APART if isinstance(each, Counters) else each for each in self._verdicts
         ]

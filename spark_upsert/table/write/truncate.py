@@ -1,16 +1,16 @@
-"""A truncate at an order key: all that is not younger goes, and stays away if it comes late.
+"""A truncate at an order key: all rows up to that key go, and stay away if they come late.
 
-It is one version with the rows among which it came: an overwrite by what stays of the contents
-(entries that are younger; there are some only where changes arrived out of order) and by those
-rows. The version's **low-water mark** is the truncate's order key: so a row before the truncate is
-late, whether of the same epoch, of another task or of a later one, by the rule that guards
-forgotten deletes (`table.log.tombstones`).
+A truncate and the rows among which it came are one version: an overwrite by the younger entries of
+the table (there are some only where changes arrived out of order) and by those rows. The version's
+**low-water mark** is the truncate's order key. So a row before the truncate is late, whether of the
+same epoch, of another task or of a later epoch, by the rule that guards forgotten deletes
+(`table.log.tombstones`).
 
-It may be repeated: where nothing is left below the mark, there is nothing to do.
+A truncate may be repeated: where nothing is left below the mark, there is nothing to do.
 
 Rejected: a delete per key. A row that comes late, of a key that the table did not know, would
-come back. A version of its own, before that of the rows: a batch that is refused behind it, or
-whose process dies there, leaves an empty table, which readers see meanwhile.
+come back. Also rejected: a version of its own, before that of the rows. If the batch is refused
+after it, or its process dies there, the table is left empty, and readers see that meanwhile.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def with_truncates(
 
 
 def with_truncate(commands: pa.RecordBatch, mark: str | None) -> pa.RecordBatch:
-    """Return commands, perhaps none, among which a truncate of this mark came, if it is one."""
+    """Attach the mark of a truncate to commands, of which there may be none; None: no truncate."""
     if mark is None:
         return commands
     return commands.replace_schema_metadata(
@@ -81,7 +81,7 @@ class Truncated:
 
     before: Manifest
     after: Manifest
-    """The table behind the truncate, upon which the rows of the epoch are judged."""
+    """The table after the truncate, against which the rows of the epoch are judged."""
 
     @property
     def is_needed(self) -> bool:
@@ -92,9 +92,9 @@ class Truncated:
         )
 
     def with_rows(self, rows: Draft) -> Draft:
-        """Return the draft of an epoch, made upon ``after``, as one that truncates, too.
+        """Return the draft of an epoch, made on ``after``, as one that truncates, too.
 
-        A row that stayed and that a command meets is counted once, by what the command did.
+        A row that stays and is changed by a command is counted once, by what the command did.
         """
         if not self.is_needed:
             return rows

@@ -63,18 +63,18 @@ class WriteSet:
 
     @property
     def files(self) -> tuple[RunFile, ...]:
-        """What the tasks wrote, in their order."""
+        """The files that the tasks wrote, in the order of the tasks."""
         return tuple(file for each in self.staged for file in each.files)
 
     def is_judged_for(self, head: Manifest) -> bool:
-        """Return whether it was known of all commands, when they were judged, if they are late.
+        """Return whether lateness was already decided for every command when the tasks staged them.
 
-        It was not, if deletes have been forgotten since.
+        It was not if deletes have been forgotten since.
         """
         return self.overwrite or head.forgot <= self.base.manifest.version
 
     def without_late(self, head: Manifest, scratch: Scratch) -> WriteSet:
-        """Return what is left where deletes have been forgotten since the commands were judged.
+        """Return the write set without commands that are late since deletes were forgotten.
 
         Rare. Runs that hold late commands are written again without them; the others stay.
         """
@@ -119,9 +119,10 @@ class WriteSet:
     def _contested(
         self, head: Manifest, between: Iterable[Commit]
     ) -> Iterator[tuple[Rows, list[Staged], npt.NDArray[np.int64]]]:
-        """Yield the commands whose counts do not simply add up, range by range of the hash.
+        """Yield the commands with counts that do not simply add up, range by range of the hash.
 
-        With all commands of the range and, for each part of those, the task that counted it.
+        Each range comes as all of its commands, the task that counted each part of them, and the
+        positions of the commands to be counted anew.
         """
         writing = [each for each in self.staged if each.files]
         if not writing:
