@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.loader import file_rows, loader, order, windows
+from spark_upsert.loader import file_rows, order, stretch, windows
 from spark_upsert.loader.loader import EpochBatches, Loader
 from spark_upsert.loader.order import EpochOrder, Window
 from spark_upsert.loader.share import RankShare, Remainder
@@ -117,7 +117,7 @@ def _() -> Patch:
         *before, due = args
         return original(*before, range(due.start // 2 * 2, due.stop, due.step), **how)
 
-    return wrapped(loader, "batches", shifted)
+    return wrapped(stretch, "batches", shifted)
 
 
 @bug(
